@@ -1,0 +1,1 @@
+"""tpgen generates the code of equivariant tensor products for PyTorch."""

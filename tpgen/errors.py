@@ -1,0 +1,41 @@
+"""The errors of tpgen: one tree, raised where the fact is known.
+
+Every message states the rule that was broken and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TpgenError(ValueError):
+    """Base class of every error that tpgen raises on purpose."""
+
+
+class PlanError(TpgenError):
+    """A product that cannot be planned: irreps, instructions or normalisation do not fit."""
+
+
+class InputError(TpgenError, RuntimeError):
+    """A tensor that does not fit the product it was given to.
+
+    Also a ``RuntimeError``, the class that e3nn raises in the same place.
+    """
+
+
+class EmitError(TpgenError):
+    """A program that cannot be written as asked: unknown strategy, layout, direction or stage."""
+
+
+class BackendError(TpgenError):
+    """A program that cannot be compiled or run as asked on this machine."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """Say that ``name`` is not one of the ``known`` names of ``what``.
+
+    >>> unknown("mode", "uwu", ["uvw", "uvu"])
+    "unknown mode 'uwu'; known modes: uvw, uvu"
+    """
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"unknown {what} {name!r}; known {plural}: {', '.join(known)}"

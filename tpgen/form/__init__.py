@@ -1,0 +1,1 @@
+"""The algebra: einsums and the multilinear form as values, open slots, rewrites."""

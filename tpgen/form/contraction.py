@@ -1,0 +1,168 @@
+"""An einsum as a value.
+
+>>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 1, 1), "ijk")), "zuk", (("u", 8),), 0.5)
+>>> c.equation
+'zui,zj,ijk->zuk'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import opt_einsum
+
+from tpgen.planner.coupling import coupling
+
+BATCH = "z"
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """The real Wigner 3j symbol of three degrees."""
+
+    l1: int
+    l2: int
+    l3: int
+
+    @property
+    def name(self) -> str:
+        return f"_w3j_{self.l1}_{self.l2}_{self.l3}"
+
+    def array(self) -> np.ndarray:
+        return coupling(self.l1, self.l2, self.l3)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The identity matrix: two letters are one axis."""
+
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"_eye_{self.size}"
+
+    def array(self) -> np.ndarray:
+        return np.eye(self.size)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One-hot matrix ``[p, a]``: which copy ``a`` is the first (or second) of the row pair ``p`` = (u < v)."""
+
+    size: int
+    second: bool
+
+    @property
+    def name(self) -> str:
+        return f"_pairs_{'v' if self.second else 'u'}_{self.size}"
+
+    def index(self) -> np.ndarray:
+        """The copy of every pair, as integers."""
+        return np.triu_indices(self.size, 1)[int(self.second)]
+
+    def array(self) -> np.ndarray:
+        return np.eye(self.size)[self.index()]
+
+
+Constant = Coupling | Delta | Pairs
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One operand of an einsum: a constant, or the segment that a path reads of the operand with that name."""
+
+    source: str | Constant
+    letters: str
+
+    @property
+    def is_constant(self) -> bool:
+        return not isinstance(self.source, str)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``coefficient * einsum(equation, *factors)``, letters with their sizes; ``z`` is the batch."""
+
+    factors: tuple[Factor, ...]
+    output: str
+    sizes: tuple[tuple[str, int], ...]
+    coefficient: float = 1.0
+
+    @property
+    def equation(self) -> str:
+        return ",".join(f.letters for f in self.factors) + "->" + self.output
+
+    def size(self, letters: Iterable[str]) -> int:
+        """Product of the sizes of the letters; the batch counts as one row."""
+        sizes = dict(self.sizes)
+        return prod(sizes.get(a, 1) for a in letters)
+
+    def shape(self, letters: str) -> tuple[int, ...]:
+        """Sizes of the letters, in order, without the batch."""
+        sizes = dict(self.sizes)
+        return tuple(sizes[a] for a in letters if a != BATCH)
+
+    def find(self, kind: type) -> Factor | None:
+        """The first factor whose source is of that kind."""
+        return next((f for f in self.factors if isinstance(f.source, kind)), None)
+
+    def without(self, factor: Factor, **changes) -> Contraction:
+        """The same contraction without one factor, and with further changes."""
+        index = self.factors.index(factor)
+        return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
+
+    def rename(self, letters: dict[str, str]) -> Contraction:
+        """Replace letters everywhere; an empty replacement drops the axis (its size must be 1)."""
+
+        def renamed(text: str) -> str:
+            return "".join(letters.get(a, a) for a in text)
+
+        return replace(
+            self,
+            factors=tuple(replace(f, letters=renamed(f.letters)) for f in self.factors),
+            output=renamed(self.output),
+            sizes=tuple((a, n) for a, n in self.sizes if letters.get(a, a) == a),
+        )
+
+    def __str__(self) -> str:
+        names = ", ".join(f.source if isinstance(f.source, str) else f.source.name for f in self.factors)
+        return f"{self.coefficient:.6g} * einsum('{self.equation}', {names})"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pairwise contraction: take the factors at ``positions`` out of the list, append the result."""
+
+    positions: tuple[int, ...]
+    letters: str
+
+
+@lru_cache(maxsize=None)
+def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
+    """The cheapest order of pairwise contractions, by opt_einsum.
+
+    It is the same for every batch size, so it is found once: all operands but shared weights and small constants carry
+    the batch axis, hence every intermediate that matters carries it, and all costs grow with the batch in step.
+    (Contracting two operands without the batch first, constants with shared weights, is a cost that does not grow;
+    with a batch of a few dozen rows opt_einsum weighs it as training does.)
+    """
+    known = {BATCH: 64, **dict(sizes)}
+    shapes = [tuple(known[a] for a in letters) for letters in factors]
+    path, _ = opt_einsum.contract_path(",".join(factors) + "->" + output, *shapes, shapes=True, optimize="optimal")
+    remaining, steps = list(factors), []
+    for number, positions in enumerate(path):
+        taken = [remaining[p] for p in positions]
+        remaining = [letters for p, letters in enumerate(remaining) if p not in positions]
+        if number == len(path) - 1:
+            letters = output
+        else:
+            needed = set(output).union(*remaining)
+            letters = "".join(a for a in dict.fromkeys("".join(taken)) if a in needed)
+        remaining.append(letters)
+        steps.append(Step(tuple(positions), letters))
+    return tuple(steps)

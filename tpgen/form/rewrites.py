@@ -1,0 +1,70 @@
+"""Rewrites of an einsum value that make it cheaper without changing what it means.
+
+Each is a function ``Contraction -> Contraction``; `simplify` lists them in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor
+
+
+def scalar_leg(c: Contraction) -> Contraction:
+    """A coupling with a scalar leg is a Kronecker delta: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``, and so on.
+
+    >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 0, 1), "ijk")), "zuk",
+    ...                 (("u", 8), ("i", 3), ("j", 1), ("k", 3)))
+    >>> scalar_leg(c).equation
+    'zui,zj,ik->zuk'
+    """
+    found = c.find(Coupling)
+    if found is None or not isinstance(found.source, Coupling):
+        return c
+    degrees = (found.source.l1, found.source.l2, found.source.l3)
+    if 0 not in degrees:
+        return c
+    scalar = degrees.index(0)
+    rest = [a for n, a in enumerate(found.letters) if n != scalar]
+    size = 2 * max(degrees) + 1
+    changed = c.without(found, coefficient=c.coefficient / sqrt(size))
+    return replace(changed, factors=(*changed.factors, Factor(Delta(size), "".join(rest))))
+
+
+def unify_deltas(c: Contraction) -> Contraction:
+    """Two letters joined by a delta become one, unless the output keeps both apart.
+
+    >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik")), "zuk", (("u", 8), ("i", 3), ("k", 3)))
+    >>> unify_deltas(c).equation
+    'zuk,z->zuk'
+    """
+    for factor in c.factors:
+        if isinstance(factor.source, Delta) and not set(factor.letters) <= set(c.output):
+            kept, dropped = factor.letters
+            if dropped in c.output:
+                kept, dropped = dropped, kept
+            return unify_deltas(c.without(factor).rename({dropped: kept}))
+    return c
+
+
+def drop_unit_axes(c: Contraction) -> Contraction:
+    """Axes of size one are no axes.  Couplings keep theirs (they are gone already where `scalar_leg` ran).
+
+    >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zvj")), "zuvij", (("u", 8), ("v", 1), ("i", 3), ("j", 3)))
+    >>> drop_unit_axes(c).equation
+    'zui,zj->zuij'
+    """
+    kept = {a for f in c.factors if f.is_constant and not isinstance(f.source, Delta) for a in f.letters}
+    units = {a: "" for a, n in c.sizes if n == 1 and a not in kept and a != BATCH}
+    unit_deltas = [f for f in c.factors if isinstance(f.source, Delta) and set(f.letters) <= set(units)]
+    for factor in unit_deltas:
+        c = c.without(factor)
+    return c.rename(units)
+
+
+def simplify(c: Contraction) -> Contraction:
+    """All rewrites, in order."""
+    for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
+        c = rewrite(c)
+    return c

@@ -1,0 +1,42 @@
+"""Couplings: real Wigner 3j symbols in float64, computed once per (l1, l2, l3).
+
+The values and the basis are e3nn's (`e3nn.o3.wigner_3j`), so products agree with e3nn's to rounding.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from e3nn import o3
+
+# e3nn's symbols carry rounding noise of about 1e-17 where the exact value is zero; true entries are
+# far larger (the smallest up to l = 11 is above 1e-6).
+_NOISE = 1e-12
+
+
+@lru_cache(maxsize=None)
+def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
+    """Real Wigner 3j symbol ``C[i, j, k]`` of shape ``(2 l1 + 1, 2 l2 + 1, 2 l3 + 1)``, read-only.
+
+    Normalised to ``sum(C ** 2) == 1``.
+
+    >>> coupling(1, 1, 0).round(4).squeeze()
+    array([[0.5774, 0.    , 0.    ],
+           [0.    , 0.5774, 0.    ],
+           [0.    , 0.    , 0.5774]])
+    """
+    values = o3.wigner_3j(l1, l2, l3, dtype=torch.float64, device="cpu").numpy().copy()
+    values[np.abs(values) < _NOISE] = 0.0
+    values.flags.writeable = False
+    return values
+
+
+def nonzeros(l1: int, l2: int, l3: int) -> int:
+    """Number of entries of the coupling that are not zero.
+
+    >>> nonzeros(1, 1, 1)
+    6
+    """
+    return int(np.count_nonzero(coupling(l1, l2, l3)))

@@ -1,0 +1,77 @@
+"""What the user asked: one record per instruction, read from any of the accepted spellings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from e3nn.o3 import Irreps
+
+from tpgen.errors import PlanError
+
+
+class Instruction(NamedTuple):
+    """One instruction: ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` in one connection mode.
+
+    The fields are e3nn's.  ``path_weight`` is what the user gave and never changes; the coefficient that
+    follows from it stands on the `Path`.  ``path_shape`` is the shape of the weight, empty until planned.
+    """
+
+    i_in1: int
+    i_in2: int
+    i_out: int
+    connection_mode: str
+    has_weight: bool
+    path_weight: float = 1.0
+    path_shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        weighted = "weighted" if self.has_weight else "unweighted"
+        return f"({self.i_in1}, {self.i_in2}, {self.i_out}, {self.connection_mode!r}, {weighted})"
+
+
+def parse_irreps(irreps: object, what: str) -> Irreps:
+    """e3nn irreps from anything its constructor takes.
+
+    >>> parse_irreps("2x0e+1o", "irreps_in1")
+    2x0e+1x1o
+    """
+    try:
+        return Irreps(irreps)
+    except (ValueError, TypeError, AssertionError, AttributeError) as error:
+        raise PlanError(f"{what}: cannot read irreps {irreps!r} ({error}); write them like '8x0e + 4x1o'") from error
+
+
+def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
+    """Read 5- and 6-tuples, e3nn's `Instruction` records and tpgen's own.
+
+    Of a 7-field record the path weight is taken as it stands and the path shape is derived anew.
+
+    >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
+    1.0
+    """
+    return [_parse_instruction(index, fields) for index, fields in enumerate(instructions)]
+
+
+def _parse_instruction(index: int, fields: Sequence) -> Instruction:
+    if not isinstance(fields, (tuple, list)) or not 5 <= len(fields) <= 7:
+        raise PlanError(
+            f"instruction {index}: expected (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), got {fields!r}"
+        )
+    *slots, mode, has_weight = fields[:5]
+    for name, value in zip(("i_in1", "i_in2", "i_out"), slots, strict=True):
+        if not hasattr(value, "__index__") or isinstance(value, bool):
+            raise PlanError(f"instruction {index}: {name} must be an integer, got {value!r}")
+    weight = fields[5] if len(fields) > 5 else 1.0
+    try:
+        path_weight = float(weight)
+    except (TypeError, ValueError):
+        raise PlanError(f"instruction {index}: path_weight must be a number, got {weight!r}") from None
+    if not (math.isfinite(path_weight) and path_weight >= 0.0):
+        raise PlanError(
+            f"instruction {index}: path_weight must be finite and not negative (its square root scales the path), "
+            f"got {path_weight}; put a sign into the weights instead"
+        )
+    i_in1, i_in2, i_out = (value.__index__() for value in slots)
+    return Instruction(i_in1, i_in2, i_out, mode, bool(has_weight), path_weight)

@@ -1,0 +1,128 @@
+"""The eight connection modes, one table row each.
+
+A mode's name is its einsum over the multiplicity axes.  Three strings say it; weight shape, fan-in
+and the rules that multiplicities must obey are computed from them.
+
+>>> MODES["uvu"].weight
+'uv'
+>>> MODES["uvu"].fan_in
+'v'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+from tpgen.errors import PlanError, unknown
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How the multiplicity axes of two inputs meet those of the output.
+
+    ``in1``, ``in2`` and ``out`` name the multiplicity axes of one segment each, one letter an axis.
+    """
+
+    name: str
+    in1: str
+    in2: str
+    out: str
+    needs_weight: bool = False
+
+    @property
+    def weight(self) -> str:
+        """Axes of the weight: every letter once, in the order of first use."""
+        return "".join(dict.fromkeys(self.in1 + self.in2 + self.out))
+
+    @property
+    def fan_in(self) -> str:
+        """Input letters that are summed; their sizes multiply to the path's fan-in."""
+        return "".join(a for a in dict.fromkeys(self.in1 + self.in2) if a not in self.out)
+
+    @property
+    def paired(self) -> bool:
+        """Whether the letter ``p`` runs over the row pairs u < v of both inputs."""
+        return "p" in self.in1
+
+    @property
+    def mixing(self) -> str:
+        """Output letters that no input has: only a weight can fill them."""
+        return "".join(a for a in self.out if a not in self.in1 + self.in2)
+
+
+MODES: dict[str, Mode] = {
+    mode.name: mode
+    for mode in (
+        Mode("uvw", "u", "v", "w", needs_weight=True),
+        Mode("uvu", "u", "v", "u"),
+        Mode("uvv", "u", "v", "v"),
+        Mode("uuw", "u", "u", "w"),
+        Mode("uuu", "u", "u", "u"),
+        Mode("uvuv", "u", "v", "uv"),
+        Mode("uvu<v", "p", "p", "p"),
+        Mode("u<vw", "p", "p", "w", needs_weight=True),
+    )
+}
+
+
+def find_mode(name: object) -> Mode:
+    """The mode of that name, or a `PlanError` that lists the known ones."""
+    mode = MODES.get(name) if isinstance(name, str) else None
+    if mode is None:
+        raise PlanError(unknown("mode", name, MODES))
+    return mode
+
+
+def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight: bool) -> dict[str, int]:
+    """Bind each letter of ``mode`` to one size: "one letter, one size".
+
+    >>> axis_sizes(MODES["uvu"], 8, 3, 8, True)
+    {'u': 8, 'v': 3}
+    >>> axis_sizes(MODES["uvu<v"], 4, 4, 6, False)
+    {'p': 6}
+
+    Raises `PlanError` with the rule that the multiplicities break.
+    """
+    if mode.needs_weight and not has_weight:
+        raise PlanError(
+            f"mode {mode.name!r} fills output axis {mode.mixing} from the weights, so it cannot be unweighted: "
+            "set has_weight=True, or use 'uuu', 'uvu', 'uvv' or 'uvuv'"
+        )
+    if mode.paired:
+        if mul_in1 != mul_in2:
+            raise PlanError(
+                f"mode {mode.name!r} takes row pairs u<v of both inputs, so the input 2 multiplicity must be "
+                f"{mul_in1}, got {mul_in2}"
+            )
+        mul_in1 = mul_in2 = comb(mul_in1, 2)
+    sizes: dict[str, int] = {}
+    for leg, letters, mul in (("input 1", mode.in1, mul_in1), ("input 2", mode.in2, mul_in2), ("output", mode.out, mul_out)):
+        _bind(mode, leg, letters, mul, sizes)
+    if not has_weight and any(sizes[a] != 1 for a in mode.mixing):
+        raise PlanError(
+            f"mode {mode.name!r} without weights sums axis {mode.fan_in} into one copy, so the output multiplicity "
+            f"must be 1, got {mul_out}: set has_weight=True, or give the output one copy"
+        )
+    return sizes
+
+
+def _bind(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -> None:
+    """Add the letters of one leg to ``sizes``, or check them against what is there."""
+    if len(letters) == 1 and letters not in sizes:
+        sizes[letters] = mul
+        return
+    wanted = 1
+    for letter in letters:
+        wanted *= sizes[letter]
+    if wanted != mul:
+        raise PlanError(f"{_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}")
+
+
+def _rule(mode: Mode, leg: str, letters: str) -> str:
+    if mode.paired:
+        return f"mode {mode.name!r} keeps one copy for each row pair u<v of input 1, n(n-1)/2 in all"
+    if len(letters) > 1:
+        return f"mode {mode.name!r} keeps every pair of axes {letters} of both inputs"
+    owner = "input 1" if letters in mode.in1 else "input 2"
+    return f"mode {mode.name!r} keeps axis {letters} of {owner}"

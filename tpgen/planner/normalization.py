@@ -1,0 +1,89 @@
+r"""Path coefficients: every normalisation folded into one number per path.
+
+.. math::
+
+    \alpha_p = \sqrt{\frac{c_p \; \mathrm{var}_{out} \; \mathrm{path\_weight}_p}{n_p}}
+
+with :math:`c_p` from the irrep normalisation and :math:`n_p` from the path normalisation; the formulas are
+the table entries below (source: the e3nn paper, https://arxiv.org/abs/2207.09453, and e3nn's documentation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+
+
+@dataclass(frozen=True)
+class PathScale:
+    """What the coefficient of one path depends on."""
+
+    i_out: int
+    dims: tuple[int, int, int]  # 2l+1 of in1, in2, out
+    fan_in: int  # number of summed multiplicity terms
+    variance_in: float  # in1_var * in2_var of the segments it reads
+    variance_out: float
+    path_weight: float
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The numbers whose product under a square root is the coefficient: sqrt(irrep / path * variance * weight)."""
+
+    irrep: float
+    path: float
+    variance_out: float
+    path_weight: float
+
+    @property
+    def coefficient(self) -> float:
+        alpha = self.irrep / self.path if self.path > 0.0 else self.irrep
+        return sqrt(alpha * self.variance_out * self.path_weight)
+
+
+IRREP_NORMALIZATIONS: dict[str, Callable[[tuple[int, int, int]], float]] = {
+    # every component of the output has variance 1
+    "component": lambda dims: dims[2],
+    # the output has norm 1 where both inputs have norm 1
+    "norm": lambda dims: dims[0] * dims[1],
+    "none": lambda dims: 1,
+}
+
+
+def _by_element(path: PathScale, siblings: Sequence[PathScale]) -> float:
+    """Every summed element of an output counts alike, whichever path it comes from."""
+    return sum(s.variance_in * s.fan_in for s in siblings)
+
+
+def _by_path(path: PathScale, siblings: Sequence[PathScale]) -> float:
+    """Every path into an output counts alike, however many elements it sums."""
+    return path.variance_in * path.fan_in * len(siblings)
+
+
+PATH_NORMALIZATIONS: dict[str, Callable[[PathScale, Sequence[PathScale]], float]] = {
+    "element": _by_element,
+    "path": _by_path,
+    "none": lambda path, siblings: 1,
+}
+
+
+def normalization_factors(paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str) -> list[Factors]:
+    """The factors of every path, in order.  ``siblings`` are the paths into the same output segment."""
+    by_output: dict[int, list[PathScale]] = {}
+    for path in paths:
+        by_output.setdefault(path.i_out, []).append(path)
+    return [
+        Factors(
+            irrep=IRREP_NORMALIZATIONS[irrep_normalization](path.dims),
+            path=PATH_NORMALIZATIONS[path_normalization](path, by_output[path.i_out]),
+            variance_out=path.variance_out,
+            path_weight=path.path_weight,
+        )
+        for path in paths
+    ]
+
+
+def fan_in(letters: str, sizes: dict[str, int]) -> int:
+    """Product of the sizes of the summed input letters."""
+    return prod(sizes[a] for a in letters)

@@ -1,0 +1,59 @@
+"""A plan as a table: the text of the first stage."""
+
+from __future__ import annotations
+
+from tpgen.planner.plan import Path, Plan
+
+_HEADER = ("path", "in1", "in2", "out", "mode", "weights", "coefficient", "coupling", "flops", "bytes")
+
+
+def plan_table(plan: Plan, itemsize: int = 4) -> str:
+    """The plan as text: a title, one row per path, a line of totals.
+
+    ``flops`` and ``bytes`` are per row of the batch; bytes count the segments that the path reads and
+    writes, at ``itemsize`` bytes a number.
+    """
+    rows = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = ["  ".join(_justify(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    return "\n".join([title(plan), "", *lines, "", totals(plan, itemsize)])
+
+
+def title(plan: Plan) -> str:
+    weights = "shared" if plan.shared_weights else "per row"
+    return (
+        f"plan {plan.digest}: {plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}\n"
+        f"{plan.irrep_normalization}/{plan.path_normalization} normalisation, {plan.weight_numel} weights {weights}"
+    )
+
+
+def totals(plan: Plan, itemsize: int = 4) -> str:
+    nonzeros, dense = sum(p.nonzeros for p in plan.paths), sum(p.dense for p in plan.paths)
+    dropped = len(plan.instructions) - len(plan.paths)
+    return (
+        f"{len(plan.paths)} paths" + (f" ({dropped} empty dropped)" if dropped else "") + f", coupling {nonzeros}/{dense} non-zero, "
+        f"per row {plan.flops} flops, {plan.row_bytes(itemsize)} bytes (each operand once)"
+    )
+
+
+def path_row(plan: Plan, path: Path, itemsize: int = 4) -> dict[str, str]:
+    """The cells of one path, by column name."""
+    weight = path.weight
+    numbers = sum(segment.stop - segment.start for segment in (path.in1, path.in2, path.out))
+    if weight and not plan.shared_weights:
+        numbers += weight.stop - weight.start
+    cells = (
+        str(path.index),
+        *(str(segment) for segment in (path.in1, path.in2, path.out)),
+        path.mode.name,
+        f"{weight.start}:{weight.stop}" if weight else "-",
+        f"{path.coefficient:.6g}",
+        f"{path.nonzeros}/{path.dense}",
+        str(path.flops),
+        str(numbers * itemsize),
+    )
+    return dict(zip(_HEADER, cells, strict=True))
+
+
+def _justify(cell: str, width: int, column: int) -> str:
+    return cell.ljust(width) if 1 <= column <= 4 else cell.rjust(width)

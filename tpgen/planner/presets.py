@@ -1,0 +1,225 @@
+"""Products with a name: instructions derived from irreps.
+
+The rules for which path goes where are those of e3nn's five classes, and of MACE and NequIP for `channelwise`, so that
+weights stand in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from e3nn.o3 import Irrep, Irreps
+
+from tpgen.errors import PlanError
+from tpgen.planner.instruction import parse_irreps
+from tpgen.planner.plan import Plan, PlanMaker, make_plan
+
+
+def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, **options: Any) -> Plan:
+    """Every allowed path, each mixing all copies: mode ``uvw``, weighted.
+
+    >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
+    4
+    """
+    in1, in2, out = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2"), parse_irreps(irreps_out, "irreps_out")
+    instructions = [
+        (i1, i2, i_out, "uvw", True)
+        for i1, (_, ir1) in enumerate(in1)
+        for i2, (_, ir2) in enumerate(in2)
+        for i_out, (_, ir_out) in enumerate(out)
+        if ir_out in ir1 * ir2
+    ]
+    return make_plan(in1, in2, out, instructions, **options)
+
+
+def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, **options: Any) -> Plan:
+    """The convolution product of MACE and NequIP: mode ``uvu``, every in1 ⊗ in2 → out that the filter allows.
+
+    Each path has an output segment of its own; segments are sorted by irrep, paths by output segment.  Weights are per
+    row unless ``shared_weights=True`` is given.
+
+    >>> str(channelwise("8x0e+8x1o", "0e+1o", "0e+1o").irreps_out)
+    '8x0e+8x0e+8x1o+8x1o'
+    """
+    in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
+    allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
+    found = [
+        (i1, i2, mul1, ir)
+        for i1, (mul1, ir1) in enumerate(in1)
+        for i2, (_, ir2) in enumerate(in2)
+        for ir in ir1 * ir2
+        if ir in allowed
+    ]
+    out, position = _sorted([(mul, ir) for _, _, mul, ir in found])
+    instructions = sorted(
+        ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _, _) in enumerate(found)), key=lambda instruction: instruction[2]
+    )
+    return make_plan(in1, in2, out, instructions, **{"shared_weights": False, **options})
+
+
+def elementwise(irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any) -> Plan:
+    """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
+
+    >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
+    '2x0e'
+    """
+    in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
+    allowed = _allowed(filter_ir_out)
+    if in1.num_irreps != in2.num_irreps:
+        raise PlanError(
+            f"an elementwise product pairs the irreps one by one, so both inputs must have as many: "
+            f"{in1} has {in1.num_irreps}, {in2} has {in2.num_irreps}"
+        )
+    cut1, cut2 = _cut_alike(list(in1), list(in2))
+    out: list[tuple[int, Irrep]] = []
+    instructions = []
+    for i, ((mul, ir1), (_, ir2)) in enumerate(zip(cut1, cut2, strict=True)):
+        for ir in ir1 * ir2:
+            if allowed is None or ir in allowed:
+                instructions.append((i, i, len(out), "uuu", False))
+                out.append((mul, ir))
+    return make_plan(Irreps(cut1), Irreps(cut2), Irreps(out), instructions, **options)
+
+
+def full(irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any) -> Plan:
+    """Every copy of one input with every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
+
+    >>> str(full("2x1o", "3x0e").irreps_out)
+    '6x1o'
+    """
+    in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
+    allowed = _allowed(filter_ir_out)
+    found = [
+        (i1, i2, mul1 * mul2, ir)
+        for i1, (mul1, ir1) in enumerate(in1)
+        for i2, (mul2, ir2) in enumerate(in2)
+        for ir in ir1 * ir2
+        if allowed is None or ir in allowed
+    ]
+    out, position = _sorted([(mul, ir) for _, _, mul, ir in found])
+    instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _, _) in enumerate(found)]
+    return make_plan(in1, in2, out, instructions, **options)
+
+
+def tensor_square(
+    irreps_in: object,
+    irreps_out: object | None = None,
+    filter_ir_out: Iterable[object] | None = None,
+    irrep_normalization: str = "component",
+    **options: Any,
+) -> Plan:
+    """The product of a tensor with itself, each symmetric pair once.
+
+    Without ``irreps_out`` every output is its own segment and nothing is weighted (modes ``uvuv``, ``uvu<v``, ``uuu``);
+    with it the product is fully connected and weighted (modes ``uvw``, ``u<vw``, ``uuw``).
+
+    >>> str(tensor_square("1o").irreps_out)
+    '1x0e+1x2e'
+    """
+    in1 = parse_irreps(irreps_in, "irreps_in").simplify()
+    if irrep_normalization not in _SQUARE_SCALES:
+        raise PlanError(f"unknown irrep_normalization {irrep_normalization!r}; known: {', '.join(_SQUARE_SCALES)}")
+    if irreps_out is None:
+        found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
+        out, position = _sorted([(_square_mul(in1, i1, i2, mode), ir) for i1, i2, mode, ir, _ in found])
+        instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
+    else:
+        if filter_ir_out is not None:
+            raise PlanError("give either irreps_out or filter_ir_out: irreps_out already says which outputs are wanted")
+        out = parse_irreps(irreps_out, "irreps_out").simplify()
+        instructions = [
+            (i1, i2, i_out, mode, True, scale)
+            for i1, i2, mode, ir, scale in _square_paths(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
+            for i_out, (_, ir_out) in enumerate(out)
+            if ir_out == ir
+        ]
+        instructions = _in_e3nn_order(instructions)
+    # the symmetric normalisation stands in the path weights already
+    return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
+
+
+def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
+    """Pairs of segments (i1 <= i2) with the mode that counts each unordered pair of copies once, and its scale.
+
+    ``modes`` are those for two different segments, for different copies of one segment, and for a copy with itself,
+    which couples to even degrees only.
+    """
+    apart, pairs, same = modes
+    generic, diagonal = _SQUARE_SCALES[normalization]
+    for i1, (mul, ir1) in enumerate(irreps):
+        for i2, (_, ir2) in enumerate(irreps):
+            for ir in ir1 * ir2:
+                if allowed is not None and ir not in allowed:
+                    continue
+                if i1 < i2:
+                    yield i1, i2, apart, ir, generic(ir1, ir2, ir)
+                elif i1 == i2:
+                    if mul > 1:
+                        yield i1, i1, pairs, ir, generic(ir1, ir2, ir)
+                    if ir.l % 2 == 0:
+                        yield i1, i1, same, ir, diagonal(ir1, ir)
+
+
+def _square_mul(irreps: Irreps, i1: int, i2: int, mode: str) -> int:
+    mul1, mul2 = irreps[i1].mul, irreps[i2].mul
+    return {"uvuv": mul1 * mul2, "uvu<v": mul1 * (mul1 - 1) // 2, "uuu": mul1}[mode]
+
+
+# Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j x_j>,
+# so the scalar of a square and its higher degrees have other variances.
+_SQUARE_SCALES = {
+    "component": (
+        lambda ir1, ir2, ir: ir.dim,
+        lambda ir1, ir: ir.dim / (ir1.dim + 2) if ir.l == 0 else ir.dim / 2,
+    ),
+    "norm": (
+        lambda ir1, ir2, ir: ir1.dim * ir2.dim,
+        lambda ir1, ir: ir.dim * ir1.dim if ir.l == 0 else ir1.dim * (ir1.dim + 2) / 2,
+    ),
+    "none": (lambda ir1, ir2, ir: 1, lambda ir1, ir: 1),
+}
+
+
+def _in_e3nn_order(instructions: list[tuple]) -> list[tuple]:
+    """Weights stand in the order (in1, in2, out); within one triple pairs come before the diagonal."""
+    return sorted(instructions, key=lambda instruction: instruction[:3])
+
+
+def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
+    if filter_ir_out is None:
+        return None
+    try:
+        return {Irrep(ir) for ir in filter_ir_out}
+    except (ValueError, TypeError) as error:
+        raise PlanError(f"filter_ir_out must hold irreps like '0e' or '1o', got {filter_ir_out!r} ({error})") from None
+
+
+def _sorted(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
+    """Sorted irreps, and for each segment the position it moves to."""
+    out, position, _ = Irreps(segments).sort()
+    return out, position
+
+
+def _cut_alike(left: list, right: list) -> tuple[list, list]:
+    """Cut two lists of (mul, ir) so that both have the same multiplicities in the same places."""
+    cut_left, cut_right = [], []
+    while left and right:
+        (mul1, ir1), (mul2, ir2) = left.pop(0), right.pop(0)
+        mul = min(mul1, mul2)
+        cut_left.append((mul, ir1))
+        cut_right.append((mul, ir2))
+        if mul1 > mul:
+            left.insert(0, (mul1 - mul, ir1))
+        if mul2 > mul:
+            right.insert(0, (mul2 - mul, ir2))
+    return cut_left, cut_right
+
+
+PRESETS: dict[str, PlanMaker] = {
+    "fully_connected": fully_connected,
+    "channelwise": channelwise,
+    "elementwise": elementwise,
+    "full": full,
+    "tensor_square": tensor_square,
+}
