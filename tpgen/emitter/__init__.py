@@ -1,0 +1,1 @@
+"""HOW a product is written: hand-written torch.fx graphs."""

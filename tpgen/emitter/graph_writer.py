@@ -1,0 +1,130 @@
+"""Write an fx graph by hand, as ordinary torch code over Proxies.
+
+The writer adds two things to fx's own recording.  Every node says in ``node.meta["tpgen"]`` which instructions it
+serves and in which role.  And the same call on the same operands is written once: paths that need the same
+intermediate share its node (hash-consing, safe because every node is a pure function).
+
+>>> writer = GraphWriter()
+>>> x = writer.placeholder("x")
+>>> with writer.serving(0, "contraction"):
+...     a = x * 2.0
+>>> with writer.serving(1, "contraction"):
+...     b = x * 2.0
+>>> a.node is b.node, a.node.meta["tpgen"].instructions
+(True, (0, 1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.fx.proxy import GraphAppendingTracer
+
+ROLES = ("broadcast", "slice", "coupling", "contraction", "weight", "sum", "reshape", "stream")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Why a node exists: the instructions it serves (none: all of them) and its role."""
+
+    instructions: tuple[int, ...]
+    role: str
+
+
+class _Recorder(GraphAppendingTracer):
+    """fx's tracer, with provenance and hash-consing."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        super().__init__(graph)
+        self.current = Provenance((), "broadcast")
+        self.known: dict[Any, fx.Node] = {}
+
+    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None) -> fx.Node:
+        key = (kind, target, _frozen(args), _frozen(kwargs))
+        node = self.known.get(key)
+        if node is None:
+            node = super().create_node(kind, target, args, kwargs, name, type_expr)
+            node.meta["tpgen"] = self.current
+            self.known[key] = node
+        else:
+            before: Provenance = node.meta["tpgen"]
+            if before.instructions:  # else it serves all
+                both = sorted({*before.instructions, *self.current.instructions}) if self.current.instructions else ()
+                node.meta["tpgen"] = Provenance(tuple(both), before.role)
+        return node
+
+
+class GraphWriter:
+    """An fx graph under construction, with its constants."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.constants: dict[str, np.ndarray] = {}
+        self._recorder = _Recorder(self.graph)
+
+    def placeholder(self, name: str) -> fx.Proxy:
+        node = self.graph.placeholder(name, torch.Tensor)
+        node.meta["tpgen"] = Provenance((), "broadcast")
+        return fx.Proxy(node, self._recorder)
+
+    def constant(self, name: str, values: np.ndarray) -> fx.Proxy:
+        """A buffer of the module.  Values are kept in float64 (or integers) and rounded where the module is."""
+        self.constants.setdefault(name, values)
+        return self._recorder.create_proxy("get_attr", name, (), {})
+
+    def call(self, function: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
+        """Call a function that fx would not record by itself (one without tensor arguments)."""
+        return self._recorder.create_proxy("call_function", function, args, kwargs)
+
+    @contextmanager
+    def serving(self, instructions: int | tuple[int, ...], role: str) -> Iterator[None]:
+        """Nodes written inside serve these instructions, in this role."""
+        before = self._recorder.current
+        served = (instructions,) if isinstance(instructions, int) else instructions
+        self._recorder.current = Provenance(served, role)
+        try:
+            yield
+        finally:
+            self._recorder.current = before
+
+    @contextmanager
+    def role(self, role: str) -> Iterator[None]:
+        """Nodes written inside have this role, for the instructions served already."""
+        with self.serving(self._recorder.current.instructions, role):
+            yield
+
+    def forget(self) -> None:
+        """Share no node written so far with what follows (an impure node stands between)."""
+        self._recorder.known.clear()
+
+    def finish(self, output: fx.Proxy) -> fx.Graph:
+        """Close the graph, drop what nothing reads, check it."""
+        node = self.graph.output(output.node, torch.Tensor)
+        node.meta["tpgen"] = Provenance((), "reshape")
+        self.graph.eliminate_dead_code(is_impure_node=_is_kept)
+        read = {node.target for node in self.graph.nodes if node.op == "get_attr"}
+        self.constants = {name: values for name, values in self.constants.items() if name in read}
+        self.graph.lint()
+        return self.graph
+
+
+def _is_kept(node: fx.Node) -> bool:
+    """Nodes that stay although nothing reads them: inputs, the output, and what acts on streams."""
+    return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable stand-in for arguments; floats by their exact value and type."""
+    if isinstance(value, (tuple, list)):
+        return (type(value).__name__, *(_frozen(v) for v in value))
+    if isinstance(value, dict):
+        return tuple((k, _frozen(v)) for k, v in value.items())
+    if isinstance(value, (fx.Node, fx.Proxy)):
+        return value.node if isinstance(value, fx.Proxy) else value
+    return type(value).__name__, repr(value)

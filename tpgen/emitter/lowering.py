@@ -1,0 +1,220 @@
+"""Write an einsum value as nodes: pairwise steps, each as the plainest operation that does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.form.contraction import BATCH, Contraction, Factor, Pairs, pairwise_steps
+from tpgen.form.form import Form, Term
+from tpgen.form.rewrites import simplify
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A tensor in the graph with a letter for each axis."""
+
+    tensor: Any  # fx.Proxy
+    letters: str
+    role: str = "contraction"
+
+
+class Inputs:
+    """The given operands of a program: flat tensors ``(row, dim)``, read segment by segment."""
+
+    def __init__(self, writer: GraphWriter, form: Form, flat: dict[str, fx.Proxy], rows: fx.Proxy) -> None:
+        self.writer = writer
+        self.form = form
+        self.flat = flat  # by group name
+        self.rows = rows
+
+    def segment(self, name: str, index: int) -> fx.Proxy:
+        """One segment of an operand.
+
+        All are split off at once: the gradient of a split is a single concatenation, while each slice on its own would
+        cost a zero-filled gradient of the whole operand.
+        """
+        sizes = [stop - start for start, stop in self.form.operand(name).segments]
+        if len(sizes) == 1:
+            return self.flat[name]
+        with self.writer.serving((), "slice"):
+            pieces = torch.split_with_sizes(self.flat[name], sizes, dim=-1)
+        with self.writer.role("slice"):
+            return pieces[index]
+
+    def read(self, term: Term, source: str, shape: tuple[int, ...]) -> fx.Proxy:
+        """What a term reads of a group, with the given axes after the batch axis."""
+        group = tuple(source.split("*"))
+        if len(group) == 1:
+            flat = self.segment(source, segment_of(term, source))
+            if len(shape) == 1:
+                return flat
+        else:
+            flat = self._block(term, group)
+        with self.writer.role("slice"):
+            if not shape:
+                return flat.squeeze(-1)
+            return flat.reshape(((self.rows,) if self.form.row(group) else ()) + shape)
+
+    def _block(self, term: Term, group: tuple[str, ...]) -> fx.Proxy:
+        block = self.flat["*".join(group)]
+        with self.writer.role("slice"):
+            for axis, name in enumerate(group, start=-len(group)):
+                start, stop = self.form.operand(name).segments[segment_of(term, name)]
+                block = torch.narrow(block, axis, start, stop - start)
+        return block
+
+    def flatten(self, result: Labelled, dims: tuple[int, ...]) -> fx.Proxy:
+        """A result as ``(row, *dims)``, or ``dims`` where it has no batch."""
+        batch = BATCH in result.letters
+        if len(dims) == 1 and len(result.letters) == 1 + batch:
+            return result.tensor
+        with self.writer.role("reshape"):
+            return result.tensor.reshape(((self.rows,) if batch else ()) + dims)
+
+
+def segment_of(term: Term, name: str) -> int:
+    """Which segment of an operand a term touches."""
+    leg = term.leg(name)
+    assert leg is not None
+    return leg.segment
+
+
+def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
+    """Write the contraction of ``given`` (one for each factor, letters as there) to ``c.output``.
+
+    The coefficient goes to the smallest operand.  With ``elementwise``, sums that need no matrix product are written as a
+    product and a sum, which a fusing backend turns into one loop.
+    """
+    remaining = _scaled(writer, c, given)
+    for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
+        taken = [remaining[p] for p in step.positions]
+        remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
+        role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
+        with writer.role(role):
+            tensor = _combine(writer, taken, step.letters, elementwise)
+        remaining.append(Labelled(tensor, step.letters))
+    return remaining[0]
+
+
+def constant_factor(writer: GraphWriter, factor: Factor) -> Labelled:
+    """A constant operand as a buffer."""
+    assert not isinstance(factor.source, str)
+    with writer.role("coupling"):
+        return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
+
+
+def gather_pairs(writer: GraphWriter, c: Contraction, given: dict[str, Labelled]) -> tuple[Contraction, dict[str, Labelled]]:
+    """Contract one-hot pair matrices with given operands by reading the copies they select."""
+    for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
+        pair, copy = factor.letters
+        holder = next((f for f in c.factors if f is not factor and copy in f.letters), None)
+        if holder is None or not isinstance(holder.source, str):
+            continue  # the copies are open: the one-hot matrix adds the pairs back to them
+        assert isinstance(factor.source, Pairs)
+        with writer.role("slice"):
+            index = writer.constant(factor.source.name + "_index", factor.source.index().astype(np.int64))
+            old = given[holder.source]
+            selected = torch.index_select(old.tensor, old.letters.index(copy), index)
+        given = {**given, holder.source: Labelled(selected, old.letters.replace(copy, pair), old.role)}
+        factors = tuple(
+            Factor(f.source, f.letters.replace(copy, pair)) if f is holder else f for f in c.factors if f is not factor
+        )
+        c = Contraction(factors, c.output, c.sizes, c.coefficient)
+    return c, given
+
+
+def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
+    """Multiply the coefficient into the operand with the fewest entries."""
+    if c.coefficient == 1.0:
+        return given
+    # the batch is long: operands without it come first
+    sizes = [c.size(g.letters) * (1000 if BATCH in g.letters else 1) for g in given]
+    least = sizes.index(min(sizes))
+    with writer.role("coupling"):
+        scaled = Labelled(given[least].tensor * c.coefficient, given[least].letters, given[least].role)
+    return [*given[:least], scaled, *given[least + 1 :]]
+
+
+def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwise: bool) -> fx.Proxy:
+    if len(taken) == 1 and taken[0].letters == output:
+        return taken[0].tensor
+    if len(taken) == 2:
+        left, right = taken
+        summed = [a for a in dict.fromkeys(left.letters + right.letters) if a not in output]
+        simple = all(len(set(t.letters)) == len(t.letters) for t in taken) and len(set(output)) == len(output)
+        if simple and not summed:
+            return product(left, right, output)
+        if simple and elementwise and not _is_matrix_product(left.letters, right.letters, output):
+            return product(left, right, output + "".join(summed)).sum(_trailing(len(summed)))
+    equation = ",".join(t.letters for t in taken) + "->" + output
+    return torch.einsum(equation, *(t.tensor for t in taken))
+
+
+def product(left: Labelled, right: Labelled, output: str) -> fx.Proxy:
+    """Multiply with broadcasting, axes in the order of ``output``."""
+    return aligned(left, output) * aligned(right, output)
+
+
+def aligned(x: Labelled, output: str) -> fx.Proxy:
+    """The tensor with its axes in the order of ``output`` and new axes of length one where it has none.
+
+    Leading axes that it lacks are left to broadcasting.
+    """
+    order = [a for a in output if a in x.letters]
+    tensor = x.tensor
+    if order != list(x.letters):
+        tensor = tensor.permute([x.letters.index(a) for a in order])
+    first = next((n for n, a in enumerate(output) if a in x.letters), len(output))
+    for position, a in enumerate(output[first:]):
+        if a not in x.letters:
+            tensor = tensor.unsqueeze(position)
+    return tensor
+
+
+def _is_matrix_product(left: str, right: str, output: str) -> bool:
+    """Whether both sides have an axis of their own beside the summed one: then a matrix product does less work."""
+    own_left = [a for a in left if a in output and a not in right]
+    own_right = [a for a in right if a in output and a not in left]
+    return bool(own_left and own_right)
+
+
+def _trailing(count: int) -> list[int]:
+    return list(range(-count, 0))
+
+
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a strategy wrote for one segment of the open operand (one segment per operand of the open group)."""
+
+    segments: tuple[int, ...]
+    tensor: Any  # fx.Proxy, flat
+    instructions: tuple[int, ...]
+
+
+def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
+    """A term's simplified contraction, and its given operands as viewed segments by name."""
+    c = simplify(form.contraction(term))
+    given = {
+        f.source: Labelled(
+            inputs.read(term, f.source, c.shape(f.letters)), f.letters, "weight" if f.source == "w" else "contraction"
+        )
+        for f in c.factors
+        if isinstance(f.source, str)
+    }
+    return gather_pairs(writer, c, given)
+
+
+def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:
+    """A term's result, flat, with the segment it belongs to."""
+    segments = tuple(segment_of(term, name) for name in form.opened)
+    bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=True))
+    dims = tuple(stop - start for start, stop in bounds)
+    return Result(segments, inputs.flatten(result, dims), (term.path,))

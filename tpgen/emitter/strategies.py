@@ -1,0 +1,49 @@
+"""Strategies: how the terms of a form are written into a graph.
+
+A strategy is a function ``(writer, form, inputs) -> results``; a result names the segment of each open operand and holds
+its flat tensor.  All strategies share that signature and stand in `STRATEGIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.grouped import grouped_terms
+from tpgen.emitter.lowering import Inputs, Result, constant_factor, lower, read_term, write_result
+from tpgen.emitter.unrolled import unrolled_term
+from tpgen.form.form import Form, Term
+
+Strategy = Callable[[GraphWriter, Form, Inputs], list[Result]]
+
+
+def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    """Each path on its own, in the contraction order that opt_einsum finds."""
+    return [_einsum_term(writer, form, term, inputs) for term in form.live_terms]
+
+
+def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    """Paths that share operands or outputs as few large matrix products, the others as in `einsum`."""
+    results, rest = grouped_terms(writer, form, inputs)
+    return results + [_einsum_term(writer, form, term, inputs) for term in rest]
+
+
+def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    """Non-zero coupling entries as scalar multiply-adds over whole channel vectors: one loop for a fusing backend."""
+    return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
+
+
+def _einsum_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
+    with writer.serving(term.path, "contraction"):
+        c, given = read_term(writer, form, term, inputs)
+        operands = [given[f.source] if isinstance(f.source, str) else constant_factor(writer, f) for f in c.factors]
+        return write_result(form, term, inputs, lower(writer, c, operands))
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "einsum": einsum,
+    "grouped": grouped,
+    "unrolled": unrolled,
+}
+

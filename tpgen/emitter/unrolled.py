@@ -1,0 +1,140 @@
+"""The unrolled strategy: every non-zero coupling entry as one multiply-add over whole channel vectors.
+
+Of the three legs of a coupling the one with the fewest copies is the *table* leg.  Where it is given, its combinations
+``T[a, o] = sum_b C[a, b, o] B[b]`` are computed first, once for all copies of the other legs; where it is open, the
+products of the other two are summed over copies first and combined last.  Either way the work on long channel vectors
+is one multiply-add per non-zero pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+import torch
+from torch import fx
+
+from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.lowering import (
+    Inputs,
+    Labelled,
+    Result,
+    constant_factor,
+    lower,
+    product,
+    read_term,
+    write_result,
+)
+from tpgen.form.contraction import Contraction, Coupling, Factor
+from tpgen.form.form import Form, Term
+
+
+def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
+    """One path, its coupling unrolled where exactly one leg is open."""
+    with writer.serving(term.path, "contraction"):
+        c, given = read_term(writer, form, term, inputs)
+        coupling = c.find(Coupling)
+        if coupling is None or sum(a in c.output for a in coupling.letters) != 1:
+            operands = [_operand(writer, given, f) for f in c.factors]
+            result = lower(writer, c, operands, elementwise=True)
+        else:
+            result = _Unrolled(writer, c, given, coupling).write()
+        return write_result(form, term, inputs, result)
+
+
+def _operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
+    return given[factor.source] if isinstance(factor.source, str) else constant_factor(writer, factor)
+
+
+class _Unrolled:
+    """One contraction with a coupling, one of its three letters open."""
+
+    def __init__(self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor) -> None:
+        self.writer = writer
+        self.c = c
+        self.open = next(a for a in coupling.letters if a in c.output)
+        closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(coupling.letters)]
+        # the leg with fewer copies last: it is tabulated
+        closed.sort(key=lambda f: -c.size(f.letters))
+        self.vector, self.table = (_operand(writer, given, f) for f in closed)
+        self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
+        self.rest = [f for f in c.factors if f is not coupling and f not in closed]
+        self.given = given
+        order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
+        assert isinstance(coupling.source, Coupling)
+        self.values = np.transpose(coupling.source.array(), order) * c.coefficient
+        self.table_is_open = self._copies(c.output) < self._copies(self.table.letters)
+
+    def write(self) -> Labelled:
+        components = self._gathered() if self.table_is_open else self._tabulated()
+        return components
+
+    def _copies(self, letters: str) -> int:
+        return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
+
+    def _tabulated(self) -> Labelled:
+        vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
+        letters = "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")
+        sums = []
+        for o in range(self.values.shape[2]):
+            parts = []
+            for a in range(self.values.shape[0]):
+                with self.writer.role("coupling"):
+                    entry = _linear([(v, table[b].tensor) for b, v in self._nonzero(self.values[a, :, o])])
+                if entry is not None:
+                    parts.append(product(vectors[a], Labelled(entry, table[0].letters), letters))
+            sums.append(Labelled(reduce(add, parts), letters))
+        return self._weighted(sums)
+
+    def _gathered(self) -> Labelled:
+        vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
+        output = self.c.output.replace(self.open, "")
+        pairs: dict[tuple[int, int], fx.Proxy] = {}
+        for a, b in zip(*np.nonzero(np.abs(self.values).sum(axis=2)), strict=True):
+            pairs[a, b] = self._finish([vectors[a], table[b]], output)
+        with self.writer.role("coupling"):
+            sums = [
+                _linear([(float(self.values[a, b, o]), p) for (a, b), p in pairs.items() if self.values[a, b, o] != 0.0])
+                for o in range(self.values.shape[2])
+            ]
+        return self._stacked([Labelled(s, output) for s in sums])
+
+    def _weighted(self, sums: list[Labelled]) -> Labelled:
+        """Contract what is left, the weights: one component at a time, or all at once where it is a matrix product."""
+        fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
+        if not fresh:
+            output = self.c.output.replace(self.open, "")
+            return self._stacked([Labelled(self._finish([s], output), output) for s in sums])
+        with self.writer.role("reshape"):
+            stacked = torch.stack([s.tensor for s in sums], -1)
+        return Labelled(self._finish([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output)
+
+    def _finish(self, operands: list[Labelled], output: str) -> fx.Proxy:
+        given = [*operands, *(_operand(self.writer, self.given, f) for f in self.rest)]
+        factors = tuple(Factor("", g.letters) for g in given)
+        c = replace(self.c, factors=factors, output=output, coefficient=1.0)
+        return lower(self.writer, c, given, elementwise=True).tensor
+
+    def _stacked(self, components: list[Labelled]) -> Labelled:
+        with self.writer.role("reshape"):
+            stacked = torch.stack([x.tensor for x in components], self.c.output.index(self.open))
+        return Labelled(stacked, self.c.output)
+
+    def _components(self, x: Labelled, letter: str) -> list[Labelled]:
+        with self.writer.role("slice"):
+            parts = x.tensor.unbind(x.letters.index(letter))
+            letters = x.letters.replace(letter, "")
+            return [Labelled(parts[n], letters, x.role) for n in range(self.c.size(letter))]
+
+    @staticmethod
+    def _nonzero(values: np.ndarray) -> Iterator[tuple[int, float]]:
+        return ((int(n), float(values[n])) for n in np.flatnonzero(values))
+
+
+def _linear(terms: list[tuple[float, fx.Proxy]]) -> fx.Proxy | None:
+    """``sum of value * tensor``; nothing for no terms."""
+    parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
+    return reduce(add, parts) if parts else None
