@@ -25,8 +25,7 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     """Paths that share operands or outputs as few large matrix products, the others as in `einsum`."""
-    results, rest = grouped_terms(writer, form, inputs)
-    return results + [_einsum_term(writer, form, term, inputs) for term in rest]
+    return grouped_terms(writer, form, inputs)
 
 
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:

@@ -18,6 +18,7 @@ import opt_einsum
 from tpgen.planner.coupling import coupling
 
 BATCH = "z"
+PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `pairwise_steps`
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,21 @@ class Step:
 
 
 @lru_cache(maxsize=None)
+def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
+    """opt_einsum's cheapest path and its operations, for a batch of `PLANNING_ROWS`."""
+    known = {BATCH: PLANNING_ROWS, **dict(sizes)}
+    shapes = [tuple(known[a] for a in letters) for letters in factors]
+    equation = ",".join(factors) + "->" + output
+    path, info = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="optimal")
+    return path, float(info.opt_cost)
+
+
+def contraction_flops(c: Contraction) -> float:
+    """Operations of the cheapest order, for `PLANNING_ROWS` rows."""
+    return _optimal(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
+
+
+@lru_cache(maxsize=None)
 def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """The cheapest order of pairwise contractions, by opt_einsum.
 
@@ -151,9 +167,7 @@ def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str
     (Contracting two operands without the batch first, constants with shared weights, is a cost that does not grow;
     with a batch of a few dozen rows opt_einsum weighs it as training does.)
     """
-    known = {BATCH: 64, **dict(sizes)}
-    shapes = [tuple(known[a] for a in letters) for letters in factors]
-    path, _ = opt_einsum.contract_path(",".join(factors) + "->" + output, *shapes, shapes=True, optimize="optimal")
+    path, _ = _optimal(factors, output, sizes)
     remaining, steps = list(factors), []
     for number, positions in enumerate(path):
         taken = [remaining[p] for p in positions]
