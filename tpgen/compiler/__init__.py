@@ -1,0 +1,1 @@
+"""WITH WHAT a program runs: a GraphModule becomes a callable."""

@@ -1,0 +1,126 @@
+"""The four products with a rule for their instructions: drop-ins for e3nn's classes of the same names."""
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from e3nn.util.jit import compile_mode
+from torch import Tensor
+
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import elementwise, full, fully_connected, tensor_square
+
+_TO_PLAN = ("in1_var", "in2_var", "out_var", "path_normalization", "shared_weights")
+# Flags of e3nn's code generator that mean nothing here, accepted so that calls written for e3nn work.
+_E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
+
+
+def _split(options: dict[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments of the planner, and those of the module."""
+    options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
+    planning = {name: options.pop(name) for name in _TO_PLAN if name in options}
+    planning["irrep_normalization"] = irrep_normalization
+    planning = {name: value for name, value in planning.items() if value is not None}
+    if planning.get("shared_weights") is False:
+        options.setdefault("internal_weights", False)
+    options.setdefault("internal_weights", None)
+    return planning, options
+
+
+class _Preset(TensorProduct):
+    def _build(self, plan: Plan, module_options: dict[str, Any]) -> None:
+        self._setup(plan, **module_options)
+
+
+@compile_mode("script")
+class FullyConnectedTensorProduct(_Preset):
+    r"""Every allowed path, every copy with every copy: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v + \dots`
+
+    Parameters are those of `TensorProduct` without the instructions.
+
+    >>> FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
+    FullyConnectedTensorProduct(2x0e+1x1o x 1x0e+1x1o -> 1x1o | 3 paths | 3 weights)
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        irreps_out: Any,
+        irrep_normalization: str | None = None,
+        path_normalization: str | None = None,
+        **options: Any,
+    ) -> None:
+        planning, options = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
+        self._build(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), options)
+
+
+@compile_mode("script")
+class ElementwiseTensorProduct(_Preset):
+    r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
+
+    >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"])
+    ElementwiseTensorProduct(5x1o+5x1e x 10x1e -> 5x0o+5x0e | 10 paths | 0 weights)
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **options: Any,
+    ) -> None:
+        planning, options = _split(options, irrep_normalization)
+        self._build(elementwise(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+
+
+@compile_mode("script")
+class FullTensorProduct(_Preset):
+    r"""Every copy with every copy, without weights: :math:`z_{uv} = x_u \otimes y_v`.
+
+    >>> FullTensorProduct("2x1o", "3x0e")
+    FullTensorProduct(2x1o x 3x0e -> 6x1o | 6 paths | 0 weights)
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **options: Any,
+    ) -> None:
+        planning, options = _split(options, irrep_normalization)
+        self._build(full(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+
+
+@compile_mode("script")
+class TensorSquare(_Preset):
+    r"""The product of a tensor with itself, each symmetric pair once.
+
+    Without ``irreps_out`` it has no weights and keeps every output apart; with it, it is fully connected and weighted.
+
+    >>> TensorSquare("1o")
+    TensorSquare(1x1o -> 1x0e+1x2e | 2 paths | 0 weights)
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any | None = None,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **options: Any,
+    ) -> None:
+        planning, options = _split(options, irrep_normalization)
+        self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), options)
+        self.irreps_in = self.irreps_in1
+
+    def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # type: ignore[override]  # noqa: UP045
+        """The square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
+        return super().forward(x, x, weight)
+
+    def __repr__(self) -> str:
+        ends = f"{self.irreps_in} -> {self.irreps_out.simplify()}"
+        return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"

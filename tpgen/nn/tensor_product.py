@@ -1,0 +1,361 @@
+"""`TensorProduct`: a planned, emitted and compiled product as a module, a drop-in for `e3nn.o3.TensorProduct`.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Optional
+
+import torch
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.compiler.autotune import Choice, choose_strategy
+from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program
+from tpgen.emitter.emit import emit_plan
+from tpgen.errors import InputError, PlanError
+from tpgen.form.form import Layout, split_layout
+from tpgen.nn.checks import check_operand, check_weight, flat_weight, widest_dtype
+from tpgen.planner.plan import Plan, make_plan
+
+
+class _Unwritten(nn.Module):
+    """Stands where a program will be written at first use."""
+
+    def forward(self, y: Tensor, w: Tensor) -> Tensor:
+        raise RuntimeError("this program was not written: construct the product with compile_right=True")
+
+
+@compile_mode("script")
+class TensorProduct(nn.Module):
+    r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
+
+    Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode says how
+    the copies meet (see docs/concepts.md).  The product is planned once, written as an fx graph and run by ``backend``.
+
+    Parameters
+    ----------
+    irreps_in1, irreps_in2, irreps_out
+        `e3nn.o3.Irreps`, or anything its constructor takes.
+    instructions
+        tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv, uuw, uuu,
+        uvuv, uvu<v, u<vw``.
+    in1_var, in2_var, out_var
+        variance of each entry of the irreps, 1 by default.
+    irrep_normalization, path_normalization
+        ``component``, ``norm`` or ``none``; ``element``, ``path`` or ``none``.
+    internal_weights, shared_weights
+        whether the module owns its weights; whether all rows use the same.
+    compile_left_right, compile_right
+        as in e3nn: ``compile_right`` writes the program of `right` at construction, else it is written at first use.
+        The forward program is always written.
+    layout
+        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1, in2, out.
+    strategy
+        ``einsum``, ``grouped``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+    backend
+        ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
+    streams
+        put independent paths on this many CUDA streams (0: none).
+    dynamic, fullgraph, mode
+        passed to `torch.compile` by the backends that use it.
+
+    Raises
+    ------
+    PlanError
+        names the instruction that breaks a rule.
+    InputError
+        at a call, where a tensor does not fit.
+
+    Example
+    -------
+    Sixteen vectors with one, as a MACE layer does:
+
+    >>> product = TensorProduct("16x1o", "1x1o", "16x0e + 16x1e",
+    ...                         [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)], shared_weights=False)
+    >>> x, y = torch.randn(10, 48), torch.randn(10, 3)
+    >>> product(x, y, torch.randn(10, product.weight_numel)).shape
+    torch.Size([10, 64])
+    """
+
+    weight: Tensor
+    output_mask: Tensor
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        irreps_out: Any,
+        instructions: Sequence[Sequence],
+        in1_var: Sequence[float] | Tensor | None = None,
+        in2_var: Sequence[float] | Tensor | None = None,
+        out_var: Sequence[float] | Tensor | None = None,
+        irrep_normalization: str | None = None,
+        path_normalization: str | None = None,
+        internal_weights: bool | None = None,
+        shared_weights: bool | None = None,
+        compile_left_right: bool = True,
+        compile_right: bool = False,
+        normalization: str | None = None,
+        _specialized_code: bool | None = None,
+        _optimize_einsums: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if normalization is not None:
+            warnings.warn("normalization is deprecated, use irrep_normalization", DeprecationWarning, stacklevel=2)
+            irrep_normalization = normalization
+        plan = make_plan(
+            irreps_in1,
+            irreps_in2,
+            irreps_out,
+            instructions,
+            in1_var=in1_var,  # type: ignore[arg-type]  # a tensor of numbers is a sequence of them
+            in2_var=in2_var,  # type: ignore[arg-type]
+            out_var=out_var,  # type: ignore[arg-type]
+            irrep_normalization=irrep_normalization or "component",
+            path_normalization=path_normalization or "element",
+            shared_weights=shared_weights is None or shared_weights,
+        )
+        if shared_weights is False and internal_weights is None:
+            internal_weights = False
+        self._setup(plan, internal_weights, compile_right=compile_right, **options)
+
+    @classmethod
+    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Any) -> "TensorProduct":
+        """The module of a plan, such as a preset's.
+
+        >>> from tpgen.planner.presets import channelwise
+        >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
+        TensorProduct(8x0e+8x1o x 1x0e+1x1o -> 16x0e+16x1o | 32 paths | 32 weights)
+        """
+        product = TensorProduct.__new__(TensorProduct)
+        product._setup(plan, internal_weights, **options)
+        return product
+
+    def _setup(
+        self,
+        plan: Plan,
+        internal_weights: bool | None,
+        *,
+        compile_right: bool = False,
+        layout: Layout = "mul_ir",
+        strategy: str = "auto",
+        backend: str = "eager",
+        streams: int = 0,
+        dynamic: bool | None = None,
+        fullgraph: bool = False,
+        mode: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        self.irreps_in1, self.irreps_in2, self.irreps_out = plan.irreps_in1, plan.irreps_in2, plan.irreps_out
+        self.instructions = list(plan.instructions)
+        self.weight_numel = plan.weight_numel
+        self.shared_weights = plan.shared_weights
+        if internal_weights is None:
+            internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
+        if internal_weights and not plan.shared_weights:
+            raise PlanError("internal weights are the same for every row: set shared_weights=True, or internal_weights=False")
+        self.internal_weights = internal_weights
+        self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
+
+        self.layout = split_layout(layout)
+        self.backend = backend
+        self.choice: Choice = choose_strategy(plan, strategy, backend)
+        self.streams = streams
+        self._compile_options = CompileOptions(dynamic, fullgraph, mode)
+        check_backend(backend, self._compile_options)
+
+        if internal_weights and self.weight_numel > 0:
+            self.weight = nn.Parameter(torch.randn(self.weight_numel))
+        else:
+            self.register_buffer("weight", torch.empty(0))
+        self.register_buffer("output_mask", _output_mask(plan))
+        self._write_programs(compile_right)
+
+    # --- programs -----------------------------------------------------------------------------------------------
+
+    def _write_programs(self, with_right: bool) -> None:
+        """Write the forward program, and `right` where it is wanted now."""
+        self._runners: dict[str, Runner] = {}
+        self._forward_program = self._program("forward")
+        self._right_program = self._program("right") if with_right else _Unwritten()
+
+    def _program(self, direction: str) -> nn.Module:
+        emission = emit_plan(self.plan, direction, self.choice.strategy, self.layout, self.streams)
+        return emission.module().to(device=self.output_mask.device, dtype=self.output_mask.dtype)
+
+    def _write_right(self) -> None:
+        if isinstance(self._right_program, _Unwritten):
+            self._right_program = self._program("right")
+
+    def _runner(self, direction: str) -> Runner:
+        if self.backend == "eager":  # no wrapper, and no bookkeeping in the way of torch.compile around us
+            return self._forward_program if direction == "forward" else self._right_program
+        if direction not in self._runners:
+            program = self._forward_program if direction == "forward" else self._right_program
+            self._runners[direction] = compile_program(program, self.backend, self._compile_options)
+        return self._runners[direction]
+
+    # --- evaluation ---------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
+        """The product of ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.
+
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared, or a list with one tensor for each weighted
+        instruction.  It may be left out where weights are internal; where it is given it takes their place for this call.
+        Returns ``(…, out)``.
+        """
+        if torch.jit.is_scripting():
+            return self._forward_program(x, y, self._scripted_weight(weight))
+        w = self._given_weight(weight)
+        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        return self._run("forward", x, y, w)
+
+    @torch.jit.export
+    def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """The product as a matrix that acts on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
+
+        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.  All eight modes have it.
+        """
+        if torch.jit.is_scripting():
+            return self._right_program(y, self._scripted_weight(weight))
+        self._write_right()
+        w = self._given_weight(weight)
+        y, w = self._fit({"y": (y, self._in2_dim)}, w)
+        return self._run("right", y, w)
+
+    def _run(self, direction: str, *operands: Tensor) -> Tensor:
+        device = operands[0].device.type
+        if torch.is_autocast_enabled(device):
+            # operands are in the widest of their dtypes already: nothing inside may round them again
+            with torch.autocast(device, enabled=False):
+                return self._runner(direction)(*operands)
+        return self._runner(direction)(*operands)
+
+    def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
+        """Check the operands of a call; under autocast bring them to one dtype."""
+        like = self.output_mask
+        operands = {name: x for name, (x, _) in named.items()}
+        if self.weight_numel > 0:
+            operands["weight"] = w
+        if torch.is_autocast_enabled(like.device.type):
+            dtype = widest_dtype(like, *operands.values())
+            operands = {name: x.to(dtype) for name, x in operands.items()}
+        else:
+            dtype = like.dtype
+        for name, (_, dim) in named.items():
+            irreps = self.irreps_in1 if name == "x" else self.irreps_in2
+            check_operand(name, operands[name], dim, irreps, dtype, like.device)
+        if self.weight_numel > 0:
+            check_operand("weight", operands["weight"], self.weight_numel, None, dtype, like.device)
+        return [*(operands[name] for name in named), operands.get("weight", w)]
+
+    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+        """The flat weight of a call, checked."""
+        if weight is None:
+            if self.weight_numel > 0 and not self.internal_weights:
+                raise InputError(
+                    f"this product has no weights of its own (internal_weights=False): give weight with {self.weight_numel} entries"
+                    + ("" if self.shared_weights else " for each row")
+                )
+            return self.weight
+        if not isinstance(weight, Tensor):
+            weight = flat_weight(weight, self.plan)
+        check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
+        return weight
+
+    def _scripted_weight(self, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
+        if weight is None:
+            if self.weight_numel > 0 and not self.internal_weights:
+                raise RuntimeError("this product has no weights of its own: give weight")
+            return self.weight
+        if self.shared_weights:
+            assert weight.dim() == 1, "weights are shared by all rows: give one axis"
+        else:
+            assert weight.dim() > 1, "weights are not shared: give a batch dimension"
+        assert weight.size(-1) == self.weight_numel, "weight has a wrong number of entries"
+        return weight
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
+        """View of the weights of one instruction, in its ``path_shape`` after the batch dimensions.
+
+        Raises `InputError` where the instruction has no weights.
+        """
+        index = range(len(self.instructions))[instruction]
+        where = self.plan.weight_slices[index]
+        if where is None:
+            raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
+        flat = self._given_weight(weight)
+        return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
+
+    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
+        """Views of the weights of every weighted instruction, in order.
+
+        With ``yield_instruction`` yields ``(index, instruction, view)``.
+        """
+        for index, instruction in enumerate(self.instructions):
+            if instruction.has_weight:
+                view = self.weight_view_for_instruction(index, weight)
+                yield (index, instruction, view) if yield_instruction else view
+
+    def visualize(self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None) -> tuple[Any, Any]:
+        """Draw the paths with matplotlib: inputs on the upper sides of a hexagon, the output below.
+
+        Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
+        Returns ``(figure, axes)``.
+        """
+        from tpgen.nn.visualize import draw_product
+
+        sizes = None
+        if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
+            with torch.no_grad():
+                views = {i: v for i, _, v in self.weight_views(weight, yield_instruction=True)}
+                sizes = [float(views[i].pow(2).mean()) if i in views else 0.0 for i in range(len(self.instructions))]
+        return draw_product(self.plan, sizes, aspect_ratio, ax)
+
+    # --- a well-behaved module ------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        ends = f"{self.irreps_in1.simplify()} x {self.irreps_in2.simplify()} -> {self.irreps_out.simplify()}"
+        return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"
+
+    def _path_count(self) -> int:
+        return sum(prod(i.path_shape) for i in self.instructions)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "TensorProduct":
+        super()._apply(fn, recurse)
+        self._runners.clear()  # a scripted program holds the constants it was made with
+        return self
+
+    def __prepare_scriptable__(self) -> "TensorProduct":
+        """Called by `torch.jit.script`: a scripted module must have every program it may be asked for."""
+        self._write_right()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan, options and tensors; programs are written again where the state is restored."""
+        programs = ("_forward_program", "_right_program")
+        state = {name: value for name, value in self.__dict__.items() if name != "_runners"}
+        state["_modules"] = {name: m for name, m in self._modules.items() if name not in programs}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._write_programs(with_right=False)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        """Load as usual; e3nn keeps couplings in its state_dict, which are constants here."""
+        for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
+            del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _output_mask(plan: Plan) -> Tensor:
+    """One for every output entry that some path writes, else zero."""
+    pieces = [torch.full((mul * ir.dim,), float(reached)) for (mul, ir), reached in zip(plan.irreps_out, plan.reached, strict=True)]
+    return torch.cat(pieces) if pieces else torch.ones(0)
