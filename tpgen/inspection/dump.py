@@ -1,0 +1,167 @@
+"""The text of every stage that a product goes through, from the plan to what Inductor makes of it.
+
+To dump is to print a stage: `STAGES` says how, one entry each.
+
+>>> from tpgen.planner.plan import make_plan
+>>> plan = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
+>>> print(dump_stage(plan, "form", "grad_x2"))
+x2[1x1o] of x1, w, out
+  path 0: 1.73205 * einsum('zui,uv,zuk,ijk->zvj', x1, w, out, _w3j_1_1_1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.backends import compile_program, script
+from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
+from tpgen.errors import BackendError, EmitError, unknown
+from tpgen.form.form import Layout
+from tpgen.planner.plan import Plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """One direction of a product, and how it is to be written and run."""
+
+    plan: Plan
+    direction: str = "forward"
+    layout: Layout = "mul_ir"
+    strategy: str = "auto"
+    backend: str = "eager"
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    rows: int = 32  # of the batch that a stage is traced with, where it needs one
+
+    def emission(self, backend: str | None = None) -> Emission:
+        """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
+        choice = choose_strategy(self.plan, self.strategy, backend or self.backend)
+        return emit_plan(self.plan, self.direction, choice.strategy, self.layout)
+
+    def module(self, emission: Emission) -> EmittedModule:
+        return emission.module().to(device=self.device, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How a stage is written as text, what a file of it is called, and whether it differs by direction."""
+
+    write: Callable[[Request], str]
+    suffix: str
+    about: str
+    by_direction: bool = True
+
+
+def _code(request: Request) -> str:
+    return request.emission().code.strip()
+
+
+def _script(request: Request) -> str:
+    scripted = script(request.module(request.emission("script")))
+    return f"{scripted.code.strip()}\n\n{str(scripted.graph).strip()}"
+
+
+def _inductor(request: Request) -> str:
+    """Inductor's output for a batch of ``rows``.
+
+    Capturing it resets Dynamo: what this process compiled before compiles again.
+    """
+    # imported here: it takes about a second, and only this stage needs it
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.utils import run_and_get_code
+
+    emission = request.emission("inductor")
+    run = compile_program(request.module(emission), "inductor")
+    try:
+        with torch.no_grad():
+            _, sources = run_and_get_code(run, *example_arguments(request, emission.arguments))
+    except TorchDynamoException as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise BackendError(
+            f"Inductor did not compile this program; on a CPU it needs a C++ compiler ({reason})"
+        ) from error
+    return "\n\n".join(source.strip() for source in sources)
+
+
+STAGES: dict[str, Stage] = {
+    "plan": Stage(
+        lambda request: str(request.plan), "txt", "what is computed: paths, weights, costs", by_direction=False
+    ),
+    "form": Stage(
+        lambda request: str(DIRECTIONS[request.direction](request.plan, request.layout)),
+        "txt",
+        "the multilinear form: one einsum for each path",
+    ),
+    "graph": Stage(lambda request: str(request.emission()), "txt", "the fx graph: each node, its role, what it serves"),
+    "code": Stage(_code, "py", "the fx graph as Python source"),
+    "script": Stage(_script, "txt", "TorchScript: its code and its graph"),
+    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates"),
+}
+
+
+def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: object) -> str:
+    """The text of one stage of one direction.
+
+    ``options`` are the other fields of `Request`: layout, strategy, backend, dtype, device, rows.  A strategy of
+    ``auto`` is decided for the backend; the stages ``script`` and ``inductor`` are their own backend.
+
+    Raises `EmitError` for a stage that does not exist and for a direction that the product does not have.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> print(dump_stage(channelwise("2x0e", "0e", "0e"), "code").splitlines()[-1].strip())
+    return ...
+    """
+    find_stage(stage)
+    check_direction(plan, direction)
+    return STAGES[stage].write(Request(plan, direction, **options))  # type: ignore[arg-type]
+
+
+def find_stage(name: str) -> Stage:
+    """The stage of that name, or an `EmitError` that lists the known ones."""
+    if name not in STAGES:
+        raise EmitError(unknown("stage", name, STAGES))
+    return STAGES[name]
+
+
+def product_directions(plan: Plan) -> tuple[str, ...]:
+    """The directions that a product has: a product without weights has no gradient for them.
+
+    >>> from tpgen.planner.presets import elementwise
+    >>> product_directions(elementwise("1o", "1o"))
+    ('forward', 'right', 'grad_x1', 'grad_x2')
+    """
+    return tuple(d for d in DIRECTIONS if d != "grad_w" or plan.weight_numel > 0)
+
+
+def check_direction(plan: Plan, direction: str) -> None:
+    """Raise `EmitError` where the product does not have that direction."""
+    if direction not in DIRECTIONS:
+        raise EmitError(unknown("direction", direction, DIRECTIONS))
+    if direction not in product_directions(plan):
+        raise EmitError(
+            f"this product has no weights, so it has no direction {direction!r}; "
+            f"its directions: {', '.join(product_directions(plan))}"
+        )
+
+
+def example_arguments(request: Request, names: Iterable[str]) -> list[Tensor]:
+    """Random tensors for the named arguments of a program, the same at every call."""
+    plan, rows = request.plan, (request.rows,)
+    shapes = {
+        "x1": (*rows, plan.irreps_in1.dim),
+        "x2": (*rows, plan.irreps_in2.dim),
+        "w": (plan.weight_numel,) if plan.shared_weights else (*rows, plan.weight_numel),
+        "g": (*rows, plan.irreps_out.dim),
+    }
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(shapes[name], generator=generator, dtype=torch.float64).to(
+            device=request.device, dtype=request.dtype
+        )
+        for name in names
+    ]
