@@ -1,5 +1,6 @@
 """tpgen generates the code of equivariant tensor products for PyTorch."""
 
+from tpgen._version import __version__
 from tpgen.errors import TpgenError
 from tpgen.nn.products import (
     ElementwiseTensorProduct,
@@ -10,8 +11,6 @@ from tpgen.nn.products import (
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan, make_plan
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ElementwiseTensorProduct",
     "FullTensorProduct",
@@ -20,5 +19,6 @@ __all__ = [
     "TensorProduct",
     "TensorSquare",
     "TpgenError",
+    "__version__",
     "make_plan",
 ]

@@ -53,7 +53,9 @@ def check_backend(backend: str, options: CompileOptions | None = None) -> None:
     if options and options.mode and backend != "inductor":
         raise BackendError(f"mode {options.mode!r} is an option of 'inductor' alone; leave it out for {backend!r}")
     if backend == "cudagraphs" and not torch.cuda.is_available():
-        raise BackendError("backend 'cudagraphs' records CUDA graphs and this machine has no CUDA device; use 'inductor'")
+        raise BackendError(
+            "backend 'cudagraphs' records CUDA graphs and this machine has no CUDA device; use 'inductor'"
+        )
 
 
 def script(module: nn.Module) -> torch.jit.ScriptModule:
@@ -68,9 +70,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
 def _torch_compile(backend: str) -> Callable[[nn.Module, CompileOptions], Runner]:
     def compile_with(program: nn.Module, options: CompileOptions) -> Runner:
         keywords: dict[str, Any] = {"mode": options.mode} if options.mode else {}
-        return torch.compile(
-            program, backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph, **keywords
-        )
+        return torch.compile(program, backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph, **keywords)
 
     return compile_with
 

@@ -1,8 +1,8 @@
 """Emit a form as an fx.GraphModule.
 
-Every program has the same frame: typed placeholders, one for each given operand (``x1, x2, w`` forwards; ``g`` where the
-output is given), batch dimensions broadcast and flattened, operands split into segments, the strategy's nodes, and the
-results summed, concatenated and given their batch dimensions back.
+Every program has the same frame: typed placeholders, one for each given operand (``x1, x2, w`` forwards; ``g``
+where the output is given), batch dimensions broadcast and flattened, operands split into segments, the strategy's
+nodes, and the results summed, concatenated and given their batch dimensions back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
 from tpgen.emitter.passes import put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
@@ -62,7 +62,7 @@ class EmittedModule(fx.GraphModule):
     state_dict does not hold them.
     """
 
-    __jit_ignored_attributes__ = ["_exact"]  # name -> exact values; means nothing to TorchScript
+    __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     @classmethod
     def of(cls, emission: Emission) -> EmittedModule:
@@ -70,12 +70,13 @@ class EmittedModule(fx.GraphModule):
         for name, values in emission.constants.items():
             root.register_buffer(name, _rounded(values, torch.get_default_dtype()), persistent=False)
         module = cls(root, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
-        module._exact = emission.constants
+        module.__dict__["_exact"] = emission.constants
         return module
 
     def _apply(self, fn: Callable, recurse: bool = True) -> EmittedModule:
         super()._apply(fn, recurse)
-        for name, values in self._exact.items():
+        exact: dict[str, np.ndarray] = self.__dict__["_exact"]
+        for name, values in exact.items():
             moved = self._buffers[name]
             assert moved is not None
             if moved.is_floating_point() and moved.device.type != "meta":
@@ -146,8 +147,8 @@ def _argument(group: tuple[str, ...]) -> str:
 
 
 def _broadcast(
-    writer: GraphWriter, form: Form, given: dict[tuple[str, ...], fx.Proxy]
-) -> tuple[fx.Proxy, dict[str, fx.Proxy], fx.Proxy]:
+    writer: GraphWriter, form: Form, given: dict[tuple[str, ...], Traced]
+) -> tuple[Traced, dict[str, Traced], Traced]:
     """Broadcast the batch dimensions of all row operands against each other and flatten them into one.
 
     Returns a tensor that has the batch dimensions (one leading axis more, one trailing axis of length one), the flat
@@ -168,7 +169,11 @@ def _broadcast(
             flat[name] = x
         elif len(group) == 1:
             # one more leading axis, so that there is a batch axis to flatten even where none is given
-            flat[name] = torch.broadcast_tensors(x, batch)[0].flatten(0, -2) if len(probes) > 1 else x.unsqueeze(0).flatten(0, -2)
+            flat[name] = (
+                torch.broadcast_tensors(x, batch)[0].flatten(0, -2)
+                if len(probes) > 1
+                else x.unsqueeze(0).flatten(0, -2)
+            )
         else:
             full = torch.broadcast_tensors(x, batch.unsqueeze(-1))[0] if len(probes) > 1 else x.unsqueeze(0)
             flat[name] = full.flatten(0, -3)
@@ -176,12 +181,12 @@ def _broadcast(
     return batch, flat, row.size(0)
 
 
-def _first_entry(x: fx.Proxy, axis: int, dim: int) -> fx.Proxy:
+def _first_entry(x: Traced, axis: int, dim: int) -> Traced:
     """The tensor cut to length one along an axis, also where that axis is empty."""
     return torch.narrow(x, axis, 0, 1) if dim > 0 else x.sum(axis, keepdim=True)
 
 
-def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: fx.Proxy, rows: fx.Proxy) -> fx.Proxy:
+def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
     """Sum the results of each segment, put zeros where there are none, concatenate."""
     batch = (rows,) if form.row(form.opened) else ()
     by_segment: dict[tuple[int, ...], list[Result]] = {}
@@ -190,7 +195,9 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: fx.
 
     def assemble(chosen: tuple[int, ...], remaining: tuple[str, ...]) -> Any:
         if not remaining:
-            return _segment_sum(writer, by_segment.get(chosen, ()), lambda: _zeros(like, (*batch, *_dims(form, chosen))))
+            return _segment_sum(
+                writer, by_segment.get(chosen, ()), lambda: _zeros(like, (*batch, *_dims(form, chosen)))
+            )
         segments = range(len(form.operand(remaining[0]).segments))
         if not any(key[: len(chosen)] == chosen for key in by_segment):
             with writer.serving((), "sum"):
@@ -209,11 +216,11 @@ def _dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in bounds)
 
 
-def _zeros(like: fx.Proxy, shape: tuple) -> fx.Proxy:
+def _zeros(like: Traced, shape: tuple) -> Traced:
     return like.new_zeros(shape)
 
 
-def _segment_sum(writer: GraphWriter, results: Iterable[Result], zeros: Callable[[], fx.Proxy]) -> fx.Proxy:
+def _segment_sum(writer: GraphWriter, results: Iterable[Result], zeros: Callable[[], Traced]) -> Traced:
     found = tuple(results)
     if not found:
         with writer.serving((), "sum"):
@@ -236,5 +243,3 @@ def graph_table(graph: fx.Graph) -> str:
 
 def _target_name(node: fx.Node) -> str:
     return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-
-

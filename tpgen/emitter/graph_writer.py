@@ -26,6 +26,9 @@ import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
+# An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
+Traced = Any
+
 ROLES = ("broadcast", "slice", "coupling", "contraction", "weight", "sum", "reshape", "stream")
 
 
@@ -45,7 +48,9 @@ class _Recorder(GraphAppendingTracer):
         self.current = Provenance((), "broadcast")
         self.known: dict[Any, fx.Node] = {}
 
-    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None) -> fx.Node:
+    def create_node(
+        self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
+    ) -> fx.Node:
         key = (kind, target, _frozen(args), _frozen(kwargs))
         node = self.known.get(key)
         if node is None:
@@ -68,17 +73,17 @@ class GraphWriter:
         self.constants: dict[str, np.ndarray] = {}
         self._recorder = _Recorder(self.graph)
 
-    def placeholder(self, name: str) -> fx.Proxy:
+    def placeholder(self, name: str) -> Traced:
         node = self.graph.placeholder(name, torch.Tensor)
         node.meta["tpgen"] = Provenance((), "broadcast")
         return fx.Proxy(node, self._recorder)
 
-    def constant(self, name: str, values: np.ndarray) -> fx.Proxy:
+    def constant(self, name: str, values: np.ndarray) -> Traced:
         """A buffer of the module.  Values are kept in float64 (or integers) and rounded where the module is."""
         self.constants.setdefault(name, values)
         return self._recorder.create_proxy("get_attr", name, (), {})
 
-    def call(self, function: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
+    def call(self, function: Any, *args: Any, **kwargs: Any) -> Traced:
         """Call a function that fx would not record by itself (one without tensor arguments)."""
         return self._recorder.create_proxy("call_function", function, args, kwargs)
 
@@ -103,7 +108,7 @@ class GraphWriter:
         """Share no node written so far with what follows (an impure node stands between)."""
         self._recorder.known.clear()
 
-    def finish(self, output: fx.Proxy) -> fx.Graph:
+    def finish(self, output: Traced) -> fx.Graph:
         """Close the graph, drop what nothing reads, check it."""
         node = self.graph.output(output.node, torch.Tensor)
         node.meta["tpgen"] = Provenance((), "reshape")

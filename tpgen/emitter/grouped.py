@@ -1,10 +1,11 @@
 """The grouped strategy: paths that share operands or outputs as few large matrix products.
 
-- *tables*: where a path reads a single copy of input 2, its coupled table ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` does
-  not depend on input 1.  The tables of all paths come from one matrix product ``x2 @ M``, every coupling in one constant M.
-- *features*: where shared weights mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into one output
-  segment stand side by side and meet their stacked weights in one matrix product.  Only where that order of contraction
-  costs no more arithmetic than the cheapest one.
+- *tables*: where a path reads a single copy of input 2, its coupled table ``T[z, i, k] = sum_j C[i, j, k] x2[z,
+  j]`` does not depend on input 1.  The tables of all paths come from one matrix product ``x2 @ M``, every coupling
+  in one constant M.
+- *features*: where shared weights mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into one
+  output segment stand side by side and meet their stacked weights in one matrix product.  Only where that order of
+  contraction costs no more arithmetic than the cheapest one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import fx
 
-from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
@@ -161,5 +161,5 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
     return Result((segment_of(first, "out"),), flat, every)
 
 
-def _side_by_side(tensors: list[fx.Proxy], dim: int) -> fx.Proxy:
+def _side_by_side(tensors: list[Traced], dim: int) -> Traced:
     return torch.cat(tensors, dim=dim) if len(tensors) > 1 else tensors[0]

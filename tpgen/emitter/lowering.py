@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import fx
 
-from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.form.contraction import BATCH, Contraction, Factor, Pairs, pairwise_steps
 from tpgen.form.form import Form, Term
 from tpgen.form.rewrites import simplify
@@ -19,7 +17,7 @@ from tpgen.form.rewrites import simplify
 class Labelled:
     """A tensor in the graph with a letter for each axis."""
 
-    tensor: Any  # fx.Proxy
+    tensor: Traced
     letters: str
     role: str = "contraction"
 
@@ -27,13 +25,13 @@ class Labelled:
 class Inputs:
     """The given operands of a program: flat tensors ``(row, dim)``, read segment by segment."""
 
-    def __init__(self, writer: GraphWriter, form: Form, flat: dict[str, fx.Proxy], rows: fx.Proxy) -> None:
+    def __init__(self, writer: GraphWriter, form: Form, flat: dict[str, Traced], rows: Traced) -> None:
         self.writer = writer
         self.form = form
         self.flat = flat  # by group name
         self.rows = rows
 
-    def segment(self, name: str, index: int) -> fx.Proxy:
+    def segment(self, name: str, index: int) -> Traced:
         """One segment of an operand.
 
         All are split off at once: the gradient of a split is a single concatenation, while each slice on its own would
@@ -47,7 +45,7 @@ class Inputs:
         with self.writer.role("slice"):
             return pieces[index]
 
-    def read(self, term: Term, source: str, shape: tuple[int, ...]) -> fx.Proxy:
+    def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
         """What a term reads of a group, with the given axes after the batch axis."""
         group = tuple(source.split("*"))
         if len(group) == 1:
@@ -58,10 +56,10 @@ class Inputs:
             flat = self._block(term, group)
         with self.writer.role("slice"):
             if not shape:
-                return flat.squeeze(-1)
+                return (flat.flatten(-len(group)) if len(group) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(group) else ()) + shape)
 
-    def _block(self, term: Term, group: tuple[str, ...]) -> fx.Proxy:
+    def _block(self, term: Term, group: tuple[str, ...]) -> Traced:
         block = self.flat["*".join(group)]
         with self.writer.role("slice"):
             for axis, name in enumerate(group, start=-len(group)):
@@ -69,7 +67,7 @@ class Inputs:
                 block = torch.narrow(block, axis, start, stop - start)
         return block
 
-    def flatten(self, result: Labelled, dims: tuple[int, ...]) -> fx.Proxy:
+    def flatten(self, result: Labelled, dims: tuple[int, ...]) -> Traced:
         """A result as ``(row, *dims)``, or ``dims`` where it has no batch."""
         batch = BATCH in result.letters
         if len(dims) == 1 and len(result.letters) == 1 + batch:
@@ -88,8 +86,8 @@ def segment_of(term: Term, name: str) -> int:
 def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
     """Write the contraction of ``given`` (one for each factor, letters as there) to ``c.output``.
 
-    The coefficient goes to the smallest operand.  With ``elementwise``, sums that need no matrix product are written as a
-    product and a sum, which a fusing backend turns into one loop.
+    The coefficient goes to the smallest operand.  With ``elementwise``, sums that need no matrix product are
+    written as a product and a sum, which a fusing backend turns into one loop.
     """
     remaining = _scaled(writer, c, given)
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
@@ -109,10 +107,12 @@ def constant_factor(writer: GraphWriter, factor: Factor) -> Labelled:
         return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
 
 
-def gather_pairs(writer: GraphWriter, c: Contraction, given: dict[str, Labelled]) -> tuple[Contraction, dict[str, Labelled]]:
+def gather_pairs(
+    writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
+) -> tuple[Contraction, dict[str, Labelled]]:
     """Contract one-hot pair matrices with given operands by reading the copies they select."""
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
-        pair, copy = factor.letters
+        pair, copy = tuple(factor.letters)
         holder = next((f for f in c.factors if f is not factor and copy in f.letters), None)
         if holder is None or not isinstance(holder.source, str):
             continue  # the copies are open: the one-hot matrix adds the pairs back to them
@@ -141,7 +141,7 @@ def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[
     return [*given[:least], scaled, *given[least + 1 :]]
 
 
-def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwise: bool) -> fx.Proxy:
+def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
     if len(taken) == 1 and taken[0].letters == output:
         return taken[0].tensor
     if len(taken) == 2:
@@ -156,12 +156,12 @@ def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwis
     return torch.einsum(equation, *(t.tensor for t in taken))
 
 
-def product(left: Labelled, right: Labelled, output: str) -> fx.Proxy:
+def product(left: Labelled, right: Labelled, output: str) -> Traced:
     """Multiply with broadcasting, axes in the order of ``output``."""
     return aligned(left, output) * aligned(right, output)
 
 
-def aligned(x: Labelled, output: str) -> fx.Proxy:
+def aligned(x: Labelled, output: str) -> Traced:
     """The tensor with its axes in the order of ``output`` and new axes of length one where it has none.
 
     Leading axes that it lacks are left to broadcasting.
@@ -188,14 +188,12 @@ def _trailing(count: int) -> list[int]:
     return list(range(-count, 0))
 
 
-
-
 @dataclass(frozen=True)
 class Result:
     """What a strategy wrote for one segment of the open operand (one segment per operand of the open group)."""
 
     segments: tuple[int, ...]
-    tensor: Any  # fx.Proxy, flat
+    tensor: Traced  # flat
     instructions: tuple[int, ...]
 
 

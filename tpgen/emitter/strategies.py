@@ -1,13 +1,12 @@
 """Strategies: how the terms of a form are written into a graph.
 
-A strategy is a function ``(writer, form, inputs) -> results``; a result names the segment of each open operand and holds
-its flat tensor.  All strategies share that signature and stand in `STRATEGIES`.
+A strategy is a function ``(writer, form, inputs) -> results``; a result names the segment of each open operand and
+holds its flat tensor.  All strategies share that signature and stand in `STRATEGIES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
 
 from tpgen.emitter.graph_writer import GraphWriter
 from tpgen.emitter.grouped import grouped_terms
@@ -45,4 +44,3 @@ STRATEGIES: dict[str, Strategy] = {
     "grouped": grouped,
     "unrolled": unrolled,
 }
-

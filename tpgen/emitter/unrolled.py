@@ -15,9 +15,8 @@ from operator import add
 
 import numpy as np
 import torch
-from torch import fx
 
-from tpgen.emitter.graph_writer import GraphWriter
+from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
@@ -37,12 +36,18 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
-        if coupling is None or sum(a in c.output for a in coupling.letters) != 1:
+        if coupling is None or not _one_leg_open(c, coupling):
             operands = [_operand(writer, given, f) for f in c.factors]
             result = lower(writer, c, operands, elementwise=True)
         else:
             result = _Unrolled(writer, c, given, coupling).write()
         return write_result(form, term, inputs, result)
+
+
+def _one_leg_open(c: Contraction, coupling: Factor) -> bool:
+    """Whether the three letters of a coupling stand in three places: the output and two operands."""
+    holders = [f for f in c.factors if f is not coupling and set(f.letters) & set(coupling.letters)]
+    return sum(a in c.output for a in coupling.letters) == 1 and len(holders) == 2
 
 
 def _operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
@@ -69,15 +74,16 @@ class _Unrolled:
         self.table_is_open = self._copies(c.output) < self._copies(self.table.letters)
 
     def write(self) -> Labelled:
-        components = self._gathered() if self.table_is_open else self._tabulated()
-        return components
+        return self._gathered() if self.table_is_open else self._tabulated()
 
     def _copies(self, letters: str) -> int:
         return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
 
     def _tabulated(self) -> Labelled:
         vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
-        letters = "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")
+        letters = (
+            "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")
+        )
         sums = []
         for o in range(self.values.shape[2]):
             parts = []
@@ -92,12 +98,14 @@ class _Unrolled:
     def _gathered(self) -> Labelled:
         vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
         output = self.c.output.replace(self.open, "")
-        pairs: dict[tuple[int, int], fx.Proxy] = {}
+        pairs: dict[tuple[int, int], Traced] = {}
         for a, b in zip(*np.nonzero(np.abs(self.values).sum(axis=2)), strict=True):
             pairs[a, b] = self._finish([vectors[a], table[b]], output)
         with self.writer.role("coupling"):
             sums = [
-                _linear([(float(self.values[a, b, o]), p) for (a, b), p in pairs.items() if self.values[a, b, o] != 0.0])
+                _linear(
+                    [(float(self.values[a, b, o]), p) for (a, b), p in pairs.items() if self.values[a, b, o] != 0.0]
+                )
                 for o in range(self.values.shape[2])
             ]
         return self._stacked([Labelled(s, output) for s in sums])
@@ -112,7 +120,7 @@ class _Unrolled:
             stacked = torch.stack([s.tensor for s in sums], -1)
         return Labelled(self._finish([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output)
 
-    def _finish(self, operands: list[Labelled], output: str) -> fx.Proxy:
+    def _finish(self, operands: list[Labelled], output: str) -> Traced:
         given = [*operands, *(_operand(self.writer, self.given, f) for f in self.rest)]
         factors = tuple(Factor("", g.letters) for g in given)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
@@ -134,7 +142,7 @@ class _Unrolled:
         return ((int(n), float(values[n])) for n in np.flatnonzero(values))
 
 
-def _linear(terms: list[tuple[float, fx.Proxy]]) -> fx.Proxy | None:
+def _linear(terms: list[tuple[float, Traced]]) -> Traced | None:
     """``sum of value * tensor``; nothing for no terms."""
     parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
     return reduce(add, parts) if parts else None

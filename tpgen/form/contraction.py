@@ -1,6 +1,7 @@
 """An einsum as a value.
 
->>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 1, 1), "ijk")), "zuk", (("u", 8),), 0.5)
+>>> factors = (Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 1, 1), "ijk"))
+>>> c = Contraction(factors, "zuk", (("u", 8),), 0.5)
 >>> c.equation
 'zui,zj,ijk->zuk'
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -70,7 +71,21 @@ class Pairs:
         return np.eye(self.size)[self.index()]
 
 
-Constant = Coupling | Delta | Pairs
+@dataclass(frozen=True)
+class Ones:
+    """A vector of ones: an axis of the output that no operand has (a path without weights sums it forwards)."""
+
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"_ones_{self.size}"
+
+    def array(self) -> np.ndarray:
+        return np.ones(self.size)
+
+
+Constant = Coupling | Delta | Pairs | Ones
 
 
 @dataclass(frozen=True)
@@ -143,7 +158,7 @@ class Step:
     letters: str
 
 
-@lru_cache(maxsize=None)
+@cache
 def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
     """opt_einsum's cheapest path and its operations, for a batch of `PLANNING_ROWS`."""
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
@@ -158,7 +173,7 @@ def contraction_flops(c: Contraction) -> float:
     return _optimal(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """The cheapest order of pairwise contractions, by opt_einsum.
 

@@ -26,7 +26,7 @@ from functools import cached_property
 from math import prod
 
 from tpgen.errors import EmitError, unknown
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Pairs
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
 from tpgen.planner.plan import Path, Plan
 
 LAYOUTS: dict[str, str] = {
@@ -128,6 +128,8 @@ class Form:
         constants = [Factor(term.coupling, "ijk"), *deltas]
         if term.pairs:
             constants += [Factor(Pairs(term.pairs, second=False), "pa"), Factor(Pairs(term.pairs, second=True), "pb")]
+        covered = {a for f in (*factors, *constants) for a in f.letters}
+        constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
     def _letters(self, group: tuple[str, ...], legs: list[Leg], sizes: dict[str, int], deltas: list[Factor]) -> str:

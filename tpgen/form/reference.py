@@ -14,7 +14,7 @@ from torch import Tensor
 from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.form import Form, Layout, group_dim, split_layout
 from tpgen.planner.coupling import coupling
-from tpgen.planner.plan import Path, Plan, Segment
+from tpgen.planner.plan import Plan, Segment
 
 
 def reference_product(plan: Plan, x1: Tensor, x2: Tensor, w: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
@@ -37,7 +37,9 @@ def reference_product(plan: Plan, x1: Tensor, x2: Tensor, w: Tensor | None, layo
             equation += "," + ("" if plan.shared_weights else "z") + path.mode.weight
             flat = w[..., path.weight.start : path.weight.stop]
             operands.append(flat.reshape(flat.shape[:-1] + path.weight.shape))
-        result = torch.einsum(f"{equation}->z{path.mode.out}k", *operands).reshape(x1.shape[0], -1, path.out.ir.dim)
+        # unweighted, an axis that only weights fill has size one
+        out_axes = "".join(a for a in path.mode.out if path.weight is not None or a not in path.mode.mixing)
+        result = torch.einsum(f"{equation}->z{out_axes}k", *operands).reshape(x1.shape[0], -1, path.out.ir.dim)
         if layouts[2] == "ir_mul":
             result = result.transpose(1, 2)
         out[path.out.index] = out[path.out.index] + path.coefficient * result.reshape(x1.shape[0], -1)
@@ -81,5 +83,3 @@ def _factor(form: Form, term, c: Contraction, factor: Factor, given: Mapping[str
         block = block.narrow(axis, start, stop - start)
     batch = block.shape[:1] if form.row(group) else ()
     return block.reshape(batch + c.shape(factor.letters))
-
-

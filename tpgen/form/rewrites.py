@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
-from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones
 
 
 def scalar_leg(c: Contraction) -> Contraction:
@@ -35,13 +35,14 @@ def scalar_leg(c: Contraction) -> Contraction:
 def unify_deltas(c: Contraction) -> Contraction:
     """Two letters joined by a delta become one, unless the output keeps both apart.
 
-    >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik")), "zuk", (("u", 8), ("i", 3), ("k", 3)))
+    >>> factors = (Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik"))
+    >>> c = Contraction(factors, "zuk", (("u", 8), ("i", 3), ("k", 3)))
     >>> unify_deltas(c).equation
     'zuk,z->zuk'
     """
     for factor in c.factors:
         if isinstance(factor.source, Delta) and not set(factor.letters) <= set(c.output):
-            kept, dropped = factor.letters
+            kept, dropped = tuple(factor.letters)
             if dropped in c.output:
                 kept, dropped = dropped, kept
             return unify_deltas(c.without(factor).rename({dropped: kept}))
@@ -55,10 +56,10 @@ def drop_unit_axes(c: Contraction) -> Contraction:
     >>> drop_unit_axes(c).equation
     'zui,zj->zuij'
     """
-    kept = {a for f in c.factors if f.is_constant and not isinstance(f.source, Delta) for a in f.letters}
+    kept = {a for f in c.factors if f.is_constant and not isinstance(f.source, (Delta, Ones)) for a in f.letters}
     units = {a: "" for a, n in c.sizes if n == 1 and a not in kept and a != BATCH}
-    unit_deltas = [f for f in c.factors if isinstance(f.source, Delta) and set(f.letters) <= set(units)]
-    for factor in unit_deltas:
+    trivial = [f for f in c.factors if isinstance(f.source, (Delta, Ones)) and set(f.letters) <= set(units)]
+    for factor in trivial:
         c = c.without(factor)
     return c.rename(units)
 

@@ -14,25 +14,35 @@ from tpgen.errors import InputError
 from tpgen.planner.plan import Plan
 
 
-def check_operand(name: str, x: Tensor, dim: int, irreps: Irreps | None, dtype: torch.dtype, device: torch.device) -> None:
+def check_operand(
+    name: str, x: Tensor, dim: int, irreps: Irreps | None, dtype: torch.dtype, device: torch.device
+) -> None:
     """Last dimension, dtype and device of one operand."""
     if x.dim() == 0 or x.shape[-1] != dim:
         got = "no dimension" if x.dim() == 0 else str(x.shape[-1])
-        raise InputError(f"{name}: the last dimension must be {dim}" + (f" ({irreps})" if irreps is not None else "") + f", got {got}")
+        raise InputError(
+            f"{name}: the last dimension must be {dim}"
+            + (f" ({irreps})" if irreps is not None else "")
+            + f", got {got}"
+        )
     if x.dtype != dtype:
         raise InputError(
             f"{name}: the product is {_short(dtype)} but {name} is {_short(x.dtype)}; convert one: "
             f"product.to({x.dtype}), or {name}.to({dtype})"
         )
     if x.device != device:
-        raise InputError(f"{name}: the product is on {device} but {name} is on {x.device}; move one of them with .to(device)")
+        raise InputError(
+            f"{name}: the product is on {device} but {name} is on {x.device}; move one of them with .to(device)"
+        )
 
 
 def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> None:
     """Shape of the weights of a call."""
     own = "; it also has weights of its own, leave weight out to use them" if internal else ""
     if numel == 0 and weight.numel() > 0:
-        raise InputError(f"weight: this product has no weighted path, so it takes no weights, got {tuple(weight.shape)}")
+        raise InputError(
+            f"weight: this product has no weighted path, so it takes no weights, got {tuple(weight.shape)}"
+        )
     if shared and weight.shape != (numel,):
         raise InputError(
             f"weight: this product shares its weights between all rows, so the shape must be ({numel},), "
@@ -40,8 +50,8 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
         )
     if not shared and (weight.dim() < 2 or weight.shape[-1] != numel):
         raise InputError(
-            f"weight: every row has its own weights (shared_weights=False), so the shape must be (…, {numel}) with at least "
-            f"one batch dimension, got {tuple(weight.shape)}"
+            f"weight: every row has its own weights (shared_weights=False), so the shape must be (…, {numel}) "
+            f"with at least one batch dimension, got {tuple(weight.shape)}"
         )
 
 
@@ -49,7 +59,10 @@ def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     """Weights given as one tensor for each weighted instruction, flattened and joined."""
     shapes = [i.path_shape for i in plan.instructions if i.has_weight]
     if len(weights) != len(shapes):
-        raise InputError(f"weight: a list must hold one tensor for each of the {len(shapes)} weighted instructions, got {len(weights)}")
+        raise InputError(
+            f"weight: a list must hold one tensor for each of the {len(shapes)} weighted instructions, "
+            f"got {len(weights)}"
+        )
     flat = []
     for n, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         batch = () if plan.shared_weights else (-1,)

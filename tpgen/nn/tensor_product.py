@@ -32,16 +32,17 @@ class _Unwritten(nn.Module):
 class TensorProduct(nn.Module):
     r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
 
-    Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode says how
-    the copies meet (see docs/concepts.md).  The product is planned once, written as an fx graph and run by ``backend``.
+    Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode
+    says how the copies meet (see docs/concepts.md).  The product is planned once, written as an fx graph and run by
+    ``backend``.
 
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
         `e3nn.o3.Irreps`, or anything its constructor takes.
     instructions
-        tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv, uuw, uuu,
-        uvuv, uvu<v, u<vw``.
+        tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
+        uuw, uuu, uvuv, uvu<v, u<vw``.
     in1_var, in2_var, out_var
         variance of each entry of the irreps, 1 by default.
     irrep_normalization, path_normalization
@@ -52,7 +53,8 @@ class TensorProduct(nn.Module):
         as in e3nn: ``compile_right`` writes the program of `right` at construction, else it is written at first use.
         The forward program is always written.
     layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1, in2, out.
+        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
+        in2, out.
     strategy
         ``einsum``, ``grouped``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
     backend
@@ -157,7 +159,9 @@ class TensorProduct(nn.Module):
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
         if internal_weights and not plan.shared_weights:
-            raise PlanError("internal weights are the same for every row: set shared_weights=True, or internal_weights=False")
+            raise PlanError(
+                "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
+            )
         self.internal_weights = internal_weights
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
 
@@ -204,9 +208,9 @@ class TensorProduct(nn.Module):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
         """The product of ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared, or a list with one tensor for each weighted
-        instruction.  It may be left out where weights are internal; where it is given it takes their place for this call.
-        Returns ``(…, out)``.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared, or a list with one tensor for
+        each weighted instruction.  It may be left out where weights are internal; where it is given it takes their
+        place for this call. Returns ``(…, out)``.
         """
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
@@ -257,9 +261,10 @@ class TensorProduct(nn.Module):
         """The flat weight of a call, checked."""
         if weight is None:
             if self.weight_numel > 0 and not self.internal_weights:
+                rows = "" if self.shared_weights else " for each row"
                 raise InputError(
-                    f"this product has no weights of its own (internal_weights=False): give weight with {self.weight_numel} entries"
-                    + ("" if self.shared_weights else " for each row")
+                    "this product has no weights of its own (internal_weights=False): "
+                    f"give weight with {self.weight_numel} entries{rows}"
                 )
             return self.weight
         if not isinstance(weight, Tensor):
@@ -303,7 +308,9 @@ class TensorProduct(nn.Module):
                 view = self.weight_view_for_instruction(index, weight)
                 yield (index, instruction, view) if yield_instruction else view
 
-    def visualize(self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None) -> tuple[Any, Any]:
+    def visualize(
+        self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
+    ) -> tuple[Any, Any]:
         """Draw the paths with matplotlib: inputs on the upper sides of a hexagon, the output below.
 
         Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
@@ -357,5 +364,8 @@ class TensorProduct(nn.Module):
 
 def _output_mask(plan: Plan) -> Tensor:
     """One for every output entry that some path writes, else zero."""
-    pieces = [torch.full((mul * ir.dim,), float(reached)) for (mul, ir), reached in zip(plan.irreps_out, plan.reached, strict=True)]
+    pieces = [
+        torch.full((mul * ir.dim,), float(reached))
+        for (mul, ir), reached in zip(plan.irreps_out, plan.reached, strict=True)
+    ]
     return torch.cat(pieces) if pieces else torch.ones(0)

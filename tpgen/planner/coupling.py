@@ -5,7 +5,7 @@ The values and the basis are e3nn's (`e3nn.o3.wigner_3j`), so products agree wit
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from e3nn import o3
 _NOISE = 1e-12
 
 
-@lru_cache(maxsize=None)
+@cache
 def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
     """Real Wigner 3j symbol ``C[i, j, k]`` of shape ``(2 l1 + 1, 2 l2 + 1, 2 l3 + 1)``, read-only.
 

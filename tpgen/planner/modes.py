@@ -97,7 +97,11 @@ def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight:
             )
         mul_in1 = mul_in2 = comb(mul_in1, 2)
     sizes: dict[str, int] = {}
-    for leg, letters, mul in (("input 1", mode.in1, mul_in1), ("input 2", mode.in2, mul_in2), ("output", mode.out, mul_out)):
+    for leg, letters, mul in (
+        ("input 1", mode.in1, mul_in1),
+        ("input 2", mode.in2, mul_in2),
+        ("output", mode.out, mul_out),
+    ):
         _bind(mode, leg, letters, mul, sizes)
     if not has_weight and any(sizes[a] != 1 for a in mode.mixing):
         raise PlanError(

@@ -68,7 +68,9 @@ PATH_NORMALIZATIONS: dict[str, Callable[[PathScale, Sequence[PathScale]], float]
 }
 
 
-def normalization_factors(paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str) -> list[Factors]:
+def normalization_factors(
+    paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str
+) -> list[Factors]:
     """The factors of every path, in order.  ``siblings`` are the paths into the same output segment."""
     by_output: dict[int, list[PathScale]] = {}
     for path in paths:

@@ -264,7 +264,9 @@ def _bind(index: int, instruction: Instruction, legs: list[list[Segment]]) -> _B
 def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
     if ir1.p * ir2.p != ir3.p:
         wanted = "even" if ir1.p * ir2.p == 1 else "odd"
-        raise PlanError(f"{where}: the parity of the output must be the product of the input parities, {wanted} {spelled}")
+        raise PlanError(
+            f"{where}: the parity of the output must be the product of the input parities, {wanted} {spelled}"
+        )
     if not abs(ir1.l - ir2.l) <= ir3.l <= ir1.l + ir2.l:
         raise PlanError(
             f"{where}: the triangle rule |l1 - l2| <= l3 <= l1 + l2 asks for an output degree between "
@@ -280,7 +282,9 @@ def _variances(name: str, values: Sequence[float] | None, irreps: Irreps) -> tup
     except (TypeError, ValueError):
         raise PlanError(f"{name} must be a list of numbers, one per entry of the irreps, got {values!r}") from None
     if len(variances) != len(irreps):
-        raise PlanError(f"{name} needs one variance for each of the {len(irreps)} entries of {irreps}, got {len(variances)}")
+        raise PlanError(
+            f"{name} needs one variance for each of the {len(irreps)} entries of {irreps}, got {len(variances)}"
+        )
     for index, value in enumerate(variances):
         if not (math.isfinite(value) and value >= 0.0):
             raise PlanError(f"{name}[{index}] must be finite and not negative (it is a variance), got {value}")

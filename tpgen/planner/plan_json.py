@@ -98,7 +98,9 @@ def _irreps(name: str, value: object) -> str:
     for part in value.split("+") if value.strip() else []:
         mul, x, ir = part.strip().rpartition("x")
         degree, parity = ir[:-1], ir[-1:]
-        _check(_digits(degree) and parity in ("e", "o") and (not x or _digits(mul)), name, "has an unreadable entry", part)
+        _check(
+            _digits(degree) and parity in ("e", "o") and (not x or _digits(mul)), name, "has an unreadable entry", part
+        )
         _check(int(degree) <= MAX_DEGREE, name, f"degrees go up to {MAX_DEGREE}", part)
         dim += (int(mul) if x else 1) * (2 * int(degree) + 1)
         _check(dim <= MAX_DIM, name, f"the dimension may be at most {MAX_DIM}", part)
@@ -117,7 +119,9 @@ def _instructions(name: str, value: object) -> list[tuple]:
         _check(isinstance(entry, list) and len(entry) == 6, where, "must be a list of 6 values", entry)
         for i in entry[:3]:
             _check(type(i) is int and 0 <= i < MAX_DIM, where, "indices must be small integers", i)
-        _check(isinstance(entry[3], str) and entry[3] in MODES, where, f"mode must be one of {', '.join(MODES)}", entry[3])
+        _check(
+            isinstance(entry[3], str) and entry[3] in MODES, where, f"mode must be one of {', '.join(MODES)}", entry[3]
+        )
         _check(type(entry[4]) is bool, where, "has_weight must be true or false", entry[4])
         _number(where, entry[5])
     return [tuple(entry) for entry in value]

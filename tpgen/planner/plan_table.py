@@ -15,7 +15,10 @@ def plan_table(plan: Plan, itemsize: int = 4) -> str:
     """
     rows = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(_justify(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    lines = [
+        "  ".join(_justify(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
     return "\n".join([title(plan), "", *lines, "", totals(plan, itemsize)])
 
 
@@ -31,7 +34,9 @@ def totals(plan: Plan, itemsize: int = 4) -> str:
     nonzeros, dense = sum(p.nonzeros for p in plan.paths), sum(p.dense for p in plan.paths)
     dropped = len(plan.instructions) - len(plan.paths)
     return (
-        f"{len(plan.paths)} paths" + (f" ({dropped} empty dropped)" if dropped else "") + f", coupling {nonzeros}/{dense} non-zero, "
+        f"{len(plan.paths)} paths"
+        + (f" ({dropped} empty dropped)" if dropped else "")
+        + f", coupling {nonzeros}/{dense} non-zero, "
         f"per row {plan.flops} flops, {plan.row_bytes(itemsize)} bytes (each operand once)"
     )
 

@@ -22,7 +22,11 @@ def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
     """
-    in1, in2, out = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2"), parse_irreps(irreps_out, "irreps_out")
+    in1, in2, out = (
+        parse_irreps(irreps_in1, "irreps_in1"),
+        parse_irreps(irreps_in2, "irreps_in2"),
+        parse_irreps(irreps_out, "irreps_out"),
+    )
     instructions = [
         (i1, i2, i_out, "uvw", True)
         for i1, (_, ir1) in enumerate(in1)
@@ -53,12 +57,15 @@ def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, *
     ]
     out, position = _sorted([(mul, ir) for _, _, mul, ir in found])
     instructions = sorted(
-        ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _, _) in enumerate(found)), key=lambda instruction: instruction[2]
+        ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _, _) in enumerate(found)),
+        key=lambda instruction: instruction[2],
     )
     return make_plan(in1, in2, out, instructions, **{"shared_weights": False, **options})
 
 
-def elementwise(irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any) -> Plan:
+def elementwise(
+    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any
+) -> Plan:
     """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
 
     >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
@@ -166,8 +173,8 @@ def _square_mul(irreps: Irreps, i1: int, i2: int, mode: str) -> int:
     return {"uvuv": mul1 * mul2, "uvu<v": mul1 * (mul1 - 1) // 2, "uuu": mul1}[mode]
 
 
-# Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j x_j>,
-# so the scalar of a square and its higher degrees have other variances.
+# Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j
+# x_j>, so the scalar of a square and its higher degrees have other variances.
 _SQUARE_SCALES = {
     "component": (
         lambda ir1, ir2, ir: ir.dim,
