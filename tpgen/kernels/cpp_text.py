@@ -1,0 +1,95 @@
+"""Text that remembers which paths each of its lines serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class GeneratedSource:
+    """A generated program: its text, and for every line the instructions it was written for (none: plumbing)."""
+
+    text: str
+    line_paths: tuple[tuple[int, ...], ...]
+
+    def lines_of(self, path: int) -> list[int]:
+        """Numbers (from 1) of the lines written for one instruction."""
+        return [n for n, paths in enumerate(self.line_paths, 1) if path in paths]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Writer:
+    """Collects lines, indents them by their braces, and records the paths in force."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._paths: list[tuple[int, ...]] = []
+        self._depth = 0
+        self._current: tuple[int, ...] = ()
+
+    def line(self, text: str = "") -> None:
+        for part in text.split("\n"):
+            self._add(part.strip() if self._depth else part.rstrip())
+
+    def raw(self, text: str) -> None:
+        """Lines that are laid out already."""
+        for part in text.strip("\n").split("\n"):
+            self._lines.append(part)
+            self._paths.append(self._current)
+
+    def _add(self, text: str) -> None:
+        if text.startswith("}"):
+            self._depth -= 1
+        self._lines.append("  " * self._depth + text if text else "")
+        self._paths.append(self._current)
+        if text.endswith("{"):
+            self._depth += 1
+
+    @contextmanager
+    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        """``head {`` … ``}``"""
+        self.line(f"{head} {{" if head else "{")
+        yield
+        self.line(tail)
+
+    @contextmanager
+    def paths(self, *paths: int) -> Iterator[None]:
+        """Lines inside serve these instructions."""
+        before, self._current = self._current, tuple(paths)
+        yield
+        self._current = before
+
+    def done(self) -> GeneratedSource:
+        return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths))
+
+
+def number(value: float, dtype: str) -> str:
+    """A literal that reads back to the same number.
+
+    >>> number(0.1, "float32"), number(2.0, "float64")
+    ('0.1f', '2.0')
+    """
+    if dtype == "float64":
+        return repr(float(value))
+    text = str(np.float32(value))
+    return (text if any(c in text for c in ".e") else text + ".0") + "f"
+
+
+def times(value: float, text: str, dtype: str) -> str:
+    """``value * text``, shorter where the value is plus or minus one."""
+    if value == 1.0:
+        return text
+    if value == -1.0:
+        return f"-{text}"
+    return f"{number(value, dtype)} * {text}"
+
+
+def total(terms: list[str]) -> str:
+    """A sum, in the order given."""
+    return " + ".join(terms).replace("+ -", "- ")
