@@ -20,7 +20,7 @@ from torch import fx, nn
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.emitter.passes import put_on_streams
+from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.form.form import Form, Layout, group_dim, make_form, right_form
@@ -135,7 +135,7 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
     if form.row(form.opened):
         with writer.serving((), "reshape"):
             out = out.unflatten(0, batch.shape[:-1]).squeeze(0)
-    graph = writer.finish(out)
+    graph = name_nodes(writer.finish(out))
     if streams:
         graph = put_on_streams(graph, streams)
     return Emission(graph, writer.constants, title)

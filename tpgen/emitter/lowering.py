@@ -43,7 +43,9 @@ class Inputs:
         with self.writer.serving((), "slice"):
             pieces = torch.split_with_sizes(self.flat[name], sizes, dim=-1)
         with self.writer.role("slice"):
-            return pieces[index]
+            piece = pieces[index]
+            piece.node.meta["name"] = f"{name}_{index}"
+            return piece
 
     def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
         """What a term reads of a group, with the given axes after the batch axis."""

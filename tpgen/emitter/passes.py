@@ -1,7 +1,126 @@
-"""Passes over emitted graphs: functions graph -> graph."""
+"""Passes over emitted graphs: functions ``graph -> graph``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
 
 from torch import fx
 
+from tpgen.emitter import streams as cuda
+from tpgen.emitter.graph_writer import Provenance
+from tpgen.errors import EmitError
 
-def put_on_streams(graph: fx.Graph, streams: int) -> fx.Graph:
-    return graph
+
+def name_nodes(graph: fx.Graph) -> fx.Graph:
+    """Give nodes names to read by: a segment after its operand, anything that serves a single path after that path."""
+    new = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        args = fx.map_arg(node.args, lambda n: copies[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
+        copy = new.create_node(node.op, node.target, args, kwargs, _name(node), node.type)  # type: ignore[arg-type]
+        copy.meta = dict(node.meta)
+        copies[node] = copy
+    new.lint()
+    return new
+
+
+def _name(node: fx.Node) -> str | None:
+    """The name wanted for a node; fx adds a number where it is taken."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return None
+    if "name" in node.meta:
+        return node.meta["name"]
+    operation = node.target if isinstance(node.target, str) else node.target.__name__.strip("_")
+    served = node.meta["tpgen"].instructions
+    return f"path{served[0]}_{operation}" if len(served) == 1 else operation
+
+
+def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
+    """Put independent paths on ``count`` CUDA streams.
+
+    What several groups of paths share runs first on the caller's stream; each group runs on a side stream that waits for it;
+    the caller's stream waits for all groups, then sums and concatenates.  Instructions are dealt to streams so that each has
+    about as many nodes.
+
+    Raises `EmitError` where ``count`` is not a positive integer.
+    """
+    if type(count) is not int or count < 1:
+        raise EmitError(f"streams must be a positive number of CUDA streams (or 0 for none), got {count!r}")
+    before, groups, after = _partition(graph, _deal(graph, count))
+    if len(groups) < 2:
+        return graph  # a single group has nothing to run beside
+    return _with_streams(graph, before, groups, after)
+
+
+def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
+    """Instruction to stream, largest first to the least loaded; ties by number, so that it is the same every time."""
+    weights: dict[int, int] = {}
+    for node in graph.nodes:
+        for instruction in node.meta["tpgen"].instructions:
+            weights[instruction] = weights.get(instruction, 0) + 1
+    load = [0] * count
+    stream_of = {}
+    for instruction in sorted(weights, key=lambda i: (-weights[i], i)):
+        stream = load.index(min(load))
+        stream_of[instruction] = stream
+        load[stream] += weights[instruction]
+    return stream_of
+
+
+def _partition(
+    graph: fx.Graph, stream_of: dict[int, int]
+) -> tuple[list[fx.Node], dict[int, list[fx.Node]], list[fx.Node]]:
+    """Nodes before the streams, on each stream, and after them."""
+    place: dict[fx.Node, int | str] = {}
+    for node in graph.nodes:
+        streams = {stream_of[i] for i in node.meta["tpgen"].instructions}
+        inputs = {place[n] for n in node.all_input_nodes} - {"before"}
+        if node.op == "output" or "after" in inputs or len(inputs | streams) > 1:
+            place[node] = "after" if inputs else "before"
+        elif not streams:
+            place[node] = "after" if inputs else "before"
+        else:
+            place[node] = streams.pop()
+    groups: dict[int, list[fx.Node]] = {}
+    for node, where in place.items():
+        if isinstance(where, int):
+            groups.setdefault(where, []).append(node)
+    return [n for n, p in place.items() if p == "before"], groups, [n for n, p in place.items() if p == "after"]
+
+
+def _with_streams(
+    graph: fx.Graph, before: list[fx.Node], groups: dict[int, list[fx.Node]], after: list[fx.Node]
+) -> fx.Graph:
+    new = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+
+    def copy(nodes: Iterable[fx.Node]) -> None:
+        for node in nodes:
+            copies[node] = new.node_copy(node, lambda n: copies[n])
+
+    def call(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
+        node = new.call_function(function, args)
+        node.meta["tpgen"] = Provenance(instructions, "stream")
+        return node
+
+    copy(before)
+    like = next(node for node in new.nodes if node.op == "placeholder")
+    main = call(cuda.current_stream, like)
+    sides = {}
+    for number, nodes in groups.items():
+        served = tuple(sorted({i for node in nodes for i in node.meta["tpgen"].instructions}))
+        side = sides[number] = call(cuda.side_stream, like, number, instructions=served)
+        call(cuda.wait, side, main, instructions=served)
+        call(cuda.set_stream, side, instructions=served)
+        copy(nodes)
+        call(cuda.set_stream, main, instructions=served)
+    read_after = {n for node in after for n in node.all_input_nodes}
+    for number, nodes in groups.items():
+        call(cuda.wait, main, sides[number])
+        for node in nodes:
+            if node in read_after:
+                call(cuda.hand_over, copies[node], main, instructions=node.meta["tpgen"].instructions)
+    copy(after)
+    new.lint()
+    return new

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from tpgen.compiler.autotune import Choice, choose_strategy
 from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program
 from tpgen.emitter.emit import emit_plan
-from tpgen.errors import InputError, PlanError
+from tpgen.emitter.streams import restoring_stream
+from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.form import Layout, split_layout
 from tpgen.nn.checks import check_operand, check_weight, flat_weight, widest_dtype
 from tpgen.planner.plan import Plan, make_plan
@@ -171,6 +172,11 @@ class TensorProduct(nn.Module):
         self.streams = streams
         self._compile_options = CompileOptions(dynamic, fullgraph, mode)
         check_backend(backend, self._compile_options)
+        if streams and backend != "eager":
+            raise BackendError(
+                f"streams are nodes of the graph that call torch.cuda, which backend {backend!r} cannot take in; "
+                "use backend='eager', or streams=0"
+            )
 
         if internal_weights and self.weight_numel > 0:
             self.weight = nn.Parameter(torch.randn(self.weight_numel))
@@ -232,6 +238,9 @@ class TensorProduct(nn.Module):
         return self._run("right", y, w)
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
+        if self.streams:
+            with restoring_stream(operands[0].device):
+                return self._runner(direction)(*operands)
         device = operands[0].device.type
         if torch.is_autocast_enabled(device):
             # operands are in the widest of their dtypes already: nothing inside may round them again
