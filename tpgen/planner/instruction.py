@@ -51,6 +51,10 @@ def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0
     """
+    if not isinstance(instructions, Iterable):
+        raise PlanError(
+            f"instructions must be a list of tuples (i_in1, i_in2, i_out, mode, has_weight), got {instructions!r}"
+        )
     return [_parse_instruction(index, fields) for index, fields in enumerate(instructions)]
 
 

@@ -51,38 +51,43 @@ IRREP_NORMALIZATIONS: dict[str, Callable[[tuple[int, int, int]], float]] = {
 }
 
 
-def _by_element(path: PathScale, siblings: Sequence[PathScale]) -> float:
+def _by_element(siblings: Sequence[PathScale]) -> list[float]:
     """Every summed element of an output counts alike, whichever path it comes from."""
-    return sum(s.variance_in * s.fan_in for s in siblings)
+    return [sum(s.variance_in * s.fan_in for s in siblings)] * len(siblings)
 
 
-def _by_path(path: PathScale, siblings: Sequence[PathScale]) -> float:
+def _by_path(siblings: Sequence[PathScale]) -> list[float]:
     """Every path into an output counts alike, however many elements it sums."""
-    return path.variance_in * path.fan_in * len(siblings)
+    return [s.variance_in * s.fan_in * len(siblings) for s in siblings]
 
 
-PATH_NORMALIZATIONS: dict[str, Callable[[PathScale, Sequence[PathScale]], float]] = {
+# Each takes the paths into one output segment and returns n_p for each of them.
+PATH_NORMALIZATIONS: dict[str, Callable[[Sequence[PathScale]], list[float]]] = {
     "element": _by_element,
     "path": _by_path,
-    "none": lambda path, siblings: 1,
+    "none": lambda siblings: [1.0] * len(siblings),
 }
 
 
 def normalization_factors(
     paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str
 ) -> list[Factors]:
-    """The factors of every path, in order.  ``siblings`` are the paths into the same output segment."""
-    by_output: dict[int, list[PathScale]] = {}
-    for path in paths:
-        by_output.setdefault(path.i_out, []).append(path)
+    """The factors of every path, in order."""
+    by_output: dict[int, list[int]] = {}
+    for index, path in enumerate(paths):
+        by_output.setdefault(path.i_out, []).append(index)
+    scale = {}
+    for siblings in by_output.values():
+        numbers = PATH_NORMALIZATIONS[path_normalization]([paths[index] for index in siblings])
+        scale.update(zip(siblings, numbers, strict=True))
     return [
         Factors(
             irrep=IRREP_NORMALIZATIONS[irrep_normalization](path.dims),
-            path=PATH_NORMALIZATIONS[path_normalization](path, by_output[path.i_out]),
+            path=scale[index],
             variance_out=path.variance_out,
             path_weight=path.path_weight,
         )
-        for path in paths
+        for index, path in enumerate(paths)
     ]
 
 

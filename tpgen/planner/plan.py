@@ -194,10 +194,12 @@ def make_plan(
         _variances("in2_var", in2_var, irreps[1]),
         _variances("out_var", out_var, irreps[2]),
     )
-    if irrep_normalization not in IRREP_NORMALIZATIONS:
-        raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
-    if path_normalization not in PATH_NORMALIZATIONS:
-        raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
+    for what, name, known in (
+        ("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS),
+        ("path_normalization", path_normalization, PATH_NORMALIZATIONS),
+    ):
+        if not isinstance(name, str) or name not in known:
+            raise PlanError(unknown(what, name, known))
 
     asked = parse_instructions(instructions)
     legs = [_segments(i) for i in irreps]

@@ -65,7 +65,9 @@ def plan_from_json(text: str) -> Plan:
         raise PlanError(f"plan: the JSON text is longer than {MAX_TEXT} characters")
     try:
         fields = json.loads(text, parse_constant=_reject_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except PlanError:
+        raise
+    except (ValueError, RecursionError) as error:  # a ValueError also where a number has too many digits
         raise PlanError(f"plan: not valid JSON ({error})") from None
     _check(isinstance(fields, dict), "plan", "must be a JSON object", fields)
     for name in fields:

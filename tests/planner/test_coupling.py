@@ -1,0 +1,48 @@
+"""Couplings are e3nn's Wigner 3j symbols, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from e3nn import o3
+
+from tests.cases import default_dtype
+from tpgen.planner.coupling import coupling, nonzeros
+
+DEGREES = [(0, 0, 0), (0, 2, 2), (1, 1, 0), (1, 1, 1), (1, 2, 3), (2, 2, 2), (3, 2, 4), (4, 4, 5)]
+
+
+@pytest.mark.parametrize("ls", DEGREES)
+def test_values_are_e3nns(ls: tuple[int, int, int]) -> None:
+    with default_dtype(torch.float64):
+        expected = o3.wigner_3j(*ls).numpy()
+    assert np.abs(coupling(*ls) - expected).max() < 1e-15
+    assert np.isclose((coupling(*ls) ** 2).sum(), 1.0, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("ls", DEGREES)
+def test_invariance_under_rotation(ls: tuple[int, int, int]) -> None:
+    with default_dtype(torch.float64):
+        angles = o3.rand_angles()
+        d1, d2, d3 = (o3.wigner_D(l, *angles).numpy() for l in ls)  # noqa: E741
+    c = coupling(*ls)
+    assert np.abs(np.einsum("ijk,ia,jb,kc->abc", c, d1, d2, d3) - c).max() < 1e-13
+
+
+def test_computed_in_float64_whatever_the_default_dtype() -> None:
+    coupling.cache_clear()
+    with default_dtype(torch.float32):
+        values = coupling(2, 1, 2)
+    assert values.dtype == np.float64
+    assert np.isclose((values**2).sum(), 1.0, rtol=0, atol=1e-14)
+
+
+def test_cached_and_read_only() -> None:
+    assert coupling(1, 1, 2) is coupling(1, 1, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        coupling(1, 1, 2)[0, 0, 0] = 1.0
+
+
+def test_nonzeros() -> None:
+    assert [nonzeros(0, 0, 0), nonzeros(1, 1, 0), nonzeros(1, 1, 1), nonzeros(1, 1, 2)] == [1, 3, 6, 11]
