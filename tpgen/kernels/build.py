@@ -1,0 +1,135 @@
+"""From source text to a function: compile once per machine, load once per process.
+
+>>> cache_info().path.endswith("kernels")
+True
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from tpgen.errors import BackendError
+from tpgen.kernels import cache
+from tpgen.kernels.cache import CacheInfo, Entry
+from tpgen.kernels.compiler import Compiler, need_compiler
+from tpgen.kernels.cpp import ENTRY
+
+_loaded: dict[str, Callable[..., int]] = {}
+_building: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+_POINTERS = [ctypes.c_void_p] * 8
+# operands, gradients, rows; then for an indexed kernel its two indices and how many rows they point into
+_ARGUMENTS = {False: [*_POINTERS, ctypes.c_int64], True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]}
+
+
+def load(text: str, indexed: bool = False) -> Callable[..., int]:
+    """The entry point of a source, compiled if the cache has it not.
+
+    Raises `BackendError` where there is no compiler or it fails.
+    """
+    compiler = need_compiler()
+    key = _key(text, compiler)
+    with _guard:
+        lock = _building.setdefault(key, threading.Lock())
+    with lock:
+        if key not in _loaded:
+            function = getattr(ctypes.CDLL(str(_built(key, text, compiler))), ENTRY)
+            function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
+            _loaded[key] = function
+        return _loaded[key]
+
+
+def load_all(texts: Sequence[tuple[str, bool]]) -> None:
+    """Load several sources, compiling those that are missing side by side."""
+    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), os.cpu_count() or 1)) as pool:
+        for future in [pool.submit(load, text, indexed) for text, indexed in texts]:
+            future.result()
+
+
+def cache_info() -> CacheInfo:
+    """Where kernels are kept, how many and how large."""
+    return cache.info()
+
+
+def cache_clear() -> int:
+    """Remove all kernels from the cache; returns how many."""
+    return cache.clear()
+
+
+def warm(
+    plans: Iterable,
+    layout: object = "mul_ir",
+    dtypes: Iterable[torch.dtype] = (torch.float32,),
+    directions: Iterable[str] = ("forward", "backward"),
+) -> int:
+    """Build the kernels of plans ahead of use, side by side; returns how many were asked for.
+
+    Raises `BackendError` where there is no compiler or it fails.
+    """
+    from tpgen.kernels.description import kernel_source
+
+    dtypes, directions = tuple(dtypes), tuple(directions)
+    texts = [(kernel_source(plan, layout, d, dtype).text, False) for plan in plans for dtype in dtypes for d in directions]
+    load_all(texts)
+    return len(texts)
+
+
+def _key(text: str, compiler: Compiler) -> str:
+    return hashlib.sha256(json.dumps([text, *compiler.identity]).encode()).hexdigest()[:32]
+
+
+def _built(key: str, text: str, compiler: Compiler) -> Path:
+    """The library of a source, from the cache or made now."""
+    entry = Entry(cache.current_directory(), key)
+    if entry.intact():
+        return entry.library
+    try:
+        return _make(entry, text, compiler)
+    except OSError as error:  # the directory went away, became read-only or filled up
+        cache.forget_directory()
+        try:
+            return _make(Entry(cache._fallback(str(entry.directory), error.strerror or str(error)), key), text, compiler)
+        except OSError as again:
+            raise BackendError(f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room") from again
+
+
+def _make(entry: Entry, text: str, compiler: Compiler) -> Path:
+    with cache.locked(entry):
+        if entry.intact():  # another process was faster
+            return entry.library
+        cache.write_whole(entry.source, text)
+        handle, name = tempfile.mkstemp(dir=entry.directory, prefix=".new-", suffix=".so")
+        os.close(handle)
+        built = Path(name)
+        try:
+            _compile(compiler, entry.source, built)
+            entry.publish(built)
+        finally:
+            built.unlink(missing_ok=True)
+    return entry.library
+
+
+def _compile(compiler: Compiler, source: Path, library: Path) -> None:
+    command = compiler.command(source, library)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can") from error
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines() or ["(no output)"]
+        raise BackendError(
+            f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {source}\n"
+            "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler"
+        )

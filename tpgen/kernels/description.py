@@ -1,0 +1,134 @@
+"""A product and its layout as one string: what an operator of a saved program needs to find its kernel again.
+
+A description may come from a file, so it is read strictly: `read_description` checks every field before anything is
+generated from it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+
+from tpgen.errors import EmitError, PlanError, TpgenError, unknown
+from tpgen.form.form import Form, Layout, make_form, split_layout
+from tpgen.kernels.compiler import DTYPES, find_compiler, target
+from tpgen.kernels.cpp import generate
+from tpgen.kernels.cpp_text import GeneratedSource
+from tpgen.kernels.schedule import Schedule, plan_schedule
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
+
+FORMAT = "tpgen.kernel/1"
+
+DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a kernel computes, whatever the dtype and the open slots."""
+
+    plan: Plan
+    layout: tuple[str, str, str]
+
+    @cached_property
+    def form(self) -> Form:
+        return make_form(self.plan, self.layout)
+
+    @cached_property
+    def dims(self) -> tuple[int, int, int, int]:
+        """Row lengths of x1, x2, w, out."""
+        p = self.plan
+        return p.irreps_in1.dim, p.irreps_in2.dim, p.weight_numel, p.irreps_out.dim
+
+    def schedule(self, dtype: torch.dtype) -> Schedule:
+        return plan_schedule(self.form, target(dtype))
+
+    def source(self, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
+        """The source of a kernel that opens some slots."""
+        return generate(self.schedule(dtype), opened, indexed)
+
+    @cached_property
+    def per_row(self) -> str:
+        """The description of the same product with weights for every row."""
+        p = self.plan
+        plan = make_plan(
+            p.irreps_in1, p.irreps_in2, p.irreps_out, p.instructions, in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
+            irrep_normalization=p.irrep_normalization, path_normalization=p.path_normalization, shared_weights=False,
+        )  # fmt: skip
+        return describe(plan, self.layout)
+
+
+@lru_cache(maxsize=None)
+def describe(plan: Plan, layout: Layout = "mul_ir") -> str:
+    """The product as a string that `kernel_product` takes.
+
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> read_description(describe(plan)).plan == plan
+    True
+    """
+    fields = {"format": FORMAT, "layout": list(split_layout(layout)), "plan": json.loads(plan.to_json())}
+    return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+@lru_cache(maxsize=None)
+def read_description(text: str) -> Description:
+    """Read a description, strictly.
+
+    Raises `PlanError` that names the field where something is missing, unknown or out of range.
+    """
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise PlanError(f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)")
+    try:
+        fields = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
+    if not isinstance(fields, dict) or list(fields) != ["format", "layout", "plan"]:
+        raise PlanError("kernel description: must be an object with the fields format, layout and plan")
+    if fields["format"] != FORMAT:
+        raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
+    layout = fields["layout"]
+    if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
+        raise PlanError("kernel description: layout must be a list of three names")
+    try:
+        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)))  # type: ignore[arg-type]
+    except EmitError as error:
+        raise PlanError(f"kernel description: {error}") from None
+
+
+def kernel_supported(plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> str | None:
+    """None where a generated kernel can compute the product, otherwise the reason in words.
+
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> kernel_supported(plan, dtype=torch.float16)
+    'kernels compute in float32, float64 or bfloat16, not in float16'
+    """
+    if torch.device(device).type != "cpu":
+        return f"kernels run on the CPU, not on {torch.device(device).type}"
+    if dtype not in DTYPES:
+        return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    if find_compiler() is None:
+        return "no C++ compiler was found (g++ 12 or later, or clang; TPGEN_CXX names one)"
+    try:
+        plan_schedule(make_form(plan, layout), target(dtype))
+    except TpgenError as error:
+        return str(error)
+    return None
+
+
+def kernel_source(plan: Plan, layout: Layout = "mul_ir", direction: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
+    """The generated C++ of one direction, with the paths that each line serves.
+
+    Raises `EmitError` for an unknown direction or a product that is too large to write out.
+
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> "// path 0: 8x0e x 1x1o -> 8x1o (uvu)" in kernel_source(plan).text
+    True
+    """
+    if direction not in DIRECTIONS:
+        raise EmitError(unknown("direction", direction, DIRECTIONS))
+    return Description(plan, split_layout(layout)).source(DIRECTIONS[direction], dtype)
+
+

@@ -1,0 +1,260 @@
+r"""Operators: the multilinear form with some slots open, and its derivatives of every order.
+
+With :math:`L(x_1, x_2, w, g)` the form of a product, ``tpgen::product`` is :math:`\partial L/\partial g`, and
+``tpgen::gradients`` is :math:`\partial L/\partial s` for every slot s of a mask.  For cotangents :math:`c_s` of those results,
+
+.. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
+
+so the derivative of either operator is a sum of ``tpgen::gradients`` at points where one operand is replaced.  The same
+holds for tangents, and this one rule gives every order, backwards and forwards.
+
+The operators are registered below the level of Python classes: for autograd, for forward mode, for torch.func's transforms, and
+with shapes for tracing, so a compiled or exported program holds them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, _C
+from torch.autograd import forward_ad
+
+from tpgen.errors import InputError
+from tpgen.kernels.batching import fold_batch
+from tpgen.kernels.cpp_text import GeneratedSource
+from tpgen.kernels.description import describe, kernel_source, kernel_supported
+from tpgen.kernels.runtime import OUT, product_of
+
+__all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
+
+
+def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -> Tensor:
+    """The product of rows by a generated kernel: ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``.
+
+    Computed in the widest dtype among the operands; differentiable to any order in all three.  ``description`` is what
+    `describe` returns.  Raises `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
+
+    >>> from tpgen.planner.plan import make_plan
+    >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", False)]))
+    >>> kernel_product(torch.ones(2, 8), torch.ones(2, 3), None, text).shape
+    torch.Size([2, 24])
+    """
+    x1, x2, w = _alike(x1, x2, w)
+    return _product(x1, x2, w, description)
+
+
+def kernel_conv(
+    x1: Tensor, x2: Tensor, w: Tensor | None, edge_src: Tensor, edge_dst: Tensor, num_nodes: int, description: str
+) -> Tensor:
+    r"""Products of edges summed over their destination, no edge's product ever stored.
+
+    .. math:: \text{out}[n] = \sum_{e : \text{dst}[e] = n} x_1[\text{src}[e]] \otimes_{w[e]} x_2[e]
+
+    Args:
+        x1: node features ``(nodes, in1)``.
+        x2: edge attributes ``(edges, in2)``.
+        w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
+        edge_src: row of x1 for every edge, int64.
+        edge_dst: row of the result for every edge, int64, in any order.
+        num_nodes: rows of the result.
+        description: what `describe` returns.
+
+    The sum runs over a node's edges in their order, whatever the number of threads.  Indices are checked on each call.
+    Raises `InputError` for tensors that do not fit and indices out of range.
+    """
+    x1, x2, w = _alike(x1, x2, w)
+    return _product(x1, x2, w, description, edge_src, edge_dst, num_nodes)
+
+
+def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """All three in the widest dtype; no weights are an empty tensor."""
+    if w is None:
+        w = x1.new_empty(0)
+    if x1.dtype == x2.dtype == w.dtype:
+        return x1, x2, w
+    dtype = torch.promote_types(torch.promote_types(x1.dtype, x2.dtype), w.dtype)
+    return x1.to(dtype), x2.to(dtype), w.to(dtype)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+_library = torch.library.Library("tpgen", "DEF")
+_EDGES = "Tensor? edge_src=None, Tensor? edge_dst=None"
+_library.define(f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor")
+_library.define(f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]")
+_product = torch.ops.tpgen.product.default
+_gradients = torch.ops.tpgen.gradients.default
+
+
+Operands = Sequence[Tensor | None]  # x1, x2, w and the cotangent of the product
+
+
+def _form(operands: Operands, description: str, mask: int, src: Tensor | None, dst: Tensor | None, nodes: int = 0) -> list[Tensor]:
+    """The open slots of a mask, by whichever operator computes them."""
+    x1, x2, w, g = operands
+    if mask == OUT:
+        return [_product(x1, x2, w, description, src, dst, nodes if g is None else g.shape[0])]
+    return list(_gradients(x1, x2, w, g, description, mask, src, dst))
+
+
+def _product_cpu(
+    x1: Tensor, x2: Tensor, w: Tensor, description: str, src: Tensor | None = None, dst: Tensor | None = None, nodes: int = 0
+) -> Tensor:
+    return product_of(description).run(OUT, x1, x2, w, None, src, dst, nodes)[0]
+
+
+def _gradients_cpu(
+    x1: Tensor, x2: Tensor, w: Tensor, g: Tensor, description: str, mask: int, src: Tensor | None = None, dst: Tensor | None = None
+) -> list[Tensor]:
+    if not 0 < mask < 16:
+        raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
+    return product_of(description).run(mask, x1, x2, w, g, src, dst, g.shape[0])
+
+
+def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+    product_of(description).check(x1, x2, w, None, src, dst, nodes)
+    return x1.new_empty((x2.shape[0] if src is None else nodes, product_of(description).dims[3]))
+
+
+def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+    product_of(description).check(x1, x2, w, g, src, dst, g.shape[0])
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for n, x in enumerate((x1, x2, w, g)) if mask >> n & 1]
+
+
+# -- derivatives: the rule of the head of this file ------------------------------------------------------------------
+
+
+def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients of the operands for cotangents of the slots that were open."""
+    *operands, src, dst = ctx.saved_tensors
+    totals: list[Tensor | None] = [None] * 4
+    wanted = sum(1 << n for n in range(4) if needed[n])
+    for slot, cotangent in zip(_bits(ctx.mask), cotangents, strict=True):
+        if cotangent is not None:
+            _accumulate(totals, wanted & ~(1 << slot), _replaced(operands, slot, cotangent), ctx.description, src, dst)
+    return totals
+
+
+def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Tangents of the open slots for tangents of the operands."""
+    *operands, src, dst = ctx.saved_tensors
+    totals: list[Tensor | None] = [None] * 4
+    for slot, tangent in enumerate(tangents):
+        if tangent is not None:
+            _accumulate(totals, ctx.mask & ~(1 << slot), _replaced(operands, slot, tangent), ctx.description, src, dst, ctx.nodes)
+    return tuple(torch.zeros_like(operands[n]) if totals[n] is None else totals[n] for n in _bits(ctx.mask))
+
+
+def _accumulate(
+    totals: list[Tensor | None], mask: int, point: Operands, description: str, src: Tensor | None, dst: Tensor | None, nodes: int = 0
+) -> None:
+    if mask:
+        for n, value in zip(_bits(mask), _form(point, description, mask, src, dst, nodes), strict=True):
+            before = totals[n]
+            totals[n] = value if before is None else before + value
+
+
+def _replaced(operands: Operands, slot: int, value: Tensor) -> Operands:
+    return [value if n == slot else x for n, x in enumerate(operands)]
+
+
+def _bits(mask: int) -> list[int]:
+    return [n for n in range(4) if mask >> n & 1]
+
+
+def _remember(ctx: Any, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any) -> None:
+    src, dst, nodes = edges
+    ctx.save_for_backward(x1, x2, w, g, src, dst)
+    ctx.save_for_forward(x1, x2, w, g, src, dst)
+    ctx.description, ctx.mask, ctx.nodes = description, mask, nodes
+    ctx.set_materialize_grads(False)
+
+
+class _Recorded(torch.autograd.Function):
+    """The operators as autograd records them.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        _remember(ctx, *inputs)
+        return tuple(_below_autograd(keys, *inputs))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:  # type: ignore[override]
+        return (None, *_pull_back(ctx, cotangents, ctx.needs_input_grad[1:5]), *(None,) * 5)
+
+    @staticmethod
+    def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return _push_forward(ctx, tangents[:4])
+
+
+class _Transformed(torch.autograd.Function):
+    """The operators as torch.func transforms them: grad, jvp and vmap, in any nesting."""
+
+    @staticmethod
+    def forward(x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(_form((x1, x2, w, g), description, mask, *edges))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        _remember(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:  # type: ignore[override]
+        return (*_pull_back(ctx, cotangents, ctx.needs_input_grad[:4]), *(None,) * 5)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return _push_forward(ctx, tangents[:4])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
+        folded, unfold = fold_batch(info.batch_size, in_dims, *inputs)
+        results = unfold(_Transformed.apply(*folded))
+        return results, (0,) * len(results)
+
+
+def _below_autograd(keys: Any, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int) -> list[Tensor]:
+    rest = keys & _C._after_autograd_keyset
+    if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
+        return product_of(description).run(mask, x1, x2, w, g, src, dst, nodes if g is None else g.shape[0])
+    with _C._AutoDispatchBelowAutograd():
+        if g is None:
+            return [_product.redispatch(rest, x1, x2, w, description, src, dst, nodes)]
+        return list(_gradients.redispatch(rest, x1, x2, w, g, description, mask, src, dst))
+
+
+def _recording(*tensors: Tensor) -> bool:
+    return (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or forward_ad._current_level >= 0
+
+
+def _product_autograd(keys, x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+    inputs = (keys, x1, x2, w, None, description, OUT, src, dst, nodes)
+    return (_Recorded.apply(*inputs) if _recording(x1, x2, w) else _below_autograd(*inputs))[0]
+
+
+def _gradients_autograd(keys, x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+    inputs = (keys, x1, x2, w, g, description, mask, src, dst, 0)
+    return list(_Recorded.apply(*inputs) if _recording(x1, x2, w, g) else _below_autograd(*inputs))
+
+
+def _product_transformed(x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+    return _Transformed.apply(x1, x2, w, None, description, OUT, src, dst, nodes)[0]
+
+
+def _gradients_transformed(x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+    return list(_Transformed.apply(x1, x2, w, g, description, mask, src, dst, 0))
+
+
+# torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
+_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+
+_library.impl("product", _product_cpu, "CPU")
+_library.impl("product", _product_autograd, "Autograd", with_keyset=True)
+_library.impl("product", _product_transformed, _TRANSFORMS)
+_library.impl("gradients", _gradients_cpu, "CPU")
+_library.impl("gradients", _gradients_autograd, "Autograd", with_keyset=True)
+_library.impl("gradients", _gradients_transformed, _TRANSFORMS)
+torch.library.register_fake("tpgen::product", _product_shape, lib=_library)
+torch.library.register_fake("tpgen::gradients", _gradients_shape, lib=_library)

@@ -1,0 +1,138 @@
+"""Run kernels: check the tensors, allocate the open slots, call the compiled function.
+
+This is the plain computation below autograd; `tpgen.kernels.ops` wraps it into operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import BackendError, InputError
+from tpgen.kernels import build
+from tpgen.kernels.compiler import DTYPES
+from tpgen.kernels.cpp import FAULTS
+from tpgen.kernels.description import Description, read_description
+from tpgen.kernels.schedule import SLOTS
+
+X1, X2, W, OUT = (1 << n for n in range(4))  # bits of the slots in a mask
+
+Function = Callable[..., int]
+
+
+class Product:
+    """The kernels of one description, built when first needed."""
+
+    def __init__(self, text: str) -> None:
+        self.description: Description = read_description(text)
+        self.dims = self.description.dims
+        self.shared = self.description.plan.shared_weights
+        self._kernels: dict[tuple[int, torch.dtype, bool], Function] = {}
+
+    def kernel(self, mask: int, dtype: torch.dtype, indexed: bool) -> Function:
+        """The compiled function that opens the slots of a mask."""
+        key = (mask, dtype, indexed)
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = build.load(self.description.source(slots_of(mask), dtype, indexed).text, indexed)
+        return found
+
+    def check(self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int) -> None:
+        """Raise `InputError` where a tensor does not fit."""
+        rows = x2.shape[0] if x2.dim() else 0
+        indexed = src is not None
+        counts = (None if indexed else rows, rows, rows, nodes if indexed else rows)
+        for name, x, dim, count in zip(SLOTS, (x1, x2, w, g), self.dims, counts, strict=True):
+            if x is not None:
+                self._check_one(name, x, dim, count, x1.dtype)
+        if indexed:
+            assert src is not None
+            _check_index("edge_src", src, rows)
+            if dst is None:
+                raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
+            _check_index("edge_dst", dst, rows)
+            if nodes < 0:
+                raise InputError(f"num_nodes must not be negative, got {nodes}")
+
+    def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, dtype: torch.dtype) -> None:
+        shape = x.shape
+        if name == "w" and self.shared:
+            fits = len(shape) == 1 and shape[0] == dim
+        else:
+            fits = len(shape) == 2 and shape[1] == dim and (count is None or shape[0] == count)
+        if not (fits or (name == "w" and dim == 0 and 0 in shape)):
+            wanted = f"({dim},), shared by all rows" if name == "w" and self.shared else f"({'rows' if count is None else count}, {dim})"
+            raise InputError(f"{name} must have shape {wanted}, got {tuple(shape)}")
+        if x.dtype != dtype or dtype not in DTYPES:
+            raise InputError(f"{name} must be float32, float64 or bfloat16 and the same as x1 ({dtype}), got {x.dtype}")
+        if x.device.type != "cpu":
+            raise InputError(f"{name} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='unrolled'")
+
+    def run(
+        self, mask: int, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int
+    ) -> list[Tensor]:
+        """The open slots of a mask, in slot order."""
+        self.check(x1, x2, w, g, src, dst, nodes)
+        if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
+            rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
+            return rest + self.run(OUT, x1, x2, w, g, src, dst, nodes)
+        rows = x2.shape[0]
+        operands = [_dense(x1), _dense(x2), _dense(w), None if g is None else _dense(g)]
+        results: list[Tensor] = []
+        pointers: list[int] = [0 if x is None else x.data_ptr() for x in operands]
+        for n, x in enumerate(operands):
+            if mask >> n & 1:
+                made = x2.new_empty((nodes if src is not None else rows, self.dims[n])) if x is None else torch.empty_like(x)
+                results.append(made)
+                pointers.append(made.data_ptr())
+            else:
+                pointers.append(0)
+        call = self.kernel(mask, x1.dtype, src is not None)
+        if src is None:
+            fault = call(*pointers, rows)
+        else:
+            assert dst is not None
+            src, dst = _dense(src), _dense(dst)
+            fault = call(*pointers, rows, src.data_ptr(), dst.data_ptr(), x1.shape[0], nodes)
+        if fault:
+            raise _fault(fault, x1.shape[0], nodes)
+        return results
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.is_contiguous() else x.contiguous()
+
+
+def _fault(code: int, sources: int, nodes: int) -> Exception:
+    limits = {2: f"0 to {sources - 1}, the rows of x1", 3: f"0 to {nodes - 1}, below num_nodes"}
+    if code in limits:
+        return InputError(f"{FAULTS[code]}: indices run from {limits[code]}")
+    return BackendError(f"a kernel stopped: {FAULTS.get(code, f'fault {code}')}; use smaller batches")
+
+
+def _check_index(name: str, index: Tensor, rows: int) -> None:
+    if index.dtype != torch.int64:
+        raise InputError(f"{name} must be int64, got {index.dtype}")
+    if tuple(index.shape) != (rows,):
+        raise InputError(f"{name} must have shape ({rows},), one index for every row of x2, got {tuple(index.shape)}")
+    if index.device.type != "cpu":
+        raise InputError(f"{name} must be on the CPU, got {index.device}")
+
+
+@lru_cache(maxsize=None)
+def product_of(description: str) -> Product:
+    """The product of a description, prepared once per process."""
+    return Product(description)
+
+
+@lru_cache(maxsize=None)
+def slots_of(mask: int) -> tuple[str, ...]:
+    """Names of the slots in a mask.
+
+    >>> slots_of(X1 | OUT)
+    ('x1', 'out')
+    """
+    return tuple(slot for n, slot in enumerate(SLOTS) if mask >> n & 1)
