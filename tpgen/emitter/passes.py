@@ -39,9 +39,9 @@ def _name(node: fx.Node) -> str | None:
 def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
     """Put independent paths on ``count`` CUDA streams.
 
-    What several groups of paths share runs first on the caller's stream; each group runs on a side stream that waits for it;
-    the caller's stream waits for all groups, then sums and concatenates.  Instructions are dealt to streams so that each has
-    about as many nodes.
+    What several groups of paths share runs first on the caller's stream; each group runs on a side stream that
+    waits for it; the caller's stream waits for all groups, then sums and concatenates.  Instructions are dealt to
+    streams so that each has about as many nodes.
 
     Raises `EmitError` where ``count`` is not a positive integer.
     """
@@ -76,12 +76,10 @@ def _partition(
     for node in graph.nodes:
         streams = {stream_of[i] for i in node.meta["tpgen"].instructions}
         inputs = {place[n] for n in node.all_input_nodes} - {"before"}
-        if node.op == "output" or "after" in inputs or len(inputs | streams) > 1:
-            place[node] = "after" if inputs else "before"
-        elif not streams:
-            place[node] = "after" if inputs else "before"
-        else:
+        if "after" not in inputs and len(inputs | streams) == 1 and streams:
             place[node] = streams.pop()
+        else:
+            place[node] = "after" if inputs or node.op == "output" else "before"
     groups: dict[int, list[fx.Node]] = {}
     for node, where in place.items():
         if isinstance(where, int):

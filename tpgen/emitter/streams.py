@@ -1,7 +1,7 @@
 """CUDA streams as graph nodes: plain functions that a program calls.
 
-fx cannot capture ``with torch.cuda.stream(...)``, so the graph itself carries what the context manager would do: look up
-the current stream, create side streams, let them wait, make one current, restore, wait back.
+fx cannot capture ``with torch.cuda.stream(...)``, so the graph itself carries what the context manager would do:
+look up the current stream, create side streams, let them wait, make one current, restore, wait back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def current_stream(like: Tensor) -> torch.cuda.Stream:
 
 
 def side_stream(like: Tensor, number: int) -> torch.cuda.Stream:
-    """Side stream ``number`` of the device; created once and used again, as creating one costs more than a small path."""
+    """Side stream ``number`` of the device, created once: creating one costs more than a small path."""
     key = (like.device, number)
     if key not in _POOL:
         _POOL[key] = torch.cuda.Stream(like.device)
