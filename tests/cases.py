@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from math import comb
 
 import torch
@@ -58,7 +58,7 @@ CASES = tuple(
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _case_plan(case: Case) -> Plan:
     muls1, muls2 = {"0e": 3, "1o": 2, "2e": 1}, {"0e": 2, "1o": 1, "2e": 2}
     if case.mode in _EQUAL:
@@ -145,8 +145,10 @@ def operands(plan: Plan, rows: int = ROWS, requires_grad: bool = False) -> dict[
 
 def reference_right(plan: Plan, x2: Tensor, w: Tensor, layout: Layout = "mul_ir") -> Tensor:
     """``right`` by its definition: the product of every unit vector, ``(z, in1, out)``."""
-    unit = torch.eye(plan.irreps_in1.dim, dtype=x2.dtype)
-    return torch.stack([reference_product(plan, e.expand(x2.shape[0], -1), x2, w, layout) for e in unit], dim=1)
+    rows, dim = x2.shape[0], plan.irreps_in1.dim
+    unit = torch.eye(dim, dtype=x2.dtype).repeat(rows, 1)
+    x2, w = (x if x is w and plan.shared_weights else x.repeat_interleave(dim, 0) for x in (x2, w))
+    return reference_product(plan, unit, x2, w, layout).reshape(rows, dim, -1)
 
 
 def assert_close(got: Tensor, want: Tensor, tolerance: float = TOLERANCE) -> None:

@@ -78,7 +78,7 @@ def test_modes_that_need_a_weight(name: str) -> None:
 
 def test_uuw_without_weights_sums_into_one_copy() -> None:
     assert axis_sizes(MODES["uuw"], 4, 4, 1, has_weight=False) == {"u": 4, "w": 1}
-    with pytest.raises(PlanError, match="'uuw' without weights sums axis u into one copy, so the output .* must be 1"):
+    with pytest.raises(PlanError, match=r"'uuw' without weights sums axis u into one copy, so the output .* must be 1"):
         axis_sizes(MODES["uuw"], 4, 4, 2, has_weight=False)
 
 

@@ -206,7 +206,8 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
         (
             ("8x1o", "1o", "16x0e", (0, 0, 0, "uvu", True)),
             r"instruction 0 \(0, 0, 0, 'uvu', weighted\): mode 'uvu' keeps axis u of input 1, so the output "
-            r"multiplicity must be 8, got 16 \(irreps_in1\[0\] = 8x1o, irreps_in2\[0\] = 1x1o, irreps_out\[0\] = 16x0e\)",
+            r"multiplicity must be 8, got 16 \(irreps_in1\[0\] = 8x1o, irreps_in2\[0\] = 1x1o, "
+            r"irreps_out\[0\] = 16x0e\)",
         ),
         (
             ("8x1o", "1o", "8x0e", (0, 0, 0, "uvw", False)),
@@ -273,11 +274,11 @@ def test_wrong_variances(name: str, values: object, match: str) -> None:
 @pytest.mark.parametrize("value", ["components", "", 1, ["norm"]])
 def test_unknown_normalisation(value: object) -> None:
     with pytest.raises(
-        PlanError, match="unknown irrep_normalization .*; known irrep_normalizations: component, norm, none"
+        PlanError, match=r"unknown irrep_normalization .*; known irrep_normalizations: component, norm, none"
     ):
         one("1o", "1o", "0e", (0, 0, 0, "uvu", True), irrep_normalization=value)
     with pytest.raises(
-        PlanError, match="unknown path_normalization .*; known path_normalizations: element, path, none"
+        PlanError, match=r"unknown path_normalization .*; known path_normalizations: element, path, none"
     ):
         one("1o", "1o", "0e", (0, 0, 0, "uvu", True), path_normalization=value)
 
