@@ -11,6 +11,7 @@ x2[1x1o] of x1, w, out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import Layout
 from tpgen.planner.plan import Plan
+
+_MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def _code(request: Request) -> str:
 
 def _script(request: Request) -> str:
     scripted = script(request.module(request.emission("script")))
-    return f"{scripted.code.strip()}\n\n{str(scripted.graph).strip()}"
+    graph = scripted.graph.str(False)  # without positions in a source that is not at hand
+    return f"{scripted.code.strip()}\n\n{_MANGLED.sub('', graph).strip()}"
 
 
 def _inductor(request: Request) -> str:

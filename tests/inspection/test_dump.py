@@ -1,0 +1,87 @@
+"""Every stage of every direction has text, and what cannot be dumped says so."""
+
+import pytest
+import torch
+
+from tpgen.emitter.emit import DIRECTIONS, emit_plan
+from tpgen.errors import EmitError
+from tpgen.inspection.dump import STAGES, Request, dump_stage, example_arguments, product_directions
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import elementwise
+
+WITHOUT_COMPILING = [stage for stage in STAGES if stage != "inductor"]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
+
+
+@pytest.mark.parametrize("stage", WITHOUT_COMPILING)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_stage_of_every_direction_has_text(plan: Plan, stage: str, direction: str) -> None:
+    text = dump_stage(plan, stage, direction)
+    assert text.strip()
+    assert text == dump_stage(plan, stage, direction), "a dump is the same every time"
+
+
+@pytest.mark.parametrize(
+    "stage, fragment",
+    [
+        ("plan", "coefficient"),
+        ("form", "einsum('zui,zvj,uv,ijk->zuk', x1, x2, w, _w3j_1_1_1)"),
+        ("graph", "contraction"),
+        ("code", "def forward(self, x1"),
+        ("script", "graph(%self"),
+    ],
+)
+def test_a_stage_shows_what_it_is_for(plan: Plan, stage: str, fragment: str) -> None:
+    assert fragment in dump_stage(plan, stage)
+
+
+def test_directions_differ_where_a_stage_has_them(plan: Plan) -> None:
+    for name in WITHOUT_COMPILING:
+        texts = {dump_stage(plan, name, direction) for direction in DIRECTIONS}
+        assert len(texts) == (len(DIRECTIONS) if STAGES[name].by_direction else 1)
+
+
+def test_layout_and_strategy_reach_the_text(plan: Plan) -> None:
+    assert dump_stage(plan, "form", layout="ir_mul") != dump_stage(plan, "form")
+    assert dump_stage(plan, "code", strategy="unrolled") != dump_stage(plan, "code", strategy="einsum")
+
+
+def test_auto_is_decided_for_the_backend_asked_for() -> None:
+    channelwise = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
+    for backend, strategy in (("eager", "grouped"), ("inductor", "unrolled")):
+        assert dump_stage(channelwise, "code", backend=backend) == dump_stage(channelwise, "code", strategy=strategy)
+
+
+def test_inductor_shows_generated_code() -> None:
+    tiny = make_plan("4x0e", "0e", "4x0e", [(0, 0, 0, "uvu", False)])
+    text = dump_stage(tiny, "inductor", rows=4)
+    assert "def call(" in text or "class Runner" in text
+
+
+def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
+    request = Request(plan, rows=3)
+    emission = emit_plan(plan)
+    arguments = example_arguments(request, emission.arguments)
+    assert emission.module()(*arguments).shape == (3, plan.irreps_out.dim)
+    assert all(map(torch.equal, arguments, example_arguments(request, emission.arguments)))
+
+
+def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
+    with pytest.raises(EmitError, match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor"):
+        dump_stage(plan, "asm")
+
+
+def test_an_unknown_direction_lists_the_known_ones(plan: Plan) -> None:
+    with pytest.raises(EmitError, match="unknown direction 'left'; known directions: forward, right, grad_x1"):
+        dump_stage(plan, "code", "left")
+
+
+def test_a_product_without_weights_has_no_gradient_for_them() -> None:
+    unweighted = elementwise("2x1o", "2x1o")
+    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2")
+    with pytest.raises(EmitError, match=r"no weights, so it has no direction 'grad_w'; its directions: forward, right"):
+        dump_stage(unweighted, "graph", "grad_w")
