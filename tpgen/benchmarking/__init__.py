@@ -1,0 +1,4 @@
+"""HOW FAST it is: named problems, contenders and tasks, measured in turn after a check that the results are right.
+
+`run.run_benchmarks` measures, `records.Report` keeps, `tables`, `markdown` and `plots` show.
+"""

@@ -1,0 +1,68 @@
+"""A report as a picture: how many times faster than e3nn's best, problem by problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpgen.benchmarking.records import Report
+from tpgen.errors import TpgenError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MARKERS = "osD^vP*Xhp<>d"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure that needs no display; a `TpgenError` says how to get matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise TpgenError("plots need matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def plot_report(report: Report, path: str | Path) -> None:
+    """Draw one panel per task: a row for each problem, a mark for each contender, e3nn's best at the line."""
+    names = [name for name in report.contenders if any(r.contender == name and r.median for r in report.records)]
+    figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
+    panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []
+    for panel, task in zip(panels, report.tasks, strict=True):
+        _draw_task(panel, report, task, names)
+    if len(panels):
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
+    machine = report.environment.gpu if report.settings.device == "cuda" else report.environment.cpu
+    figure.suptitle(f"{report.settings.dtype} on {machine}", fontsize=10)
+    save_figure(figure, path)
+
+
+def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
+    for n, name in enumerate(names):
+        points = [
+            (ratio, y)
+            for y, problem in enumerate(report.problems)
+            if (record := report.find(problem, task, name)) and (ratio := report.speedup(record))
+        ]
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        color = "0.55" if name.startswith("e3nn/") else f"C{n % 10}"
+        marker = _MARKERS[n % len(_MARKERS)]
+        panel.plot(xs, ys, linestyle="", marker=marker, markersize=6, alpha=0.85, label=name, color=color)
+    panel.axvline(1.0, color="0.3", linewidth=1)
+    panel.set_xscale("log")
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    panel.xaxis.set_minor_formatter(lambda value, _: "")
+    panel.set_yticks(range(len(report.problems)), report.problems, fontsize=8)
+    panel.set_ylim(len(report.problems) - 0.5, -0.5)
+    panel.set_title(task)
+    panel.set_xlabel("times faster than the best of e3nn")
+    panel.grid(axis="both", alpha=0.25)

@@ -1,0 +1,172 @@
+"""A report as text: tables for the terminal and for Markdown, made of the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from tpgen.benchmarking.records import Record, Report
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
+
+
+def in_seconds(value: float | None) -> str:
+    """A time with three digits and its unit.
+
+    >>> in_seconds(0.0123456), in_seconds(None)
+    ('12.3 ms', '')
+    """
+    if value is None:
+        return ""
+    size, unit = next((size or 1e-6, unit) for size, unit in _UNITS if value >= size)
+    return f"{_digits(value / size)} {unit}"
+
+
+def in_bytes(value: int | None) -> str:
+    """An amount of memory in MiB.
+
+    >>> in_bytes(3 * 2**20)
+    '3.00 MiB'
+    """
+    return "" if value is None else f"{_digits(value / 2**20)} MiB"
+
+
+def in_times(value: float | None) -> str:
+    """A ratio.
+
+    >>> in_times(14.26), in_times(0.9512)
+    ('14.3×', '0.95×')
+    """
+    return "" if value is None else f"{value:.1f}×" if value >= 9.995 else f"{value:.2f}×"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+# Columns of the table of one problem and task: heading, cell.
+COLUMNS: dict[str, Callable[[Report, Record], str]] = {
+    "contender": lambda report, r: r.contender,
+    "median": lambda report, r: "WRONG" if r.status == "wrong" else in_seconds(r.median),
+    "min": lambda report, r: in_seconds(r.min),
+    "± spread": lambda report, r: "" if r.spread is None else f"{100 * r.spread:.0f} %",
+    "× best e3nn": lambda report, r: in_times(report.speedup(r)),
+    "× e3nn, same backend": lambda report, r: in_times(report.speedup(r, same_backend=True)),
+    "build": lambda report, r: in_seconds(r.build),
+    "first call": lambda report, r: in_seconds(r.first),
+    "peak memory": lambda report, r: in_bytes(r.peak_bytes),
+    "error": lambda report, r: "" if r.error is None else f"{r.error:.0e}",
+}
+_SHOWN = ("ok", "wrong")  # others have a reason instead of figures
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A table before it is drawn: title, headings, rows; ``marks`` names rows to stress (``best``, ``wrong``)."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    marks: tuple[str, ...] = ()
+
+    def rich(self) -> Table:
+        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+        for n, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if n == 0 or heading in _WORDS else "right")
+        for row, mark in zip(self.rows, self.marks or ("",) * len(self.rows), strict=True):
+            table.add_row(*map(escape, row), style=_STYLES[mark])
+        return table
+
+    def markdown(self) -> str:
+        lines = [self.headings, tuple("---" if h in _WORDS or not n else "---:" for n, h in enumerate(self.headings))]
+        bold = [mark == "best" for mark in self.marks] or [False] * len(self.rows)
+        for row, stressed in zip(self.rows, bold, strict=True):
+            lines.append(tuple(f"**{cell}**" if stressed and cell else cell.replace("|", "\\|") for cell in row))
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_WORDS = ("contender", "contenders", "where", "problem", "reason", "least at")
+_STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
+
+
+def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(COLUMNS)) -> Cells | None:
+    """The table of one problem and task; None where nobody ran."""
+    shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
+    records = sorted(shown, key=lambda r: r.median or float("inf"))
+    if not records:
+        return None
+    rows = tuple(tuple(COLUMNS[c](report, r) for c in columns) for r in records)
+    marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
+    return Cells(f"{problem}, {task} ({records[0].rows} rows)", tuple(columns), rows, marks)
+
+
+_MEAN_HEADINGS = (
+    "contender", "× best e3nn", "least", "least at", "× e3nn, same backend", "least, same backend", "problems"
+)  # fmt: skip
+
+
+def mean_cells(report: Report, task: str) -> Cells | None:
+    """Geometric means of the speed-ups of every contender at a task, the fastest first; None without e3nn."""
+    found = []
+    for contender in report.contenders:
+        best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
+        if best:
+            found.append((best, same, contender))
+    if not found:
+        return None
+    rows = tuple(
+        (
+            contender,
+            in_times(best.mean),
+            in_times(best.least),
+            best.least_problem,
+            in_times(same.mean) if same else "",
+            in_times(same.least) if same else "",
+            str(best.problems),
+        )
+        for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
+    )
+    return Cells(f"{task}: geometric means over the problems", _MEAN_HEADINGS, rows)
+
+
+def reason_cells(report: Report) -> Cells | None:
+    """Who was not timed where, and why."""
+    reasons: dict[tuple[str, str, str], list[Record]] = {}
+    for r in report.records:
+        if r.status != "ok":
+            reasons.setdefault((r.contender, r.status, r.reason), []).append(r)
+    if not reasons:
+        return None
+    rows = tuple((name, status, _where(report, rs), reason) for (name, status, reason), rs in reasons.items())
+    marks = tuple("wrong" if status == "wrong" else "" for _, status, _ in reasons)
+    return Cells("not timed", ("contender", "status", "where", "reason"), rows, marks)
+
+
+def _where(report: Report, records: Sequence[Record]) -> str:
+    """Problems and tasks in few words."""
+    problems = list(dict.fromkeys(r.problem for r in records))
+    tasks = list(dict.fromkeys(r.task for r in records))
+    names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)
+    return names if len(tasks) == len(report.tasks) else f"{names}: {', '.join(tasks)}"
+
+
+def environment_line(report: Report) -> str:
+    """What the figures were measured with, in a line."""
+    e, s = report.environment, report.settings
+    where = e.gpu if s.device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
+    others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
+    return f"{s.dtype} on {where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
+
+
+def report_table(report: Report) -> RenderableType:
+    """Everything for the terminal: a table for each problem and task, means where there are several problems."""
+    cells = [task_cells(report, problem, task) for problem in report.problems for task in report.tasks]
+    if len(report.problems) > 1:
+        cells += [mean_cells(report, task) for task in report.tasks]
+    cells.append(reason_cells(report))
+    return Group(*(c.rich() for c in cells if c), environment_line(report))
