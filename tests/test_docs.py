@@ -1,0 +1,176 @@
+"""The documentation does what it says: snippets run, shown output is what they print, links resolve.
+
+In README.md and docs/*.md
+
+- the ```python blocks of one page run in order in one namespace; ``python no-run`` is compiled only;
+- an ```output block after a ```python block is what that block prints (``...`` stands for anything);
+- a ```console block holds commands, ``$ tpgen ...``, and below each what it prints (again ``...``); ``console fails``
+  holds commands that exit with an error.
+
+``--accept-golden`` writes the ```output blocks anew, except those that hold ``...``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import linecache
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tpgen.planner.modes import MODES
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its info string, its text, the line and the character where the text starts."""
+
+    info: str
+    text: str
+    line: int
+    start: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(m["info"].strip(), m["text"], text.count("\n", 0, m.start("text")) + 1, m.start("text"))
+        for m in _FENCE.finditer(text)
+    ]
+
+
+def having(*infos: str) -> list:
+    """The pages with a block of one of these kinds, as parameters."""
+    return [pytest.param(p, id=p.name) for p in PAGES if any(b.info in infos for b in blocks(p))]
+
+
+def matches(shown: str, printed: str) -> bool:
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    """Leave torch as it was, whatever a page does."""
+    dtype = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("page", having("python", "python no-run"))
+def test_snippets(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "docs"}
+    printed, accepted = None, {}
+    for block in blocks(page):
+        if block.info in ("python", "python no-run"):
+            name = f"{page.name}:{block.line}"
+            # a traceback, and whatever else reads source, finds the snippet by this name
+            linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
+            code = compile(block.text, name, "exec")
+            printed = None
+            if block.info == "python":
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    exec(code, namespace)
+                printed = out.getvalue()
+        elif block.info == "output":
+            assert printed is not None, f"{page.name}:{block.line}: an output block without a python block that runs"
+            if not matches(block.text, printed):
+                accepted[block] = printed
+            printed = None
+    _accept_or_fail(page, accepted, pytestconfig.getoption("--accept-golden"))
+
+
+def _accept_or_fail(page: Path, changed: dict[Block, str], accept: bool) -> None:
+    stale = [block for block in changed if not accept or "..." in block.text]
+    text = page.read_text(encoding="utf-8")
+    for block in sorted(set(changed) - set(stale), key=lambda b: -b.start):
+        lines = "\n".join(line.rstrip() for line in changed[block].splitlines())
+        text = text[: block.start] + lines + "\n" + text[block.start + len(block.text) :]
+        page.write_text(text, encoding="utf-8")
+    for block in stale:
+        pytest.fail(f"{page.name}:{block.line} shows\n{block.text}\nbut the snippet prints\n{changed[block]}")
+
+
+@pytest.mark.parametrize("page", having("console", "console fails"))
+def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    testing = pytest.importorskip("click.testing")
+    from tpgen.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for block in blocks(page):
+        if block.info not in ("console", "console fails"):
+            continue
+        for command, shown in _commands(block.text):
+            result = testing.CliRunner().invoke(main, command)
+            where = f"{page.name}:{block.line}: tpgen {shlex.join(command)}\n{result.output}"
+            assert (result.exit_code != 0) == block.info.endswith("fails"), where
+            assert result.exception is None or isinstance(result.exception, SystemExit), where
+            assert not shown or matches(shown, result.output), f"{where}\nwhere the page shows\n{shown}"
+
+
+def _commands(text: str) -> list[tuple[list[str], str]]:
+    """The ``$ tpgen`` commands of a console block, split, each with the output shown for it."""
+    found = []
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.replace("\\\n", " ").partition("\n")
+        words = shlex.split(command, comments=True)
+        assert words[0] == "tpgen", f"not a tpgen command: {command}"
+        found.append((words[1:], shown))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    broken = []
+    for link in _LINK.finditer(text):
+        target, _, anchor = link["target"].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(link["target"])
+    assert not broken
+
+
+def _anchors(page: Path) -> set[str]:
+    """Names of the headings of a page, as a link spells them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_mode_table_is_that_of_the_planner() -> None:
+    """docs/concepts.md: a row for each mode, with its einsum, the letters of its weight and its fan-in."""
+    rows = re.findall(
+        r"^\| `([^`]+)` +\| `([^`]+)` +\| `([^`]+)` +\| (\S+) +\| (yes|no) +\|",
+        (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    expected = [
+        (
+            mode.name,
+            f"{mode.in1}i,{mode.in2}j,ijk,{mode.weight}->{mode.out}k",
+            mode.weight,
+            f"`{mode.fan_in}`" if mode.fan_in else "1",
+            "yes" if mode.needs_weight else "no",
+        )
+        for mode in MODES.values()
+    ]
+    assert rows == expected
