@@ -58,6 +58,27 @@ CASES = tuple(
 )
 
 
+# one product with all eight modes, several paths into one output, and weights of paths and segments
+MIXED = (
+    "3x0e + 3x1o + 2x1e",
+    "3x0e + 3x1o + 2x2e",
+    "3x0e + 3x1o + 9x1o + 3x1e + 6x1e + 1x2e + 2x0e",
+    [
+        (0, 0, 0, "uuu", False, 0.5),
+        (1, 1, 0, "uvu", True, 2.0),
+        (0, 1, 1, "uvv", True, 0.1),
+        (1, 0, 1, "uvw", True),
+        (0, 1, 2, "uvuv", False, 3.0),
+        (1, 1, 3, "uvu<v", True, 0.7),
+        (0, 0, 6, "u<vw", True, 1.3),
+        (2, 2, 3, "uvw", True, 1.1),
+        (2, 2, 4, "uuw", True, 0.0),
+        (1, 1, 5, "uuw", False, 0.9),
+        (1, 1, 6, "uvw", True, 0.4),
+    ],
+)
+
+
 @cache
 def _case_plan(case: Case) -> Plan:
     muls1, muls2 = {"0e": 3, "1o": 2, "2e": 1}, {"0e": 2, "1o": 1, "2e": 2}

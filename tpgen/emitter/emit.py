@@ -69,9 +69,20 @@ class EmittedModule(fx.GraphModule):
         root = nn.Module()
         for name, values in emission.constants.items():
             root.register_buffer(name, _rounded(values, torch.get_default_dtype()), persistent=False)
-        module = cls(root, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
-        module.__dict__["_exact"] = emission.constants
-        return module
+        return cls(root, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])._holding(
+            emission.constants
+        )
+
+    def __deepcopy__(self, memo: dict) -> EmittedModule:
+        copied: EmittedModule = super().__deepcopy__(memo)
+        return copied._holding(self.__dict__["_exact"])
+
+    def _holding(self, exact: dict[str, np.ndarray]) -> EmittedModule:
+        """Say again what fx forgets where it copies buffers: their exact values, and that they are not persistent."""
+        self.__dict__["_exact"] = exact
+        for name in exact:
+            self.register_buffer(name, self._buffers[name], persistent=False)
+        return self
 
     def _apply(self, fn: Callable, recurse: bool = True) -> EmittedModule:
         super()._apply(fn, recurse)
@@ -79,7 +90,7 @@ class EmittedModule(fx.GraphModule):
         for name, values in exact.items():
             moved = self._buffers[name]
             assert moved is not None
-            if moved.is_floating_point() and moved.device.type != "meta":
+            if moved.device.type != "meta":  # a buffer that leaves "meta" has no values yet, so indices are set as well
                 self._buffers[name] = _rounded(values, moved.dtype).to(moved.device)
         return self
 
