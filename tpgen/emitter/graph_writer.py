@@ -29,7 +29,7 @@ from torch.fx.proxy import GraphAppendingTracer
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
 
-ROLES = ("broadcast", "slice", "coupling", "contraction", "weight", "sum", "reshape", "stream")
+ROLES = ("broadcast", "slice", "coupling", "contraction", "weight", "sum", "reshape", "kernel", "stream")
 
 
 @dataclass(frozen=True)
@@ -133,3 +133,19 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, (fx.Node, fx.Proxy)):
         return value.node if isinstance(value, fx.Proxy) else value
     return type(value).__name__, repr(value)
+
+
+def graph_table(graph: fx.Graph) -> str:
+    """The graph as a table: node, operation, arguments, role, the instructions it serves."""
+    rows = [("node", "op", "target", "arguments", "role", "instructions")]
+    for node in graph.nodes:
+        origin = node.meta["tpgen"]
+        arguments = ", ".join([*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items())])
+        served = ",".join(map(str, origin.instructions)) or "all"
+        rows.append((node.name, node.op, _target_name(node), arguments, origin.role, served))
+    widths = [min(60, max(len(row[c]) for row in rows)) for c in range(6)]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _target_name(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))

@@ -1,20 +1,18 @@
 """Strategies: how the terms of a form are written into a graph.
 
-A strategy is a function ``(writer, form, inputs) -> results``; a result names the segment of each open operand and
-holds its flat tensor.  All strategies share that signature and stand in `STRATEGIES`.
+A strategy is a function ``(writer, form, placeholders) -> output``; all stand in `STRATEGIES`.  Most are `framed`: they
+write the terms for flat rows, and a result names the segment it belongs to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from tpgen.emitter.frame import Strategy, framed
 from tpgen.emitter.graph_writer import GraphWriter
 from tpgen.emitter.grouped import grouped_terms
+from tpgen.emitter.kernel import kernel
 from tpgen.emitter.lowering import Inputs, Result, constant_factor, lower, read_term, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form, Term
-
-Strategy = Callable[[GraphWriter, Form, Inputs], list[Result]]
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -40,7 +38,8 @@ def _einsum_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) ->
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "einsum": einsum,
-    "grouped": grouped,
-    "unrolled": unrolled,
+    "einsum": framed(einsum),
+    "grouped": framed(grouped),
+    "unrolled": framed(unrolled),
+    "kernel": kernel,
 }

@@ -86,6 +86,8 @@ class Form:
     terms: tuple[Term, ...]
     groups: tuple[tuple[str, ...], ...]
     opened: tuple[str, ...]
+    plan: Plan
+    layout: tuple[str, str, str]
 
     def operand(self, name: str) -> Operand:
         return next(o for o in self.operands if o.name == name)
@@ -169,6 +171,8 @@ def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
         terms=tuple(_term(path, layouts, position) for path in plan.paths),
         groups=(("x1",), ("x2",), ("w",), ("out",)),
         opened=("out",),
+        plan=plan,
+        layout=layouts,
     )
 
 
