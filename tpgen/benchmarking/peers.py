@@ -82,14 +82,14 @@ class _Step(NamedTuple):
 
 
 def _step(plan: Plan, path: Path) -> _Step:
-    cuts = tuple((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
+    in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
     letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
     if path.weight is not None:
         letters.append(("" if plan.shared_weights else "z") + path.mode.weight)
     where = (path.weight.start, path.weight.stop) if path.weight else None
     shape = path.weight.shape if path.weight else ()
     equation = f"{','.join(letters)}->z{path.mode.out}k"
-    return _Step(equation, *cuts, path.out.index, where, shape, path.mode.paired)
+    return _Step(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
 
 
 class Loop(nn.Module):

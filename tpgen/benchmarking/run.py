@@ -178,8 +178,8 @@ class _Stage:
         self.show.say(f"{where}: time {len(ready)} in turn")
         timings = time_in_turns(ready, self.case.device, self.seconds, self.repeats, self.show.within)
         for name, t in timings.items():
-            figures = {"median": t.median, "min": min(t.samples), "spread": t.spread}
-            records[name] = replace(records[name], **figures, samples=len(t.samples), calls=t.calls)
+            record = replace(records[name], samples=len(t.samples), calls=t.calls)
+            records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
         self.show.step()
         return list(records.values())
 
