@@ -1,15 +1,23 @@
-"""``strategy="auto"``: which strategy a product is written with, and why."""
+"""``strategy="auto"``: which strategy a product is written with, and why.
+
+A small model, one rule after the other: a generated kernel where one can run, else what the backend does well.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
+from tpgen.form.form import Layout
+from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.description import kernel_supported
 from tpgen.planner.plan import Plan
-
-# Backends that fuse: they turn scalar multiply-adds into one loop, where eager execution pays for each.
-_FUSING = ("inductor",)
 
 
 @dataclass(frozen=True)
@@ -23,19 +31,74 @@ class Choice:
         return f"{self.strategy} ({self.reason})"
 
 
-def choose_strategy(plan: Plan, strategy: str, backend: str) -> Choice:
+@dataclass(frozen=True)
+class Request:
+    """What a strategy is chosen for."""
+
+    plan: Plan
+    backend: str = "eager"
+    layout: Layout = "mul_ir"
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    streams: int = 0
+
+
+def choose_strategy(request: Request, strategy: str = "auto") -> Choice:
     """The strategy to write a plan with; ``auto`` is decided here, any other name is kept.
 
+    Raises `EmitError` for an unknown name.
+
     >>> from tpgen.planner.presets import channelwise
-    >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), "auto", "inductor"))
+    >>> request = Request(channelwise("8x1o", "1o", "1o+1e"), backend="inductor", device="cuda")
+    >>> str(choose_strategy(request))
     'unrolled (inductor fuses unrolled couplings into one loop)'
     """
     if strategy != "auto":
         if strategy not in STRATEGIES:
             raise EmitError(unknown("strategy", strategy, (*STRATEGIES, "auto")))
         return Choice(strategy, "asked for")
-    if backend not in _FUSING:
-        return Choice("grouped", f"few large operations, as {backend} runs them one by one")
-    if any(path.mode.mixing for path in plan.paths):
+    return next(choice for rule in _RULES if (choice := rule(request)))
+
+
+def _streams(request: Request) -> Choice | None:
+    if request.streams:
+        return Choice("grouped", "streams carry the paths of a graph side by side")
+    return None
+
+
+def _kernel(request: Request) -> Choice | None:
+    if request.device != "cpu":
+        return None
+    if find_compiler() is None:
+        _say_once_without_compiler()
+        return None
+    if kernel_supported(request.plan, request.layout, request.dtype, request.device) is None:
+        return Choice("kernel", "a generated C++ kernel, compiled at the first call")
+    return None
+
+
+def _fusing(request: Request) -> Choice | None:
+    """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
+    if request.backend != "inductor":
+        return None
+    if any(path.mode.mixing for path in request.plan.paths):
         return Choice("grouped", "weights mix copies, which is matrix products")
-    return Choice("unrolled", f"{backend} fuses unrolled couplings into one loop")
+    return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
+
+
+def _otherwise(request: Request) -> Choice:
+    return Choice("grouped", f"few large operations, as {request.backend} runs them one by one")
+
+
+_RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, _kernel, _fusing, _otherwise)
+
+
+@cache
+def _say_once_without_compiler() -> None:
+    warnings.warn(
+        "no C++ compiler was found, so products run as fx graphs, several times slower than generated kernels; "
+        "install g++ 12 or later, or name a compiler with TPGEN_CXX. To choose graphs without this message, "
+        "give a strategy: strategy='grouped'",
+        UserWarning,
+        stacklevel=2,
+    )

@@ -12,7 +12,7 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.compiler.autotune import Choice, choose_strategy
+from tpgen.compiler.autotune import Choice, Request, choose_strategy
 from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program
 from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.streams import restoring_stream
@@ -57,7 +57,7 @@ class TensorProduct(nn.Module):
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
         in2, out.
     strategy
-        ``einsum``, ``grouped``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` says what was taken and why.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     streams
@@ -168,8 +168,8 @@ class TensorProduct(nn.Module):
 
         self.layout = split_layout(layout)
         self.backend = backend
-        self.choice: Choice = choose_strategy(plan, strategy, backend)
         self.streams = streams
+        self._strategy = strategy
         self._compile_options = CompileOptions(dynamic, fullgraph, mode)
         check_backend(backend, self._compile_options)
         if streams and backend != "eager":
@@ -183,6 +183,7 @@ class TensorProduct(nn.Module):
         else:
             self.register_buffer("weight", torch.empty(0))
         self.register_buffer("output_mask", _output_mask(plan))
+        self.choice: Choice = self._choose()
         self._write_programs(compile_right)
 
     # --- programs -----------------------------------------------------------------------------------------------
@@ -192,6 +193,11 @@ class TensorProduct(nn.Module):
         self._runners: dict[str, Runner] = {}
         self._forward_program = self._program("forward")
         self._right_program = self._program("right") if with_right else _Unwritten()
+
+    def _choose(self) -> Choice:
+        like = self.output_mask
+        request = Request(self.plan, self.backend, self.layout, like.dtype, like.device.type, self.streams)
+        return choose_strategy(request, self._strategy)
 
     def _program(self, direction: str) -> nn.Module:
         emission = emit_plan(self.plan, direction, self.choice.strategy, self.layout, self.streams)
@@ -346,6 +352,10 @@ class TensorProduct(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> "TensorProduct":
         super()._apply(fn, recurse)
         self._runners.clear()  # a scripted program holds the constants it was made with
+        choice = self._choose()
+        if choice != self.choice:  # moved to where another strategy is better, or the only one
+            self.choice = choice
+            self._write_programs(with_right=not isinstance(self._right_program, _Unwritten))
         return self
 
     def __prepare_scriptable__(self) -> "TensorProduct":

@@ -1,0 +1,113 @@
+"""`TensorProductConv`: a product on every edge of a graph, summed over the nodes that edges point to.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from typing import Any, Optional
+
+import torch
+from e3nn.util.jit import compile_mode
+from torch import Tensor
+
+from tpgen.errors import InputError
+from tpgen.kernels.description import describe
+from tpgen.kernels.ops import kernel_conv
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+
+
+@compile_mode("unsupported")
+class TensorProductConv(TensorProduct):
+    r"""Gather, product, scatter as one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
+
+    With a generated kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) no edge's product is ever stored, nor in
+    derivatives of any order; sums run over a node's edges in their order, so results do not depend on the number of
+    threads.  Other strategies gather, multiply and `index_add`.
+
+    Parameters are those of `TensorProduct`; build one from a preset with `from_plan`.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> conv = TensorProductConv.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="grouped")
+    >>> x, y, w = torch.randn(5, 32), torch.randn(12, 4), torch.randn(12, conv.weight_numel)
+    >>> src, dst = torch.randint(5, (2, 12))
+    >>> conv(x, y, w, src, dst, num_nodes=5).shape
+    torch.Size([5, 64])
+    """
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Optional[Tensor],  # noqa: UP045
+        edge_src: Tensor,
+        edge_dst: Tensor,
+        num_nodes: Optional[int] = None,  # noqa: UP045
+        check_index: bool = True,
+    ) -> Tensor:
+        """Sum the products of all edges into the nodes they point to.
+
+        Parameters
+        ----------
+        x
+            node features ``(nodes, in1)``.
+        y
+            edge attributes ``(edges, in2)``.
+        weight
+            ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
+        edge_src, edge_dst
+            row of ``x`` each edge reads, and row of the result it is added to: int64 ``(edges,)``, in any order, with
+            repetitions and self-loops as they come.
+        num_nodes
+            rows of the result; as many as ``x`` has where it is left out.
+        check_index
+            check that indices are in range.  Without it, indices out of range are undefined behaviour.
+
+        Returns ``(num_nodes, out)``; nodes without edges are zero.
+        """
+        w = self._given_weight(weight)
+        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        nodes = x.shape[0] if num_nodes is None else num_nodes
+        self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
+        if self.choice.strategy == "kernel":
+            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, describe(self.plan, self.layout))
+        messages = self._run("forward", x.index_select(0, edge_src), y, w)
+        return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, edge_dst, messages)
+
+    def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
+        raise InputError(
+            "right is not defined for a convolution: "
+            "build TensorProduct.from_plan(conv.plan) and use its right on the edges"
+        )
+
+    def _check_edges(
+        self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int, check_index: bool
+    ) -> None:
+        if x.dim() != 2 or y.dim() != 2:
+            raise InputError(
+                "a convolution takes x as (nodes, in1) and y as (edges, in2), "
+                f"got {tuple(x.shape)} and {tuple(y.shape)}"
+            )
+        if not self.shared_weights and self.weight_numel and w.shape[:-1] != y.shape[:1]:
+            raise InputError(f"weight: must have one row for each of the {y.shape[0]} edges, got {tuple(w.shape)}")
+        for name, index, limit, what in (
+            ("edge_src", src, x.shape[0], "rows of x"),
+            ("edge_dst", dst, nodes, "num_nodes"),
+        ):
+            if index.dtype != torch.int64:
+                raise InputError(f"{name}: must be int64, got {index.dtype}; convert it with {name}.long()")
+            if index.shape != y.shape[:1]:
+                raise InputError(
+                    f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"
+                )
+            if check_index and not torch.compiler.is_compiling() and index.numel():
+                low, high = (int(v) for v in torch.aminmax(index))
+                if low < 0 or high >= limit:
+                    raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")
+
+    @classmethod
+    def from_plan(cls, plan: Plan, internal_weights: Optional[bool] = None, **options: Any) -> "TensorProductConv":  # noqa: UP045
+        """The convolution of a plan, such as `tpgen.planner.presets.channelwise` makes."""
+        conv = cls.__new__(cls)
+        conv._setup(plan, internal_weights, **options)
+        return conv
