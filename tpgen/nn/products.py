@@ -1,8 +1,12 @@
 """The four products with a rule for their instructions: drop-ins for e3nn's classes of the same names."""
 
+# `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
+# mypy: disable-error-code=override
+
 from collections.abc import Iterable
 from typing import Any, Optional
 
+import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
@@ -117,8 +121,10 @@ class TensorSquare(_Preset):
         self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), options)
         self.irreps_in = self.irreps_in1
 
-    def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # type: ignore[override]  # noqa: UP045
+    def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """The square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
+        if torch.jit.is_scripting():  # which knows no super()
+            return self._forward_program(x, x, self._scripted_weight(weight))
         return super().forward(x, x, weight)
 
     def __repr__(self) -> str:
