@@ -31,7 +31,10 @@ _guard = threading.Lock()
 
 _POINTERS = [ctypes.c_void_p] * 8
 # operands, gradients, rows; then for an indexed kernel its two indices and how many rows they point into
-_ARGUMENTS = {False: [*_POINTERS, ctypes.c_int64], True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]}
+_ARGUMENTS = {
+    False: [*_POINTERS, ctypes.c_int64],
+    True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64],
+}
 
 
 def load(text: str, indexed: bool = False) -> Callable[..., int]:
@@ -81,7 +84,9 @@ def warm(
     from tpgen.kernels.description import kernel_source
 
     dtypes, directions = tuple(dtypes), tuple(directions)
-    texts = [(kernel_source(plan, layout, d, dtype).text, False) for plan in plans for dtype in dtypes for d in directions]
+    texts = [
+        (kernel_source(plan, layout, d, dtype).text, False) for plan in plans for dtype in dtypes for d in directions
+    ]
     load_all(texts)
     return len(texts)
 
@@ -100,9 +105,13 @@ def _built(key: str, text: str, compiler: Compiler) -> Path:
     except OSError as error:  # the directory went away, became read-only or filled up
         cache.forget_directory()
         try:
-            return _make(Entry(cache._fallback(str(entry.directory), error.strerror or str(error)), key), text, compiler)
+            return _make(
+                Entry(cache._fallback(str(entry.directory), error.strerror or str(error)), key), text, compiler
+            )
         except OSError as again:
-            raise BackendError(f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room") from again
+            raise BackendError(
+                f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
+            ) from again
 
 
 def _make(entry: Entry, text: str, compiler: Compiler) -> Path:
@@ -126,9 +135,15 @@ def _compile(compiler: Compiler, source: Path, library: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendError(f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can") from error
+        raise BackendError(
+            f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can"
+        ) from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines() or ["(no output)"]
+        lines = (
+            [line for line in done.stderr.splitlines() if "error" in line.lower()]
+            or done.stderr.splitlines()
+            or ["(no output)"]
+        )
         raise BackendError(
             f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {source}\n"
             "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler"

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from tpgen.errors import BackendError
@@ -123,7 +123,7 @@ def directory() -> Path:
     return wanted
 
 
-@lru_cache(maxsize=None)
+@cache
 def _checked_directory(wanted: str) -> Path:
     return directory()
 
@@ -138,7 +138,7 @@ def forget_directory() -> None:
     _checked_directory.cache_clear()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _fallback(wanted: str, reason: str) -> Path:
     warnings.warn(
         f"tpgen cannot write its kernel cache {wanted} ({reason}); kernels are kept for this process only. "
@@ -155,7 +155,9 @@ def _check_private(path: Path) -> None:
     if not hasattr(os, "getuid"):
         return
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise BackendError(f"kernel cache {path} must be a directory of user {os.getuid()}, it belongs to {status.st_uid}: set TPGEN_CACHE_DIR")
+        raise BackendError(
+            f"kernel cache {path} must be a directory of user {os.getuid()}, it belongs to {status.st_uid}: set TPGEN_CACHE_DIR"
+        )
     if status.st_mode & 0o022:
         raise BackendError(
             f"kernel cache {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), so nothing is loaded from it: "

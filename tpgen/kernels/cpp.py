@@ -15,7 +15,11 @@ from tpgen.kernels.cpp_text import GeneratedSource, Writer
 from tpgen.kernels.schedule import SLOTS, BatchSchedule, ChannelSchedule, Schedule
 
 ENTRY = "tpgen_kernel"
-FAULTS = {1: "out of memory for scratch space", 2: "edge_src holds an index out of range", 3: "edge_dst holds an index out of range"}
+FAULTS = {
+    1: "out of memory for scratch space",
+    2: "edge_src holds an index out of range",
+    3: "edge_dst holds an index out of range",
+}
 
 
 def generate(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) -> GeneratedSource:

@@ -76,9 +76,13 @@ class BatchText:
     def _arguments(self) -> list[tuple[str, str]]:
         arguments = [("num*", name) for name in self.scratch()]
         if self.row_weights:
-            arguments += [("const real* const*", "p_w")] * ("w" in self.given) + [("real* const*", "q_w")] * ("w" in self.opened)
+            arguments += [("const real* const*", "p_w")] * ("w" in self.given) + [("real* const*", "q_w")] * (
+                "w" in self.opened
+            )
         else:
-            arguments += [("const num*", "weights")] * ("w" in self.given and self.dim["w"] > 0) + [("num*", "a_w")] * ("w" in self.opened)
+            arguments += [("const num*", "weights")] * ("w" in self.given and self.dim["w"] > 0) + [("num*", "a_w")] * (
+                "w" in self.opened
+            )
         return arguments
 
     def _tile(self) -> None:
@@ -169,7 +173,9 @@ class BatchText:
     def _fetch(self, term: BatchTerm, operand: str) -> str:
         size, name = term.size(INDEX[operand]), LOCAL[operand]
         used = sorted({e.at(INDEX[operand]) for e in term.entries})
-        values = " ".join(f"{name}[{n}] = load(s_{operand} + {self._place(term, operand)} + {n} * R + r);" for n in used)
+        values = " ".join(
+            f"{name}[{n}] = load(s_{operand} + {self._place(term, operand)} + {n} * R + r);" for n in used
+        )
         self.w.line(f"vec {name}[{size}]; {values}")
         return name
 
@@ -251,7 +257,9 @@ class BatchText:
 
     def _each_input(self, term: BatchTerm):
         first = term.inputs[0]
-        loops = f"for (int {first} = {first}0; {first} < {first}1; ++{first}) {self._loops(term.inputs[1:], term)}".strip()
+        loops = (
+            f"for (int {first} = {first}0; {first} < {first}1; ++{first}) {self._loops(term.inputs[1:], term)}".strip()
+        )
         return self.w.block(f"{loops} {self._rows()}")
 
     def _input(self, term: BatchTerm) -> str:
@@ -264,10 +272,18 @@ class BatchText:
     def _input_gradients(self, term: BatchTerm) -> None:
         k = term.size("k")
         columns = sorted({e.k for e in term.entries})
-        names = {o: self._fetch(term, o) for o in ("x1", "x2") if o in self.given and any(s != o for s in self.gradients)}
+        names = {
+            o: self._fetch(term, o) for o in ("x1", "x2") if o in self.given and any(s != o for s in self.gradients)
+        }
         values = " ".join(f"g[{n}] = load(D + ({self._input(term)} * {k} + {n}) * R + r);" for n in columns)
         self.w.line(f"vec g[{k}]; {values}")
-        found = couple(self.w, term.entries, self.gradients, Names(names.get("x1", ""), names.get("x2", ""), "", "g"), self.s.target.dtype)
+        found = couple(
+            self.w,
+            term.entries,
+            self.gradients,
+            Names(names.get("x1", ""), names.get("x2", ""), "", "g"),
+            self.s.target.dtype,
+        )
         for operand, results in found.items():
             self._add(term, operand, results)
 
@@ -344,7 +360,9 @@ class BatchText:
 
     def write_rows(self, w: Writer, indexed: bool) -> None:
         if self.owner:
-            w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span), begin = first[from], end = first[to];")
+            w.line(
+                "const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span), begin = first[from], end = first[to];"
+            )
             dim = self.dim[self.owner]
             w.line(f"zero(d_{self.owner} + from * {dim}, (to - from) * {dim});")
         else:

@@ -24,7 +24,9 @@ class Names:
 _LETTERS = {"x1": "i", "x2": "j", "out": "k"}
 
 
-def couple(w: Writer, entries: tuple[Entry, ...], opened: tuple[str, ...], names: Names, dtype: str) -> dict[str, dict[int, str]]:
+def couple(
+    w: Writer, entries: tuple[Entry, ...], opened: tuple[str, ...], names: Names, dtype: str
+) -> dict[str, dict[int, str]]:
     """Write the sums for every open slot; returns the expression of each result vector, by slot and component."""
     results: dict[str, dict[int, str]] = {}
     weighted = bool(names.w)
@@ -47,7 +49,9 @@ def couple(w: Writer, entries: tuple[Entry, ...], opened: tuple[str, ...], names
     return results
 
 
-def _sums(w: Writer, entries: tuple[Entry, ...], left: str, right: str, target: str, names: Names, prefix: str, dtype: str) -> None:
+def _sums(
+    w: Writer, entries: tuple[Entry, ...], left: str, right: str, target: str, names: Names, prefix: str, dtype: str
+) -> None:
     """``prefix[t] = sum C left right``: every product of two components once, then the sums."""
     a, b, t = _LETTERS[left], _LETTERS[right], _LETTERS[target]
 

@@ -69,7 +69,9 @@ def _ownership(w: Writer, text: KernelText) -> None:
         key, owners = ("src", "sources") if text.owner == "x1" else ("dst", "destinations")
         w.line(f"const i64 owners = {owners};")
         w.line("i64* first = 0; i64* order = 0;")
-        w.line("if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64)) || posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }")
+        w.line(
+            "if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64)) || posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }"
+        )
         w.line(f"sort_rows({key}, rows, owners, first, order);")
 
 
@@ -87,7 +89,9 @@ def _weights(w: Writer, text: KernelText) -> None:
     tile = getattr(text.s, "rows", text.s.target.lanes)
     summed = text.s.shared_weights and "w" in text.opened
     if summed:
-        w.line(f"const i64 room = {max(1, 2**24 // max(1, text.weight_scratch()))};  // blocks that fit into 64 MB of sums")
+        w.line(
+            f"const i64 room = {max(1, 2**24 // max(1, text.weight_scratch()))};  // blocks that fit into 64 MB of sums"
+        )
         w.line("const i64 most = room < 32 ? room : 32;")
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
@@ -97,7 +101,9 @@ def _weights(w: Writer, text: KernelText) -> None:
     else:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
     if text.weight_scratch() and "w" in text.given:
-        w.line(f"num* weights = 0; if (posix_memalign((void**)&weights, 64, {text.weight_scratch()} * sizeof(num))) return 1;")
+        w.line(
+            f"num* weights = 0; if (posix_memalign((void**)&weights, 64, {text.weight_scratch()} * sizeof(num))) return 1;"
+        )
         text.write_weights(w, reduce=False)
     if summed:
         size = max(text.weight_scratch(), text.s.target.lanes)
@@ -109,7 +115,9 @@ def _parallel(w: Writer, text: KernelText, indexed: bool) -> None:
     work = sum(text.dim.values())
     w.line(f"#pragma omp parallel if (rows * {work} > 65536)")
     with w.block(""):
-        w.line(f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {max(size, 1)} * sizeof(num))) scratch = 0;")
+        w.line(
+            f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {max(size, 1)} * sizeof(num))) scratch = 0;"
+        )
         at = 0
         for name, length in text.scratch().items():
             w.line(f"num* const {name} = scratch + {at};")

@@ -19,12 +19,22 @@ _TYPES = {
 
 def prelude(target: Target, tiles: set[int], rows: int) -> str:
     """The text before the generated functions: only the tile widths in use; row tiles and products where there are ``rows``."""
-    parts = [_types(target), _STORAGE["bfloat16" if target.dtype == "bfloat16" else "plain"], _LANES, _lane_sum(target.lanes)]
+    parts = [
+        _types(target),
+        _STORAGE["bfloat16" if target.dtype == "bfloat16" else "plain"],
+        _LANES,
+        _lane_sum(target.lanes),
+    ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
     parts += [_tile(target.lanes, d) for d in sorted(tiles | {1})]
     parts += [_STAGING]
     if rows:
-        parts += [f"enum {{ R = {rows} }};  // rows in a tile", _transpose(target.lanes), _ROW_STAGING, _matrices(target)]
+        parts += [
+            f"enum {{ R = {rows} }};  // rows in a tile",
+            _transpose(target.lanes),
+            _ROW_STAGING,
+            _matrices(target),
+        ]
     return "\n".join(part.strip("\n") for part in parts)
 
 
@@ -239,7 +249,8 @@ def _matrices(target: Target) -> str:
         for h in range(tall, 0, -1)
     )
     columns = "\n".join(
-        f"  for (; n + {w} * W <= N; n += {w} * W) patch<H, {w}>(C + n, A, am, ak, B + n, K, N);" for w in range(wide, 0, -1)
+        f"  for (; n + {w} * W <= N; n += {w} * W) patch<H, {w}>(C + n, A, am, ak, B + n, K, N);"
+        for w in range(wide, 0, -1)
     )
     return f"""
 // C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import torch
 
@@ -17,7 +17,8 @@ from tpgen.form.form import Form, Layout, make_form, split_layout
 from tpgen.kernels.compiler import DTYPES, find_compiler, target
 from tpgen.kernels.cpp import generate
 from tpgen.kernels.cpp_text import GeneratedSource
-from tpgen.kernels.schedule import Schedule, plan_schedule
+from tpgen.kernels.planning import plan_schedule
+from tpgen.kernels.schedule import Schedule
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
 
@@ -61,7 +62,7 @@ class Description:
         return describe(plan, self.layout)
 
 
-@lru_cache(maxsize=None)
+@cache
 def describe(plan: Plan, layout: Layout = "mul_ir") -> str:
     """The product as a string that `kernel_product` takes.
 
@@ -73,14 +74,16 @@ def describe(plan: Plan, layout: Layout = "mul_ir") -> str:
     return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def read_description(text: str) -> Description:
     """Read a description, strictly.
 
     Raises `PlanError` that names the field where something is missing, unknown or out of range.
     """
     if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise PlanError(f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)")
+        raise PlanError(
+            f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)"
+        )
     try:
         fields = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -98,7 +101,9 @@ def read_description(text: str) -> Description:
         raise PlanError(f"kernel description: {error}") from None
 
 
-def kernel_supported(plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> str | None:
+def kernel_supported(
+    plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> str | None:
     """None where a generated kernel can compute the product, otherwise the reason in words.
 
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -118,7 +123,9 @@ def kernel_supported(plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype =
     return None
 
 
-def kernel_source(plan: Plan, layout: Layout = "mul_ir", direction: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
+def kernel_source(
+    plan: Plan, layout: Layout = "mul_ir", direction: str = "forward", dtype: torch.dtype = torch.float32
+) -> GeneratedSource:
     """The generated C++ of one direction, with the paths that each line serves.
 
     Raises `EmitError` for an unknown direction or a product that is too large to write out.
@@ -130,5 +137,3 @@ def kernel_source(plan: Plan, layout: Layout = "mul_ir", direction: str = "forwa
     if direction not in DIRECTIONS:
         raise EmitError(unknown("direction", direction, DIRECTIONS))
     return Description(plan, split_layout(layout)).source(DIRECTIONS[direction], dtype)
-
-

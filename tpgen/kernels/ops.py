@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, _C
+from torch import _C, Tensor
 from torch.autograd import forward_ad
 
-from tpgen.errors import InputError
 from tpgen.kernels.batching import fold_batch
 from tpgen.kernels.cpp_text import GeneratedSource
 from tpgen.kernels.description import describe, kernel_source, kernel_supported
@@ -91,7 +90,9 @@ _gradients = torch.ops.tpgen.gradients.default
 Operands = Sequence[Tensor | None]  # x1, x2, w and the cotangent of the product
 
 
-def _form(operands: Operands, description: str, mask: int, src: Tensor | None, dst: Tensor | None, nodes: int = 0) -> list[Tensor]:
+def _form(
+    operands: Operands, description: str, mask: int, src: Tensor | None, dst: Tensor | None, nodes: int = 0
+) -> list[Tensor]:
     """The open slots of a mask, by whichever operator computes them."""
     x1, x2, w, g = operands
     if mask == OUT:
@@ -100,16 +101,27 @@ def _form(operands: Operands, description: str, mask: int, src: Tensor | None, d
 
 
 def _product_cpu(
-    x1: Tensor, x2: Tensor, w: Tensor, description: str, src: Tensor | None = None, dst: Tensor | None = None, nodes: int = 0
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    description: str,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
+    nodes: int = 0,
 ) -> Tensor:
     return product_of(description).run(OUT, x1, x2, w, None, src, dst, nodes)[0]
 
 
 def _gradients_cpu(
-    x1: Tensor, x2: Tensor, w: Tensor, g: Tensor, description: str, mask: int, src: Tensor | None = None, dst: Tensor | None = None
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    g: Tensor,
+    description: str,
+    mask: int,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
 ) -> list[Tensor]:
-    if not 0 < mask < 16:
-        raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
     return product_of(description).run(mask, x1, x2, w, g, src, dst, g.shape[0])
 
 
@@ -120,7 +132,11 @@ def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):  # type
 
 def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
     product_of(description).check(x1, x2, w, g, src, dst, g.shape[0])
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for n, x in enumerate((x1, x2, w, g)) if mask >> n & 1]
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format)
+        for n, x in enumerate((x1, x2, w, g))
+        if mask >> n & 1
+    ]
 
 
 # -- derivatives: the rule of the head of this file ------------------------------------------------------------------
@@ -143,12 +159,26 @@ def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, 
     totals: list[Tensor | None] = [None] * 4
     for slot, tangent in enumerate(tangents):
         if tangent is not None:
-            _accumulate(totals, ctx.mask & ~(1 << slot), _replaced(operands, slot, tangent), ctx.description, src, dst, ctx.nodes)
+            _accumulate(
+                totals,
+                ctx.mask & ~(1 << slot),
+                _replaced(operands, slot, tangent),
+                ctx.description,
+                src,
+                dst,
+                ctx.nodes,
+            )
     return tuple(torch.zeros_like(operands[n]) if totals[n] is None else totals[n] for n in _bits(ctx.mask))
 
 
 def _accumulate(
-    totals: list[Tensor | None], mask: int, point: Operands, description: str, src: Tensor | None, dst: Tensor | None, nodes: int = 0
+    totals: list[Tensor | None],
+    mask: int,
+    point: Operands,
+    description: str,
+    src: Tensor | None,
+    dst: Tensor | None,
+    nodes: int = 0,
 ) -> None:
     if mask:
         for n, value in zip(_bits(mask), _form(point, description, mask, src, dst, nodes), strict=True):
@@ -164,7 +194,9 @@ def _bits(mask: int) -> list[int]:
     return [n for n in range(4) if mask >> n & 1]
 
 
-def _remember(ctx: Any, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any) -> None:
+def _remember(
+    ctx: Any, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any
+) -> None:
     src, dst, nodes = edges
     ctx.save_for_backward(x1, x2, w, g, src, dst)
     ctx.save_for_forward(x1, x2, w, g, src, dst)
@@ -193,7 +225,9 @@ class _Transformed(torch.autograd.Function):
     """The operators as torch.func transforms them: grad, jvp and vmap, in any nesting."""
 
     @staticmethod
-    def forward(x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(
+        x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any
+    ) -> tuple[Tensor, ...]:  # type: ignore[override]
         return tuple(_form((x1, x2, w, g), description, mask, *edges))
 
     @staticmethod
@@ -215,7 +249,9 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _below_autograd(keys: Any, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int) -> list[Tensor]:
+def _below_autograd(
+    keys: Any, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int
+) -> list[Tensor]:
     rest = keys & _C._after_autograd_keyset
     if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
         return product_of(description).run(mask, x1, x2, w, g, src, dst, nodes if g is None else g.shape[0])

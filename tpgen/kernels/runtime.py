@@ -6,7 +6,7 @@ This is the plain computation below autograd; `tpgen.kernels.ops` wraps it into 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -37,10 +37,14 @@ class Product:
         key = (mask, dtype, indexed)
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = build.load(self.description.source(slots_of(mask), dtype, indexed).text, indexed)
+            found = self._kernels[key] = build.load(
+                self.description.source(slots_of(mask), dtype, indexed).text, indexed
+            )
         return found
 
-    def check(self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int) -> None:
+    def check(
+        self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int
+    ) -> None:
         """Raise `InputError` where a tensor does not fit."""
         rows = x2.shape[0] if x2.dim() else 0
         indexed = src is not None
@@ -64,17 +68,33 @@ class Product:
         else:
             fits = len(shape) == 2 and shape[1] == dim and (count is None or shape[0] == count)
         if not (fits or (name == "w" and dim == 0 and 0 in shape)):
-            wanted = f"({dim},), shared by all rows" if name == "w" and self.shared else f"({'rows' if count is None else count}, {dim})"
+            wanted = (
+                f"({dim},), shared by all rows"
+                if name == "w" and self.shared
+                else f"({'rows' if count is None else count}, {dim})"
+            )
             raise InputError(f"{name} must have shape {wanted}, got {tuple(shape)}")
         if x.dtype != dtype or dtype not in DTYPES:
             raise InputError(f"{name} must be float32, float64 or bfloat16 and the same as x1 ({dtype}), got {x.dtype}")
         if x.device.type != "cpu":
-            raise InputError(f"{name} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='unrolled'")
+            raise InputError(
+                f"{name} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='unrolled'"
+            )
 
     def run(
-        self, mask: int, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int
+        self,
+        mask: int,
+        x1: Tensor,
+        x2: Tensor,
+        w: Tensor,
+        g: Tensor | None,
+        src: Tensor | None,
+        dst: Tensor | None,
+        nodes: int,
     ) -> list[Tensor]:
         """The open slots of a mask, in slot order."""
+        if not 0 < mask < 16:
+            raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
         self.check(x1, x2, w, g, src, dst, nodes)
         if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
@@ -85,7 +105,11 @@ class Product:
         pointers: list[int] = [0 if x is None else x.data_ptr() for x in operands]
         for n, x in enumerate(operands):
             if mask >> n & 1:
-                made = x2.new_empty((nodes if src is not None else rows, self.dims[n])) if x is None else torch.empty_like(x)
+                made = (
+                    x2.new_empty((nodes if src is not None else rows, self.dims[n]))
+                    if x is None
+                    else torch.empty_like(x)
+                )
                 results.append(made)
                 pointers.append(made.data_ptr())
             else:
@@ -122,13 +146,13 @@ def _check_index(name: str, index: Tensor, rows: int) -> None:
         raise InputError(f"{name} must be on the CPU, got {index.device}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def product_of(description: str) -> Product:
     """The product of a description, prepared once per process."""
     return Product(description)
 
 
-@lru_cache(maxsize=None)
+@cache
 def slots_of(mask: int) -> tuple[str, ...]:
     """Names of the slots in a mask.
 

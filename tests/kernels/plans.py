@@ -1,0 +1,53 @@
+"""Plans that put every mode through a schedule, with odd multiplicities and outputs that nothing reaches."""
+
+from __future__ import annotations
+
+from math import comb
+
+import torch
+from torch import Tensor
+
+from tpgen.planner.modes import MODES
+from tpgen.planner.plan import Plan, make_plan
+
+VARIANTS = tuple(
+    (mode.name, weighted, shared)
+    for mode in MODES.values()
+    for weighted, shared in ((True, True), (True, False), (False, True))
+    if weighted or not mode.needs_weight
+)
+
+
+def multiplicities(mode: str, weighted: bool, m1: int, m2: int) -> tuple[int, int, int]:
+    """Copies of both inputs and the output, where the free ones are m1 and m2."""
+    if mode in ("uuw", "uuu", "uvu<v", "u<vw"):
+        m2 = m1
+    mixed = m1 + 1 if weighted else 1
+    out = {"uvu": m1, "uvv": m2, "uuu": m1, "uvuv": m1 * m2, "uvu<v": comb(m1, 2), "u<vw": mixed, "uvw": mixed, "uuw": mixed}
+    return m1, m2, out[mode]
+
+
+def mode_plan(mode: str, weighted: bool, shared: bool, m1: int, m2: int) -> Plan:
+    """Scalar legs, the cross product, two paths into one output, and an output without a path."""
+    a, b, c = multiplicities(mode, weighted, m1, m2)
+    instructions = [
+        (0, 0, 0, mode, weighted),
+        (1, 0, 1, mode, weighted, 0.7),
+        (1, 1, 2, mode, weighted),
+        (1, 1, 0, mode, weighted, 2.0),
+    ]
+    return make_plan(
+        f"{a}x0e+{a}x1o", f"{b}x1o+{b}x2e", f"{c}x1o+{c}x1e+{c}x3o+2x3e", instructions, shared_weights=shared
+    )
+
+
+def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Random x1, x2, w and cotangent."""
+    weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
+    shapes = {
+        "x1": (rows, plan.irreps_in1.dim),
+        "x2": (rows, plan.irreps_in2.dim),
+        "w": weights,
+        "out": (rows, plan.irreps_out.dim),
+    }
+    return {name: torch.randn(shape, dtype=dtype) for name, shape in shapes.items()}

@@ -1,0 +1,276 @@
+"""The compiler, the cache and their faults; every error says the rule and the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from math import comb
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.plans import operands
+from tpgen.errors import BackendError, EmitError, InputError, PlanError
+from tpgen.kernels import build, cache
+from tpgen.kernels.cpp import generate
+from tpgen.kernels.description import Description, read_description
+from tpgen.kernels.ops import describe, kernel_product, kernel_source, kernel_supported
+from tpgen.kernels.runtime import Product, product_of
+from tpgen.planner.plan import make_plan
+from tpgen.planner.presets import channelwise, full, fully_connected
+
+PLAN = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
+TEXT = describe(PLAN)
+USE = """
+import sys, torch
+from tpgen.kernels.ops import kernel_product
+from tpgen.kernels.description import read_description
+text = sys.argv[1]
+plan = read_description(text).plan
+torch.manual_seed(0)
+out = kernel_product(torch.randn(5, plan.irreps_in1.dim), torch.randn(5, plan.irreps_in2.dim), torch.randn(5, plan.weight_numel), text)
+print(out.double().sum().item())
+"""
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own, and no kernel loaded yet."""
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "_loaded", {})
+    cache.forget_directory()
+    return tmp_path / "cache" / "kernels"
+
+
+def run_product() -> torch.Tensor:
+    """A forward product whose kernel is looked up anew."""
+    x1, x2, w, _ = operands(PLAN, 5, torch.float32).values()
+    return Product(TEXT).run(8, x1, x2, w, None, None, None, 0)[0]
+
+
+def libraries(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.so"))
+
+
+def use_elsewhere(**environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", USE, TEXT], env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_kernel_is_built_once_and_found_again(fresh: Path) -> None:
+    run_product()
+    first = libraries(fresh)[0].stat().st_mtime_ns
+    build._loaded.clear()
+    run_product()
+    assert [file.stat().st_mtime_ns for file in libraries(fresh)] == [first]
+    assert fresh.stat().st_mode & 0o777 == 0o700
+
+
+def test_info_clear_and_warm(fresh: Path) -> None:
+    assert build.warm([PLAN]) == 2
+    info = build.cache_info()
+    assert (info.path, info.entries) == (str(fresh), 2)
+    assert "2 kernels" in str(info)
+    assert build.cache_clear() == 2
+    assert build.cache_info().entries == 0
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:100], lambda whole: whole[:-1] + b"x", lambda whole: b""])
+def test_a_damaged_library_is_built_again(fresh: Path, damage) -> None:
+    run_product()
+    library = libraries(fresh)[0]
+    whole = library.read_bytes()
+    replaced = library.with_name("damaged")
+    replaced.write_bytes(damage(whole))
+    os.replace(replaced, library)
+    build._loaded.clear()
+    run_product()
+    assert library.read_bytes()[:4] == b"\x7fELF"
+    assert len(library.read_bytes()) > 100
+
+
+def test_ten_threads_build_one_kernel(fresh: Path) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda _: run_product(), range(10)))
+    assert len(libraries(fresh)) == 1
+
+
+def test_many_processes_share_one_cache(fresh: Path) -> None:
+    started = [use_elsewhere() for _ in range(4)]
+    results = [process.communicate(timeout=300) for process in started]
+    assert len({out for out, _ in results}) == 1, results
+    assert len(libraries(fresh)) == 1
+    assert not list(fresh.glob(".new-*"))
+
+
+def test_a_directory_that_others_may_write_to_is_not_used(fresh: Path) -> None:
+    fresh.mkdir(parents=True)
+    fresh.chmod(0o777)
+    with pytest.raises(BackendError, match=r"can be written by others \(mode 777\).*TPGEN_CACHE_DIR"):
+        run_product()
+
+
+def test_a_cache_that_cannot_be_written_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(blocked))
+    monkeypatch.setattr(build, "_loaded", {})
+    cache.forget_directory()
+    with pytest.warns(UserWarning, match="cannot write its kernel cache.*kept for this process only"):
+        assert run_product().shape == (5, PLAN.irreps_out.dim)
+
+
+def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPGEN_CXX", "none")
+    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and none was found.*strategy='unrolled'"):
+        run_product()
+    assert kernel_supported(PLAN) == "no C++ compiler was found (g++ 12 or later, or clang; TPGEN_CXX names one)"
+
+
+def test_a_compiler_that_fails_shows_command_error_and_source(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bad-compiler"
+    script.write_text("#!/bin/sh\necho 'kernel.cpp:1: error: no such thing' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("TPGEN_CXX", str(script))
+    with pytest.raises(BackendError, match=r"compiler failed: .*bad-compiler -std=.*\n.*first error: .*no such thing\n.*kept at .*cpp") as caught:
+        run_product()
+    kept = str(caught.value).split("kept at ")[1].split("\n")[0]
+    assert "path 0: 8x0e x 1x0e -> 8x0e (uvu)" in Path(kept).read_text()
+
+
+def test_a_compiler_that_cannot_run(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "no-format"
+    script.write_bytes(b"\x00\x01")
+    script.chmod(0o755)
+    monkeypatch.setenv("TPGEN_CXX", str(script))
+    with pytest.raises(BackendError, match=r"could not be run: .*no-format"):
+        run_product()
+
+
+def test_torch_keeps_the_only_openmp_runtime(fresh: Path) -> None:
+    run_product()
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    runtimes = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line or "libiomp" in line or "libomp" in line}
+    assert len(runtimes) == 1, runtimes
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_the_same_in_every_process() -> None:
+    code = (
+        "import sys, hashlib; from tpgen.kernels.description import read_description, kernel_source;"
+        "plan = read_description(sys.argv[1]).plan;"
+        "print(hashlib.sha256(''.join(kernel_source(plan, 'mul_ir', d).text for d in ('forward', 'backward')).encode()).hexdigest())"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code, TEXT], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("plan", [PLAN, fully_connected("2x0e+1o", "0e+1o", "2x1o")])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_path_has_its_lines(plan, direction: str) -> None:
+    source = kernel_source(plan, "mul_ir", direction)
+    lines = source.text.splitlines()
+    assert len(lines) == len(source.line_paths)
+    for path in plan.paths:
+        assert any(f"// path {path.index}:" in lines[n - 1] for n in source.lines_of(path.index))
+
+
+def test_text_names_no_file_and_includes_nothing() -> None:
+    text = kernel_source(PLAN).text
+    assert "#include" not in text
+    assert "/home" not in text
+
+
+def test_unknown_direction_and_slots() -> None:
+    with pytest.raises(EmitError, match="unknown direction 'sideways'; known directions: forward, backward"):
+        kernel_source(PLAN, direction="sideways")
+    schedule = Description(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
+    with pytest.raises(EmitError, match="unknown slot 'y'; known slots: x1, x2, w, out"):
+        generate(schedule, ("y",))
+    with pytest.raises(EmitError, match="an indexed one x1 or out but not both"):
+        generate(schedule, ("x1", "out"), indexed=True)
+
+
+def test_what_kernels_do_not_do() -> None:
+    assert kernel_supported(PLAN) is None
+    assert kernel_supported(PLAN, device="cuda") == "kernels run on the CPU, not on cuda"
+    assert "not in float16" in str(kernel_supported(PLAN, dtype=torch.float16))
+    large = full("+".join(f"{l}e" for l in range(9)), "+".join(f"{l}e" for l in range(9)))
+    assert "a kernel holds up to 20000 coupling entries" in str(kernel_supported(large))
+    wide = make_plan("2000x0e", "2000x0e", f"{comb(2000, 2)}x0e", [(0, 0, 0, "uvu<v", False)])
+    assert "a kernel lists up to 262144 pairs of copies" in str(kernel_supported(wide))
+
+
+# -- descriptions and tensors ------------------------------------------------------------------------------------------
+
+
+def changed(**fields: object) -> str:
+    return json.dumps({**json.loads(TEXT), **fields})
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "not valid JSON"),
+        ("[" * 100000, "not valid JSON"),
+        ("[]", "must be an object with the fields format, layout and plan"),
+        (changed(extra=1), "must be an object with the fields"),
+        (changed(format="tpgen.kernel/9"), "format must be 'tpgen.kernel/1'"),
+        (changed(layout="mul_ir"), "layout must be a list of three names"),
+        (changed(layout=["mul_ir", "mul_ir", "; rm"]), "unknown layout '; rm'"),
+        (changed(plan={}), "plan field 'format': is missing"),
+        (changed(plan={**json.loads(PLAN.to_json()), "irreps_in1": "99999999x20e"}), "irreps_in1"),
+        (changed(plan={**json.loads(PLAN.to_json()), "instructions": [["0", 0, 0, "uvu", True, 1.0]]}), "indices must be small"),
+    ],
+)
+def test_hostile_descriptions(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        read_description(text)
+    with pytest.raises(PlanError, match=message):
+        kernel_product(torch.ones(1, 32), torch.ones(1, 4), None, text)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"x1": torch.ones(5, 31)}, r"x1 must have shape \(5, 32\), got \(5, 31\)"),
+        ({"x2": torch.ones(5, 3)}, r"x2 must have shape \(5, 4\), got \(5, 3\)"),
+        ({"x1": torch.ones(4, 32)}, r"x1 must have shape \(5, 32\), got \(4, 32\)"),
+        ({"w": torch.ones(PLAN.weight_numel)}, r"w must have shape \(5, \d+\), got"),
+        ({"x1": torch.ones(5, 32, dtype=torch.int64), "x2": torch.ones(5, 4, dtype=torch.int64)}, "must be float32, float64 or bfloat16"),
+        ({"x1": torch.ones(5, 32, dtype=torch.float16)}, "must be float32, float64 or bfloat16"),
+    ],
+)
+def test_tensors_that_do_not_fit(change: dict, message: str) -> None:
+    given = {**operands(PLAN, 5, torch.float16 if "float16" in str(change.get("x1")) else torch.float32), **change}
+    if given["x1"].dtype in (torch.int64, torch.float16):
+        given = {name: x.to(given["x1"].dtype) for name, x in given.items()}
+    with pytest.raises(InputError, match=message):
+        kernel_product(given["x1"], given["x2"], given["w"], TEXT)
+
+
+def test_a_mask_opens_one_to_four_slots() -> None:
+    x1, x2, w, g = operands(PLAN, 5).values()
+    for mask in (0, 16):
+        with pytest.raises(InputError, match="mask must have one to four of the bits"):
+            torch.ops.tpgen.gradients(x1, x2, w, g, TEXT, mask)
+
+
+def test_a_product_is_prepared_once() -> None:
+    assert product_of(TEXT) is product_of(describe(PLAN))

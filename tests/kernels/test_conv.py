@@ -1,0 +1,129 @@
+"""Gather, product and scatter in one: values, derivatives, order of summation, bad edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.test_products import identical, on_threads
+from tpgen.errors import InputError
+from tpgen.form.reference import reference_product
+from tpgen.kernels.ops import describe, kernel_conv
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, fully_connected
+
+PLANS = {
+    "channel": channelwise("8x0e+9x1o", "0e+1o", "0e+1o"),
+    "channel, shared": channelwise("8x0e+8x1o", "0e+1o", "1o", shared_weights=True),
+    "batch": fully_connected("2x0e+1o", "0e+1o", "2x1o", shared_weights=False),
+    "batch, shared": fully_connected("2x0e+1o", "0e+1o", "2x1o"),
+}
+ALL = pytest.mark.parametrize("name", PLANS)
+SOURCES, NODES, EDGES = 7, 6, 23
+
+
+def graph(plan: Plan, edges: int = EDGES, dtype: torch.dtype = torch.float64, nodes: int = NODES) -> tuple[Tensor, ...]:
+    """Inputs and edges: in any order, some repeated, node ``nodes - 1`` isolated."""
+    weights = (plan.weight_numel,) if plan.shared_weights else (edges, plan.weight_numel)
+    inputs = [torch.randn(shape, dtype=dtype) for shape in ((SOURCES, plan.irreps_in1.dim), (edges, plan.irreps_in2.dim), weights)]
+    return *(x.requires_grad_() for x in inputs), torch.randint(SOURCES, (edges,)), torch.randint(nodes - 1, (edges,))
+
+
+def definition(plan: Plan, x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int = NODES) -> Tensor:
+    messages = reference_product(plan, x1[src], x2, w)
+    return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
+
+
+@ALL
+@pytest.mark.parametrize("edges", [1, EDGES])
+def test_value_and_gradients(name: str, edges: int) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan, edges)
+    got, wanted = kernel_conv(*inputs, src, dst, NODES, describe(plan)), definition(plan, *inputs, src, dst)
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    g = torch.randn_like(got)
+    for a, b in zip(torch.autograd.grad(got, inputs, g), torch.autograd.grad(wanted, inputs, g), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@ALL
+def test_no_edges_at_all(name: str) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan, 0)
+    out = kernel_conv(*inputs, src, dst, NODES, describe(plan))
+    assert out.shape == (NODES, plan.irreps_out.dim)
+    assert all(x.abs().sum() == 0.0 for x in (out, *torch.autograd.grad(out.sum(), inputs)))
+
+
+@ALL
+def test_second_derivatives_and_forward_mode(name: str) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan, 9)
+
+    def conv(*inputs: Tensor) -> Tensor:
+        return kernel_conv(*inputs, src, dst, NODES, describe(plan))
+
+    assert torch.autograd.gradgradcheck(conv, inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(conv, inputs, check_forward_ad=True, fast_mode=True)
+
+
+@ALL
+def test_torch_accepts_the_operators(name: str) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan, 9)
+    torch.library.opcheck(torch.ops.tpgen.product.default, (*inputs, describe(plan), src, dst, NODES))
+    g = torch.randn(NODES, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(torch.ops.tpgen.gradients.default, (*inputs, g, describe(plan), 15, src, dst))
+
+
+@pytest.mark.parametrize("name", ["channel", "batch, shared"])
+def test_vmap_over_graphs(name: str) -> None:
+    plan = PLANS[name]
+    x1, x2, w, src, dst = (x.detach() for x in graph(plan, 9))
+    batch = torch.randn(3, *x1.shape, dtype=x1.dtype)
+    indices = torch.stack([src, src.flip(0), src.roll(1)])
+    got = torch.func.vmap(lambda x, s: kernel_conv(x, x2, w, s, dst, NODES, describe(plan)))(batch, indices)
+    wanted = torch.stack([definition(plan, x, x2, w, s, dst) for x, s in zip(batch, indices, strict=True)])
+    torch.testing.assert_close(got, wanted)
+
+
+@ALL
+def test_same_bits_whatever_the_threads(name: str) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan, 4000, torch.float32)
+
+    def compute() -> list[Tensor]:
+        out = kernel_conv(*inputs, src, dst, NODES, describe(plan))
+        return [out.detach(), *torch.autograd.grad(out.pow(2).sum(), inputs)]
+
+    assert identical(on_threads(1, compute), on_threads(2, compute))
+    assert identical(on_threads(2, compute), on_threads(2, compute))
+
+
+def test_isolated_nodes_and_self_loops() -> None:
+    plan = PLANS["channel"]
+    x1, x2, w, _, _ = (x.detach() for x in graph(plan, 4))
+    loops = torch.tensor([2, 2, 0, 2])
+    out = kernel_conv(x1, x2, w, loops, loops, SOURCES, describe(plan))
+    assert out[[1, 3, 4, 5, 6]].abs().max() == 0.0
+    torch.testing.assert_close(out, definition(plan, x1, x2, w, loops, loops, SOURCES))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"src": torch.full((5,), SOURCES)}, r"edge_src holds an index out of range: indices run from 0 to 6"),
+        ({"dst": torch.full((5,), -1)}, r"edge_dst holds an index out of range: indices run from 0 to 5"),
+        ({"nodes": 0}, r"edge_dst holds an index out of range"),
+        ({"nodes": -1}, r"num_nodes must not be negative, got -1"),
+        ({"src": torch.zeros(5)}, r"edge_src must be int64, got torch.float32"),
+        ({"dst": torch.zeros(4, dtype=torch.int64)}, r"edge_dst must have shape \(5,\).*got \(4,\)"),
+    ],
+)
+def test_bad_edges_are_refused(change: dict, message: str) -> None:
+    plan = PLANS["channel"]
+    x1, x2, w, src, dst = (x.detach() for x in graph(plan, 5))
+    arguments = {"src": src, "dst": dst, "nodes": NODES, **change}
+    with pytest.raises(InputError, match=message):
+        kernel_conv(x1, x2, w, arguments["src"], arguments["dst"], arguments["nodes"], describe(plan))

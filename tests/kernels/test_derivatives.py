@@ -1,0 +1,130 @@
+"""Derivatives of every order and kind come out of one rule; torch's tools agree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tpgen.form.reference import reference_product
+from tpgen.kernels.ops import describe, kernel_product
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, fully_connected
+
+PLANS = {
+    "channel": channelwise("8x0e+8x1o", "0e+1o", "0e+1o"),
+    "channel, shared": channelwise("8x0e+8x1o", "0e+1o", "1o", shared_weights=True),
+    "batch": fully_connected("2x0e+1o", "0e+1o", "2x1o", shared_weights=False),
+    "batch, shared": fully_connected("2x0e+1o", "0e+1o", "2x1o"),
+}
+ALL = pytest.mark.parametrize("name", PLANS)
+
+
+def differentiable(plan: Plan, rows: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    x1, x2, w, _ = operands(plan, rows).values()
+    return x1.requires_grad_(), x2.requires_grad_(), w.requires_grad_(plan.weight_numel > 0)
+
+
+def both(plan: Plan):
+    """The kernel's product and the definition's."""
+    text = describe(plan)
+    return (
+        lambda x1, x2, w: kernel_product(x1, x2, w, text),
+        lambda x1, x2, w: reference_product(plan, x1, x2, w),
+    )
+
+
+@pytest.mark.parametrize("mode, weighted, shared", [v for v in VARIANTS if v[2]])
+def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool) -> None:
+    plan = mode_plan(mode, weighted, shared, 2, 2)
+    kernel, _ = both(plan)
+    inputs = differentiable(plan, 2)
+    assert torch.autograd.gradcheck(kernel, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(kernel, inputs, fast_mode=True)
+
+
+@ALL
+def test_third_derivative(name: str) -> None:
+    plan = PLANS[name]
+    inputs = differentiable(plan)
+
+    def third(product):
+        total = product(*inputs).pow(2).sum()
+        for _ in range(3):
+            total = sum(g.pow(2).sum() for g in torch.autograd.grad(total, inputs, create_graph=True))
+        return total
+
+    kernel, definition = both(plan)
+    torch.testing.assert_close(third(kernel), third(definition), rtol=1e-10, atol=0.0)
+
+
+@ALL
+def test_forward_mode(name: str) -> None:
+    kernel, _ = both(PLANS[name])
+    assert torch.autograd.gradcheck(kernel, differentiable(PLANS[name]), check_forward_ad=True, check_backward_ad=False, fast_mode=True)
+
+
+@ALL
+def test_torch_accepts_the_operators(name: str) -> None:
+    plan = PLANS[name]
+    inputs = differentiable(plan)
+    torch.library.opcheck(torch.ops.tpgen.product.default, (*inputs, describe(plan)))
+    g = torch.randn(3, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(torch.ops.tpgen.gradients.default, (*inputs, g, describe(plan), 7))
+
+
+@ALL
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, 0, None), (1, None, 0)])
+def test_vmap(name: str, in_dims: tuple) -> None:
+    plan = PLANS[name]
+    kernel, definition = both(plan)
+    inputs = [x.detach() if d is None else torch.randn(4, *x.shape, dtype=x.dtype).movedim(0, d) for x, d in zip(differentiable(plan), in_dims, strict=True)]
+    torch.testing.assert_close(torch.func.vmap(kernel, in_dims)(*inputs), torch.func.vmap(definition, in_dims)(*inputs))
+
+
+@ALL
+def test_transforms_nest(name: str) -> None:
+    plan = PLANS[name]
+    kernel, definition = both(plan)
+    inputs = [x.detach() for x in differentiable(plan)]
+
+    def energy(product):
+        return lambda x1, x2, w: product(x1, x2, w).pow(2).sum()
+
+    for transform in (
+        lambda f: torch.func.jacrev(f, 1),
+        lambda f: torch.func.jacfwd(f, 2),
+        lambda f: torch.func.hessian(energy(f), 1),
+        lambda f: lambda *a: torch.func.vmap(torch.func.grad(energy(f), 2), (None, 0, None))(a[0], a[1].expand(2, -1, -1), a[2]),
+    ):
+        torch.testing.assert_close(transform(kernel)(*inputs), transform(definition)(*inputs))
+
+
+def test_compiled_network_trains_with_dynamic_shapes() -> None:
+    plan = PLANS["channel"]
+    kernel, _ = both(plan)
+
+    def loss(x1, x2, w):
+        return kernel(x1.sin(), x2, w).tanh().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 5, 8):
+        inputs = differentiable(plan, rows)
+        for got, wanted in zip(torch.autograd.grad(compiled(*inputs), inputs), torch.autograd.grad(loss(*inputs), inputs), strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+def test_exported_program_finds_its_kernel() -> None:
+    plan = PLANS["channel"]
+    text = describe(plan)
+
+    class Network(torch.nn.Module):
+        def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+            return kernel_product(x1.sin(), x2, w, text)
+
+    inputs = tuple(x.detach() for x in differentiable(plan, 5))
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Network(), inputs, dynamic_shapes=({0: rows}, {0: rows}, {0: rows}))
+    more = tuple(x.detach() for x in differentiable(plan, 7))
+    torch.testing.assert_close(program.module()(*more), Network()(*more))
