@@ -104,10 +104,11 @@ def plot(reports: dict[str, Report], task: str, path: Path) -> None:
     for n, row in enumerate(ROWS):
         found = [(x, find(reports, task, row, column)) for x, column in enumerate(columns)]
         bars = [(x + n * width - 0.4, r.median * 1e3) for x, r in found if r is not None and r.median]
-        axes.bar([x for x, _ in bars], [y for _, y in bars], width, align="edge", label=row)
+        if bars:
+            drawn = axes.bar([x for x, _ in bars], [y for _, y in bars], width, align="edge", label=row, color=f"C{n}")
+            axes.bar_label(drawn, fmt="%.2g", fontsize=7)
     axes.set_xticks(range(len(columns)), [column.title for column in columns])
     axes.set_ylabel(f"ms per call ({task})")
-    axes.set_yscale("log")
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save_figure(figure, path)
 

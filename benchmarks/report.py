@@ -35,7 +35,7 @@ WITHOUT_COMPILE = (
     "tpgen-auto/script",
     "cuequivariance/*",
 )
-PATTERNS = {"roofline": WITHOUT_COMPILE}
+PATTERNS = {"roofline": WITHOUT_COMPILE, "channelwise": (*FULL, "tpgen-unrolled/inductor")}
 
 INTRODUCTION = """\
 # Benchmarks

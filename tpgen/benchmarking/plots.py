@@ -11,7 +11,9 @@ from tpgen.errors import TpgenError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MARKERS = "osD^vP*Xhp<>d"
+# A colour says the family, a marker the backend; e3nn is grey.
+_COLORS = ("C0", "C3", "C2", "C1", "C4", "C9", "C5", "C6", "C8", "k")
+_MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -47,15 +49,17 @@ def plot_report(report: Report, path: str | Path) -> None:
 
 
 def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
-    for n, name in enumerate(names):
+    families = [family for family in dict.fromkeys(name.split("/")[0] for name in names) if family != "e3nn"]
+    for name in names:
         points = [
             (ratio, y)
             for y, problem in enumerate(report.problems)
             if (record := report.find(problem, task, name)) and (ratio := report.speedup(record))
         ]
         xs, ys = [x for x, _ in points], [y for _, y in points]
-        color = "0.55" if name.startswith("e3nn/") else f"C{n % 10}"
-        marker = _MARKERS[n % len(_MARKERS)]
+        family, backend = name.split("/")
+        color = "0.55" if family == "e3nn" else _COLORS[families.index(family) % len(_COLORS)]
+        marker = _MARKERS.get(backend, "*")
         panel.plot(xs, ys, linestyle="", marker=marker, markersize=6, alpha=0.85, label=name, color=color)
     panel.axvline(1.0, color="0.3", linewidth=1)
     panel.set_xscale("log")

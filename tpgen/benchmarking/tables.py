@@ -90,7 +90,7 @@ class Cells:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-_WORDS = ("contender", "contenders", "where", "problem", "reason", "least at")
+_WORDS = ("contender", "status", "where", "reason", "least at")
 _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
