@@ -49,7 +49,12 @@ enum {{ W = {target.lanes} }};  // lanes
 typedef num vec __attribute__((vector_size({target.lanes * width}), may_alias));
 typedef num loose __attribute__((vector_size({target.lanes * width}), aligned({width}), may_alias));
 typedef {bits} bits __attribute__((vector_size({target.lanes * width}), may_alias));
-#define PER_THREAD_ALIGN 64
+// loops over the parts of an array in registers: unrolled, or the array would live in memory
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
 extern "C" int posix_memalign(void**, unsigned long, unsigned long);
 extern "C" void free(void*);
 #ifdef __linux__
@@ -164,7 +169,7 @@ template <int O, int M, int D> static inline void stage(const real* p, num* s) {
     for (int c = 0; c + W <= M; c += W) {
       vec v[D];
       Tile<D>::fetch_items(p + c * D, v);
-      for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
     }
     if (M % W)
       for (int d = 0; d < D; ++d) {
@@ -179,7 +184,7 @@ template <int O, int M, int D> static inline void unstage(const num* s, real* p)
   for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
     for (int c = 0; c + W <= M; c += W) {
       vec v[D];
-      for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
       Tile<D>::put_items(p + c * D, v);
     }
     for (int c = M / W * W; c < M; ++c)
@@ -212,9 +217,9 @@ static inline void stage_rows(const real* const* p, int n, i64 from, int count, 
       for (int e = 0; e < count; e += W) {
         if (e + W > count) e = count - W;
         vec v[W];
-        for (int l = 0; l < W; ++l) v[l] = fetch(p[r + l] + from + e);
+        UNROLL for (int l = 0; l < W; ++l) v[l] = fetch(p[r + l] + from + e);
         transpose(v);
-        for (int l = 0; l < W; ++l) store(s + (i64)(e + l) * stride * R + r, v[l]);
+        UNROLL for (int l = 0; l < W; ++l) store(s + (i64)(e + l) * stride * R + r, v[l]);
       }
     else
       for (int e = 0; e < count; ++e)
@@ -226,9 +231,9 @@ static inline void unstage_rows(const num* s, real* const* p, int n, i64 from, i
       for (int e = 0; e < count; e += W) {
         if (e + W > count) e = count - W;
         vec v[W];
-        for (int l = 0; l < W; ++l) v[l] = load(s + (i64)(e + l) * stride * R + r);
+        UNROLL for (int l = 0; l < W; ++l) v[l] = load(s + (i64)(e + l) * stride * R + r);
         transpose(v);
-        for (int l = 0; l < W; ++l) put(p[r + l] + from + e, v[l]);
+        UNROLL for (int l = 0; l < W; ++l) put(p[r + l] + from + e, v[l]);
       }
     else
       for (int e = 0; e < count; ++e)
@@ -256,16 +261,16 @@ def _matrices(target: Target) -> str:
 // C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
 template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {{
   vec c[H][V];
-  for (int h = 0; h < H; ++h) for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
   for (int k = 0; k < K; ++k) {{
     vec b[V];
-    for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
-    for (int h = 0; h < H; ++h) {{
+    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int h = 0; h < H; ++h) {{
       const num a = A[h * am + k * ak];
-      for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
+      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }}
   }}
-  for (int h = 0; h < H; ++h) for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
 }}
 template <int H> static inline void strip(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {{
   int n = 0;
@@ -279,11 +284,11 @@ static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, 
 template <int H, int V> static inline void dots(num* C, i64 cm, const num* A, const num* B, int K) {{
   vec c[H][V] = {{}};
   for (int k = 0; k < K; k += W)
-    for (int h = 0; h < H; ++h) {{
+    UNROLL for (int h = 0; h < H; ++h) {{
       const vec a = load(A + (i64)h * K + k);
-      for (int v = 0; v < V; ++v) c[h][v] += a * load(B + (i64)v * K + k);
+      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * load(B + (i64)v * K + k);
     }}
-  for (int h = 0; h < H; ++h) for (int v = 0; v < V; ++v) C[h * cm + v] += lane_sum(c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) C[h * cm + v] += lane_sum(c[h][v]);
 }}
 static void correlate(num* C, i64 cm, const num* A, const num* B, int M, int N, int K) {{
   int m = 0;
