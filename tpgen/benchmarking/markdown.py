@@ -24,8 +24,8 @@ METHOD = """\
   call* is the first call of a task and includes compilation{caches}.
 - *peak memory* is the most that torch's allocator held during one call above what it held before: intermediates and
   results, not operands, and not memory that is not torch's.
-- Ratios say how many times faster than e3nn's best (of those that took part) for the same problem and task; *same
-  backend* compares with e3nn under that backend. Means are geometric.
+- Ratios say how many times faster than e3nn's best (of those that took part) for the same problem and task; *×
+  same* compares with e3nn under the same backend. Means are geometric.
 """
 
 

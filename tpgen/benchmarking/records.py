@@ -112,9 +112,9 @@ class Report:
 
     def table(self) -> RenderableType:
         """Everything as rich tables."""
-        from tpgen.benchmarking.tables import report_table
+        from tpgen.benchmarking.tables import ReportTables
 
-        return report_table(self)
+        return ReportTables(self)
 
     def save_json(self, path: str | Path) -> None:
         """Write the report; `load_report` reads it back."""

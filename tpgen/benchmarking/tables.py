@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
@@ -28,12 +29,14 @@ def in_seconds(value: float | None) -> str:
 
 
 def in_bytes(value: int | None) -> str:
-    """An amount of memory in MiB.
+    """An amount of memory with three digits and its unit.
 
-    >>> in_bytes(3 * 2**20)
-    '3.00 MiB'
+    >>> in_bytes(3 * 2**20), in_bytes(2816)
+    ('3.00 MiB', '2.75 KiB')
     """
-    return "" if value is None else f"{_digits(value / 2**20)} MiB"
+    if value is None:
+        return ""
+    return f"{_digits(value / 2**20)} MiB" if value >= 2**19 else f"{_digits(value / 2**10)} KiB"
 
 
 def in_times(value: float | None) -> str:
@@ -56,7 +59,7 @@ COLUMNS: dict[str, Callable[[Report, Record], str]] = {
     "min": lambda report, r: in_seconds(r.min),
     "± spread": lambda report, r: "" if r.spread is None else f"{100 * r.spread:.0f} %",
     "× best e3nn": lambda report, r: in_times(report.speedup(r)),
-    "× e3nn, same backend": lambda report, r: in_times(report.speedup(r, same_backend=True)),
+    "× same": lambda report, r: in_times(report.speedup(r, same_backend=True)),
     "build": lambda report, r: in_seconds(r.build),
     "first call": lambda report, r: in_seconds(r.first),
     "peak memory": lambda report, r: in_bytes(r.peak_bytes),
@@ -77,7 +80,8 @@ class Cells:
     def rich(self) -> Table:
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
         for n, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if n == 0 or heading in _WORDS else "right")
+            justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
+            table.add_column(heading, justify=justify, no_wrap=n == 0)
         for row, mark in zip(self.rows, self.marks or ("",) * len(self.rows), strict=True):
             table.add_row(*map(escape, row), style=_STYLES[mark])
         return table
@@ -106,7 +110,7 @@ def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] =
 
 
 _MEAN_HEADINGS = (
-    "contender", "× best e3nn", "least", "least at", "× e3nn, same backend", "least, same backend", "problems"
+    "contender", "× best e3nn", "least", "least at", "× same", "least, same", "problems"
 )  # fmt: skip
 
 
@@ -163,10 +167,25 @@ def environment_line(report: Report) -> str:
     return f"{s.dtype} on {where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
 
 
-def report_table(report: Report) -> RenderableType:
-    """Everything for the terminal: a table for each problem and task, means where there are several problems."""
-    cells = [task_cells(report, problem, task) for problem in report.problems for task in report.tasks]
-    if len(report.problems) > 1:
-        cells += [mean_cells(report, task) for task in report.tasks]
-    cells.append(reason_cells(report))
-    return Group(*(c.rich() for c in cells if c), environment_line(report))
+@dataclass(frozen=True)
+class ReportTables:
+    """Everything for the terminal: a table for each problem and task, means where there are several problems.
+
+    A narrow terminal gets fewer columns rather than cut ones.
+    """
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        report = self.report
+        columns = tuple(COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
+        cells = [task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
+        if len(report.problems) > 1:
+            cells += [mean_cells(report, task) for task in report.tasks]
+        cells.append(reason_cells(report))
+        yield from (c.rich() for c in cells if c)
+        yield environment_line(report)
+
+
+_FULL_WIDTH = 140
+_NARROW = ("contender", "median", "× best e3nn", "× same", "first call", "peak memory")
