@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
-from tpgen.kernels import build
+from tpgen.kernels import build, memory
 from tpgen.kernels.compiler import DTYPES
 from tpgen.kernels.cpp import FAULTS
 from tpgen.kernels.description import Description, read_description
@@ -105,11 +105,7 @@ class Product:
         pointers: list[int] = [0 if x is None else x.data_ptr() for x in operands]
         for n, x in enumerate(operands):
             if mask >> n & 1:
-                made = (
-                    x2.new_empty((nodes if src is not None else rows, self.dims[n]))
-                    if x is None
-                    else torch.empty_like(x)
-                )
+                made = memory.empty((nodes if src is not None else rows, self.dims[n]) if x is None else x.shape, x1.dtype)
                 results.append(made)
                 pointers.append(made.data_ptr())
             else:

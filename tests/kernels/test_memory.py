@@ -1,0 +1,48 @@
+"""Large results use pages again, and only those that nothing can see any more."""
+
+from __future__ import annotations
+
+import torch
+
+from tpgen.kernels.memory import _PAGE, _Slabs, empty
+
+LARGE = (3 * _PAGE // 4 + 5,)  # three pages of float32
+
+
+def test_a_slab_comes_back_with_the_last_view() -> None:
+    first = empty(LARGE, torch.float32)
+    place, view = first.data_ptr(), first[10:20]
+    del first
+    second = empty(LARGE, torch.float32)
+    assert second.data_ptr() != place
+    view.fill_(7.0)
+    second.fill_(1.0)
+    assert view.eq(7.0).all()
+    del view
+    assert empty(LARGE, torch.float32).data_ptr() == place
+
+
+def test_a_graph_keeps_what_it_saved() -> None:
+    x = empty(LARGE, torch.float32).fill_(3.0).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    product = x * y
+    del x
+    others = [empty(LARGE, torch.float32).fill_(0.0) for _ in range(3)]
+    (g,) = torch.autograd.grad(product.sum(), y)
+    assert g.eq(3.0).all()
+    assert len(others) == 3
+
+
+def test_slabs_are_kept_up_to_a_limit() -> None:
+    slabs = _Slabs(limit=2 * _PAGE)
+    made = [slabs.take(_PAGE) for _ in range(3)]
+    for slab in made:
+        slabs.give_back(slab)
+    assert slabs.held == 2 * _PAGE
+    assert slabs.take(_PAGE) is made[2]
+    assert slabs.held == _PAGE
+
+
+def test_small_tensors_are_ordinary() -> None:
+    assert empty((4, 0), torch.float64).shape == (4, 0)
+    assert empty((4, 3), torch.bfloat16).dtype == torch.bfloat16
