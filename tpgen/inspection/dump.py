@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler import autotune
 from tpgen.compiler.backends import compile_program, script
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
@@ -43,8 +44,11 @@ class Request:
 
     def emission(self, backend: str | None = None) -> Emission:
         """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
-        choice = choose_strategy(self.plan, self.strategy, backend or self.backend)
-        return emit_plan(self.plan, self.direction, choice.strategy, self.layout)
+        asked = autotune.Request(
+            self.plan, backend or self.backend, self.layout, self.dtype, torch.device(self.device).type
+        )
+        strategy = autotune.choose_strategy(asked, self.strategy).strategy
+        return emit_plan(self.plan, self.direction, strategy, self.layout)
 
     def module(self, emission: Emission) -> EmittedModule:
         return emission.module().to(device=self.device, dtype=self.dtype)
@@ -66,7 +70,8 @@ def _code(request: Request) -> str:
 
 def _script(request: Request) -> str:
     scripted = script(request.module(request.emission("script")))
-    graph = scripted.graph.str(False)  # without positions in a source that is not at hand
+    written: Any = scripted.graph  # TorchScript's, not fx's
+    graph = written.str(False)  # without positions in a source that is not at hand
     return f"{scripted.code.strip()}\n\n{_MANGLED.sub('', graph).strip()}"
 
 
@@ -123,6 +128,34 @@ def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: ob
     find_stage(stage)
     check_direction(plan, direction)
     return STAGES[stage].write(Request(plan, direction, **options))  # type: ignore[arg-type]
+
+
+def dump_files(
+    plan: Plan, stages: Iterable[str], directions: Iterable[str] = ("forward",), **options: object
+) -> dict[str, str]:
+    """Texts of several stages and directions, by file name; ``"all"`` stands for every direction the product has.
+
+    A stage that is the same for all directions comes once.  Everything asked for is checked before anything is written.
+
+    >>> from tpgen.planner.presets import full
+    >>> list(dump_files(full("1o", "1o"), ["plan", "form"], ["forward", "right"]))
+    ['plan.txt', 'form.forward.txt', 'form.right.txt']
+    """
+    chosen = [(name, find_stage(name)) for name in stages]
+    wanted = list(dict.fromkeys(d for asked in directions for d in _spelled_out(plan, asked)))
+    files = {}
+    for name, stage in chosen:
+        for direction in wanted if stage.by_direction else wanted[:1]:
+            file = f"{name}.{direction}.{stage.suffix}" if stage.by_direction else f"{name}.{stage.suffix}"
+            files[file] = stage.write(Request(plan, direction, **options))  # type: ignore[arg-type]
+    return files
+
+
+def _spelled_out(plan: Plan, direction: str) -> tuple[str, ...]:
+    if direction == "all":
+        return product_directions(plan)
+    check_direction(plan, direction)
+    return (direction,)
 
 
 def find_stage(name: str) -> Stage:

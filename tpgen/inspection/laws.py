@@ -96,7 +96,7 @@ def _e3nn(subject: Subject) -> Outcomes:
         "x2": change_layout(subject.operands["x2"], plan.irreps_in2, layouts[1], "mul_ir"),
     }
     weight = [subject.operands["w"]] if "w" in subject.operands else []
-    with _default_dtype(torch.float64):
+    with default_dtype(torch.float64):
         product = e3nn_product(plan)
         expected = product(theirs["x1"], theirs["x2"], *weight)
     got = change_layout(subject.forward(**subject.operands), plan.irreps_out, layouts[2], "mul_ir")
@@ -110,7 +110,7 @@ def _e3nn_right(subject: Subject) -> Outcomes:
     if lacking:
         return {"": f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"}
     x2, weight = subject.operands["x2"], [subject.operands["w"]] if "w" in subject.operands else []
-    with _default_dtype(torch.float64):
+    with default_dtype(torch.float64):
         product = e3nn_product(plan, compile_right=True)
         expected = product.right(change_layout(x2, plan.irreps_in2, layouts[1], "mul_ir"), *weight)
     got = change_layout(subject.right(x2, *weight), plan.irreps_out, layouts[2], "mul_ir")
@@ -137,7 +137,7 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """e3nn rounds its couplings and generators to the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -249,7 +249,7 @@ def _with_weights(outcomes: dict[str, Pair | str]) -> Outcomes:
 
 def transform(x: Tensor, irreps: Irreps, layout: str, matrix: Tensor) -> Tensor:
     """Rotate or reflect ``x (z, irreps)``, segment by segment: the whole matrix would be large."""
-    with _default_dtype(torch.float64):  # in which e3nn keeps the generators of its Wigner matrices
+    with default_dtype(torch.float64):  # in which e3nn keeps the generators of its Wigner matrices
         return _by_segment(x, irreps, layout, layout, matrix)
 
 

@@ -1,0 +1,25 @@
+"""``tpgen demo``: a tour in about two minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tpgen.cli.options import screen
+from tpgen.demo.tour import SHORT, WHOLE, run_tour
+
+
+@click.command()
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/demo"),
+    show_default=True,
+    help="Where everything is written.",
+)
+@click.option("--short", is_flag=True, help="A tour of seconds: a small product, and no compiler.")
+def demo(folder: Path, short: bool) -> None:
+    """Plan, dump, check, train and measure; write it all with an index.md."""
+    run_tour(folder, SHORT if short else WHOLE, screen())

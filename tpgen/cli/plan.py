@@ -1,0 +1,19 @@
+"""``tpgen plan``: the table of a product."""
+
+from __future__ import annotations
+
+import click
+
+from tpgen.cli.options import json_option, product_options
+from tpgen.planner.problems import Problem
+
+
+@click.command()
+@product_options
+@json_option
+def plan(problem: Problem, as_json: bool) -> None:
+    """Show what a product computes: paths, weights, coefficients, costs.
+
+    The JSON is a plan that --plan reads back.
+    """
+    click.echo(problem.plan.to_json() if as_json else str(problem.plan))

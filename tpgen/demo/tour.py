@@ -1,0 +1,237 @@
+"""The tour: each step does one thing with tpgen, writes what came of it into a folder, and reports for index.md."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from e3nn import o3
+from rich.console import Console
+from rich.progress import track
+
+from tpgen._version import __version__
+from tpgen.benchmarking.contenders import select_contenders
+from tpgen.benchmarking.markdown import markdown_report
+from tpgen.benchmarking.plots import new_figure, plot_report, save_figure
+from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.demo.tetris import Tetris, Training, train
+from tpgen.errors import TpgenError
+from tpgen.inspection.check import check_product, verdict
+from tpgen.inspection.dump import STAGES, dump_files
+from tpgen.inspection.laws import default_dtype
+from tpgen.nn.products import FullyConnectedTensorProduct
+from tpgen.planner.problems import Problem, find_problem
+
+LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same numbers in another order
+
+
+@dataclass(frozen=True)
+class Tour:
+    """How much of everything."""
+
+    problems: tuple[str, ...]
+    compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
+    steps: int
+    layers: int
+    must_solve: bool
+    contenders: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seconds: float  # for each task of each problem
+
+
+WHOLE = Tour(
+    problems=("article", "mace-medium"),
+    compiled=("article",),
+    steps=80,
+    layers=2,
+    must_solve=True,
+    contenders=("e3nn/script", "e3nn/eager", "tpgen-auto/eager", "tpgen-auto/script"),
+    tasks=("forward", "backward"),
+    seconds=4.0,
+)
+SHORT = Tour(("article",), (), 3, 1, False, ("e3nn/eager", "tpgen-auto/eager"), ("forward",), 0.1)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of index.md, and what went wrong in it (nothing, if all is well)."""
+
+    text: str
+    wrong: tuple[str, ...] = ()
+
+
+def run_tour(folder: Path, tour: Tour, console: Console) -> None:
+    """Run every step, write ``index.md``, say where it is.
+
+    Raises `TpgenError` where a check failed, or a network did not learn or differs from e3nn's; the folder is written
+    all the same.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    sections = []
+    for number, (title, step) in enumerate(STEPS.items(), start=1):
+        console.print(f"[bold]{number}/{len(STEPS)}  {title}[/]")
+        sections.append(step(folder, tour, console))
+    took = time.perf_counter() - start
+    head = f"# tpgen {__version__}: the tour\n\nWritten by `tpgen demo` in {took:.0f} seconds.\n"
+    parts = [f"## {title}\n\n{section.text}" for title, section in zip(STEPS, sections, strict=True)]
+    index = folder / "index.md"
+    index.write_text("\n".join([head, *parts]), encoding="utf-8")
+    console.print(f"[bold]Done in {took:.0f} s.[/]  Everything is described in [bold]{index}[/]")
+    wrong = [what for section in sections for what in section.wrong]
+    if wrong:
+        raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
+
+
+# --- plan, dump, check --------------------------------------------------------------------------------------------
+
+
+def show_products(folder: Path, tour: Tour, console: Console) -> Section:
+    """Plan, dump and check the named products."""
+    texts, wrong = [], []
+    for name in tour.problems:
+        problem = find_problem(name)
+        files = _dump(problem, folder / name, name in tour.compiled, console)
+        with console.status(f"   {name}: check"):
+            report = check_product(problem.plan)
+        (folder / name / "check.txt").write_text(f"{report}\n", encoding="utf-8")
+        (folder / name / "check.json").write_text(report.to_json() + "\n", encoding="utf-8")
+        console.print(f"   {name}: checked ({verdict(report)})")
+        wrong += [] if report.passed else [f"the check of {name} failed"]
+        texts.append(_product_text(problem, files, str(report)))
+    return Section("\n".join(texts), tuple(wrong))
+
+
+def _dump(problem: Problem, folder: Path, compiled: bool, console: Console) -> list[str]:
+    """Write every stage of every direction; Inductor's output, which takes seconds, of the forward product alone."""
+    plan = problem.plan
+    console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
+    folder.mkdir(parents=True, exist_ok=True)
+    with console.status(f"   {problem.name}: write every stage"):
+        files = dump_files(plan, [stage for stage in STAGES if stage != "inductor"], ["all"], strategy="grouped")
+    if compiled:
+        with console.status(f"   {problem.name}: compile with Inductor"):
+            files |= dump_files(plan, ["inductor"], strategy="unrolled")
+    files["plan.json"] = plan.to_json()
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    console.print(f"   {problem.name}: {len(files)} files of generated text in {folder}")
+    return list(files)
+
+
+def _product_text(problem: Problem, files: list[str], report: str) -> str:
+    rows = []
+    for name, stage in STAGES.items():
+        links = ", ".join(
+            f"[{file.split('.')[1] if stage.by_direction else name}]({problem.name}/{file})"
+            for file in files
+            if file.startswith(f"{name}.") and not file.endswith(".json")
+        )
+        rows += [f"| {name} | {stage.about} | {links} |"] if links else []
+    table = "\n".join(["| stage | what it shows | files |", "| --- | --- | --- |", *rows])
+    return f"### {problem.name}: {problem.about}\n\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+def train_tetris(folder: Path, tour: Tour, console: Console) -> Section:
+    """The same network from e3nn's products and from tpgen's: same weights, same shapes, step by step."""
+    classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
+    with default_dtype(torch.float64):
+        models = {}
+        for name, product in classes.items():
+            torch.manual_seed(0)
+            models[name] = Tetris(product, tour.layers)
+        models["tpgen"].load_state_dict(models["e3nn"].state_dict())  # e3nn's checkpoints load
+        runs = {name: _watched(model, tour.steps, name, console) for name, model in models.items()}
+    ours, theirs = runs["tpgen"], runs["e3nn"]
+    apart = max(abs(a - b) / abs(b) for a, b in zip(ours.losses, theirs.losses, strict=True))
+    console.print(f"   the losses differ by {apart:.0e} at most, relative; accuracies are equal: {_same(ours, theirs)}")
+    (folder / "tetris.json").write_text(json.dumps({name: run.losses for name, run in runs.items()}) + "\n")
+    _plot_losses(runs, folder / "tetris.png")
+    wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
+    if tour.must_solve:
+        wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
+    return Section(_training_text(runs, apart), tuple(wrong))
+
+
+def _watched(model: Tetris, steps: int, name: str, console: Console) -> Training:
+    bar = iter(track(range(steps), f"   train with {name}", console=console, transient=True))
+    run = train(model, steps, watch=lambda step: next(bar))
+    for _ in bar:  # let the bar close itself
+        pass
+    solved = "not solved yet" if run.solved is None else f"100 % from step {run.solved} on"
+    console.print(f"   {name}: loss {run.losses[-1]:.3g}, {solved}, {1e3 * run.seconds:.0f} ms a step")
+    return run
+
+
+def _same(ours: Training, theirs: Training) -> str:
+    return "yes" if ours.accuracies == theirs.accuracies else "no"
+
+
+def _training_text(runs: dict[str, Training], apart: float) -> str:
+    ours, theirs = runs["tpgen"], runs["e3nn"]
+    shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
+    rows = [
+        f"| {step} | {theirs.losses[step]:.12g} | {ours.losses[step]:.12g} "
+        f"| {100 * theirs.accuracies[step]:.0f} % | {100 * ours.accuracies[step]:.0f} % |"
+        for step in shown
+    ]
+    seconds = f"| time of a step | {1e3 * theirs.seconds:.0f} ms | {1e3 * ours.seconds:.0f} ms | | |"
+    head = ["| step | e3nn, loss | tpgen, loss | e3nn, accuracy | tpgen, accuracy |", "| --- " * 5 + "|"]
+    return "\n".join(
+        [
+            "Eight shapes of four points, turned at random at every step; accuracy is that on shapes turned anew. The",
+            "network is written once, as a function of the product's class: `tpgen/demo/tetris.py`. Both start from",
+            f"the same weights, in float64; the largest relative difference of the losses is {apart:.1e}.\n",
+            "![losses](tetris.png)\n",
+            *head,
+            *rows,
+            seconds,
+            "",
+        ]
+    )
+
+
+def _plot_losses(runs: dict[str, Training], path: Path) -> None:
+    figure = new_figure(7.0, 3.6)
+    loss, accuracy = figure.subplots(1, 2)
+    for (name, run), style in zip(runs.items(), ({"lw": 4, "alpha": 0.4}, {"lw": 1.2}), strict=True):
+        loss.semilogy(run.losses, label=name, **style)
+        accuracy.plot([100 * a for a in run.accuracies], label=name, **style)
+    loss.set(xlabel="step", ylabel="loss")
+    accuracy.set(xlabel="step", ylabel="shapes recognised, %")
+    loss.legend(frameon=False)
+    save_figure(figure, path)
+
+
+# --- measuring ----------------------------------------------------------------------------------------------------
+
+
+def measure(folder: Path, tour: Tour, console: Console) -> Section:
+    """A short benchmark of the named products."""
+    report = run_benchmarks(
+        select_problems(tour.problems),
+        select_contenders(tour.contenders),
+        tour.tasks,
+        seconds=tour.seconds,
+        progress=console.is_terminal,
+    )
+    console.print(report.table())
+    report.save_json(folder / "benchmark.json")
+    plot_report(report, folder / "benchmark.png")
+    wrong = [f"{r.contender} is {r.status} at {r.problem}" for r in report.records if r.status in ("wrong", "failed")]
+    text = "A short run, for orientation; `tpgen bench` measures longer, and more.\n\n"
+    return Section(text + markdown_report(report, "benchmark.png"), tuple(wrong))
+
+
+STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
+    "Plan, dump and check": show_products,
+    "Train the tetris classifier, beside e3nn's": train_tetris,
+    "Measure": measure,
+}
