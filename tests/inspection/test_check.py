@@ -32,7 +32,7 @@ def failed(report: CheckReport) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("plan", [MIXED, PER_ROW])
 def test_a_right_product_passes_in_every_dtype(plan: Plan, dtype: torch.dtype) -> None:
-    report = check_product(plan, dtype=dtype)
+    report = check_product(plan, strategy="grouped", dtype=dtype)
     assert report.passed, str(report)
     assert {f.law for f in report.findings} == set(LAWS)
     assert all(f.status == PASSED for f in report.findings)
@@ -47,7 +47,7 @@ def test_layouts_and_strategies_are_checked_as_asked(layout, strategy: str) -> N
 
 
 def test_a_backend_is_checked_as_asked() -> None:
-    report = check_product(MIXED, backend="script", rows=2)
+    report = check_product(MIXED, strategy="grouped", backend="script", rows=2)
     assert report.passed, str(report)
     assert report.backend == "script"
 
@@ -60,7 +60,7 @@ class Wrong(TensorProduct):
     """The product of MIXED, spoilt in one way."""
 
     def __init__(self, spoil) -> None:
-        self._setup(MIXED, False)
+        self._setup(MIXED, False, strategy="grouped")
         self.double()
         self.spoil = spoil
 
@@ -119,7 +119,7 @@ def test_a_product_that_breaks_down_fails_with_its_message() -> None:
 
 def test_what_e3nn_lacks_is_said_and_true() -> None:
     plan = tensor_square("2x1o", irreps_out="2x0e+1e")
-    report = check_product(plan, dtype=torch.float64)
+    report = check_product(plan, strategy="einsum", dtype=torch.float64)
     finding = report.finding("e3nn right")
     assert (finding.status, finding.why) == (NOT_COMPARED, "e3nn has no right for mode 'u<vw'")
     assert report.passed
@@ -131,7 +131,7 @@ def test_what_e3nn_lacks_is_said_and_true() -> None:
 
 
 def test_a_product_without_weights_says_so() -> None:
-    report = check_product(elementwise("2x1o", "2x1o"))
+    report = check_product(elementwise("2x1o", "2x1o"), strategy="einsum")
     assert report.finding("gradient", "w").why == "the product has no weights"
     assert "3 not compared" in str(report)
 
@@ -140,7 +140,7 @@ def test_a_product_without_weights_says_so() -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_torch_compile_has_no_double_backward_and_the_report_says_so() -> None:
     plan = make_plan("2x1o", "1o", "2x1e", [(0, 0, 0, "uvu", True)])
-    report = check_product(plan, backend="aot_eager", rows=2)
+    report = check_product(plan, strategy="einsum", backend="aot_eager", rows=2)
     assert report.passed, str(report)
     finding = report.finding("second order")
     assert finding.status == NOT_COMPARED
@@ -160,7 +160,7 @@ def test_the_report_prints_and_is_strict_json() -> None:
 
 def test_progress_names_each_law() -> None:
     seen: list[str] = []
-    check_product(PER_ROW, progress=seen.append)
+    check_product(PER_ROW, strategy="einsum", progress=seen.append)
     assert seen == list(LAWS)
 
 
@@ -168,6 +168,6 @@ def test_rows_and_dtype_are_checked() -> None:
     with pytest.raises(InputError, match="rows: a check needs one row at least, got 0"):
         check_product(MIXED, rows=0)
     with pytest.raises(InputError, match=r"unknown dtype 'torch.float8_e5m2'; known dtypes: torch.float64"):
-        check_product(MIXED, dtype=torch.float8_e5m2)
+        check_product(MIXED, strategy="einsum", dtype=torch.float8_e5m2)
     with pytest.raises(EmitError, match="unknown strategy 'best'"):
         check_product(MIXED, strategy="best")

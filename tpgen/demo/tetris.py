@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
@@ -131,11 +132,16 @@ def _gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Ga
 
 @dataclass(frozen=True)
 class Training:
-    """What a training run showed: a loss and an accuracy for every step, and the seconds that a step took."""
+    """What a training run showed at every step: the loss, the accuracy after it, and the seconds it took."""
 
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
-    seconds: float = field(compare=False)
+    seconds: tuple[float, ...] = field(compare=False)
+
+    @property
+    def step_seconds(self) -> float:
+        """The median: the first step is longer, as products are compiled in it."""
+        return median(self.seconds)
 
     @property
     def solved(self) -> int | None:
@@ -151,7 +157,7 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
     generator = torch.Generator().manual_seed(seed)
     target = labels()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    losses, accuracies, seconds = [], [], 0.0
+    losses, accuracies, seconds = [], [], []
     for step in range(steps):
         points, turned = shapes(generator), shapes(generator)
         start = time.perf_counter()
@@ -159,9 +165,9 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        seconds += time.perf_counter() - start
+        seconds.append(time.perf_counter() - start)
         losses.append(loss.item())
         with torch.no_grad():
             accuracies.append((model(turned).round() == target).all(1).double().mean().item())
         watch(step)
-    return Training(tuple(losses), tuple(accuracies), seconds / max(1, steps))
+    return Training(tuple(losses), tuple(accuracies), tuple(seconds))

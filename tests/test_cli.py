@@ -1,0 +1,210 @@
+"""The command line: every way to name a product, JSON that is nothing but JSON, errors that are one message."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tpgen.cli.app import main
+from tpgen.inspection.check import check_product
+from tpgen.planner.plan_json import plan_from_json
+from tpgen.planner.presets import PRESETS, channelwise
+from tpgen.planner.problems import find_problem
+
+VECTORS = ["--in1", "4x1o", "--in2", "1o", "--irreps-out", "4x1e", "--instruction", "0,0,0,uvu,true"]
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+# --- naming a product -----------------------------------------------------------------------------------------------
+
+
+def test_a_problem_has_a_name() -> None:
+    assert run("plan", "--problem", "article").stdout == f"{find_problem('article').plan}\n"
+
+
+def test_irreps_and_a_preset_are_a_product() -> None:
+    result = run("plan", "--preset", "channelwise", "--in1", "8x0e+8x1o", "--in2", "0e+1o", "--out", "0e+1o", "--json")
+    assert plan_from_json(result.stdout) == channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
+
+
+@pytest.mark.parametrize(
+    "preset, irreps",
+    [
+        ("fully_connected", ["--in2", "0e", "--out", "2x1o"]),
+        ("channelwise", ["--in2", "1o", "--out", "0e"]),
+        ("elementwise", ["--in2", "2x1o", "--filter", "0e+2e"]),
+        ("full", ["--in2", "1o"]),
+        ("tensor_square", []),
+        ("tensor_square", ["--out", "3x0e"]),
+        ("tensor_square", ["--filter", "0e"]),
+    ],
+)
+def test_every_preset_takes_its_irreps(preset: str, irreps: list[str]) -> None:
+    assert plan_from_json(run("plan", "--preset", preset, "--in1", "2x1o", *irreps, "--json").stdout).paths
+
+
+def test_no_preset_is_left_out() -> None:
+    assert all(name in " ".join(run("plan", "--help").output.split()) for name in PRESETS)
+
+
+def test_instructions_are_read_in_full() -> None:
+    result = run("plan", *VECTORS, "--instruction", "0, 0, 0, uvu, False, 0.5", "--weights", "per-row", "--json")
+    plan = plan_from_json(result.stdout)
+    assert [i[:6] for i in plan.instructions] == [(0, 0, 0, "uvu", True, 1.0), (0, 0, 0, "uvu", False, 0.5)]
+    assert not plan.shared_weights
+
+
+def test_normalisation_reaches_the_plan() -> None:
+    options = ["--irrep-normalization", "norm", "--path-normalization", "none"]
+    plan = plan_from_json(run("plan", *VECTORS, *options, "--json").stdout)
+    assert (plan.irrep_normalization, plan.path_normalization) == ("norm", "none")
+
+
+def test_a_plan_goes_through_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(run("plan", *VECTORS, "--json").stdout)
+    assert run("plan", "--plan", str(file)).stdout == run("plan", *VECTORS).stdout
+
+
+# --- dump -----------------------------------------------------------------------------------------------------------
+
+
+def test_dump_writes_one_text_plainly() -> None:
+    assert run("dump", *VECTORS, "--stage", "form").stdout.startswith("out[4x1e] of x1, x2, w\n")
+
+
+def test_dump_heads_several_texts() -> None:
+    text = run("dump", *VECTORS, "--stage", "form", "--stage", "code", "--direction", "all").stdout
+    assert text.count("--- ") == 10
+    assert "--- code.grad_w.py" in text
+
+
+def test_dump_into_a_folder_and_as_json(tmp_path: Path) -> None:
+    arguments = ["dump", *VECTORS, "--stage", "plan", "--stage", "graph", "--strategy", "einsum"]
+    result = run(*arguments, "--out", str(tmp_path / "deep" / "er"), "--json")
+    texts = json.loads(result.stdout)
+    assert list(texts) == ["plan.txt", "graph.forward.txt"]
+    assert {f.name: f.read_text() for f in (tmp_path / "deep" / "er").iterdir()} == {
+        name: text + "\n" for name, text in texts.items()
+    }
+
+
+def test_layout_may_differ_by_operand() -> None:
+    one, three = (
+        run("dump", *VECTORS, "--stage", "form", "--layout", layout).stdout
+        for layout in ("mul_ir", "ir_mul,mul_ir,mul_ir")
+    )
+    assert "zui" in one
+    assert "ziu" in three
+
+
+# --- check, bench, demo -----------------------------------------------------------------------------------------------
+
+
+def test_check_prints_its_findings_and_passes() -> None:
+    result = run("check", *VECTORS, "--strategy", "einsum", "--dtype", "float64", "--rows", "2")
+    assert "4x1o x 1x1o -> 4x1e: einsum, eager, mul_ir, float64, cpu, 2 rows" in result.stdout
+    assert "16 passed, 0 failed" in result.stdout
+
+
+def test_check_as_json_is_json_alone() -> None:
+    report = json.loads(run("check", *VECTORS, "--strategy", "einsum", "--json").stdout)
+    assert report["passed"] is True
+    assert {f["law"] for f in report["findings"]} >= {"definition", "e3nn", "equivariant", "second order"}
+
+
+def test_a_check_that_fails_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpgen.inspection.check.TOLERANCES", dict.fromkeys(_dtypes(), -1.0))
+    assert "0 passed, 16 failed" in run("check", *VECTORS, "--strategy", "einsum", code=1).stdout
+
+
+def _dtypes():
+    from tpgen.cli.options import DTYPES
+
+    return DTYPES.values()
+
+
+def test_bench_writes_records_and_a_plot(tmp_path: Path) -> None:
+    records, plot = tmp_path / "b.json", tmp_path / "b.png"
+    arguments = ["--contender", "tpgen-einsum/eager", "--task", "forward", "--seconds", "0", "--rows", "4"]
+    result = run("bench", *VECTORS, "--problem", "article", *arguments, "--json", str(records), "--plot", str(plot))
+    assert [r["status"] for r in json.loads(records.read_text())["records"]] == ["ok", "ok"]
+    assert plot.stat().st_size > 0
+    assert "article" in result.stdout
+
+
+def test_demo_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("tpgen.cli.demo.run_tour", lambda folder, tour, console: seen.append((folder, tour.must_solve)))
+    run("demo", "--out", str(tmp_path), "--short")
+    run("demo", "--out", str(tmp_path))
+    assert seen == [(tmp_path, False), (tmp_path, True)]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["plan", "--problem", "mace"], "error: unknown problem 'mace'; known problems: article"),
+        (["plan", "--preset", "full", "--in1", "1x", "--in2", "1o"], "error: irreps_in1: cannot read irreps '1x'"),
+        (["plan", *VECTORS[:-1], "0,0,0,uwu,true"], "error: instruction 0 (0, 0, 0, 'uwu', weighted): unknown mode"),
+        (["dump", *VECTORS, "--stage", "asm"], "error: unknown stage 'asm'; known stages: plan, form"),
+        (["dump", *VECTORS, "--stage", "form", "--direction", "up"], "error: unknown direction 'up'"),
+        (["dump", *VECTORS, "--stage", "form", "--layout", "row"], "error: unknown layout 'row'"),
+        (["bench", "--contender", "nobody"], "error: unknown contender 'nobody'"),
+        (["bench", "--suite", "all"], "error: unknown suite 'all'; known suites: small"),
+        (["check", *VECTORS, "--backend", "cudagraphs"], "error: backend 'cudagraphs' records CUDA graphs"),
+    ],
+)
+def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) -> None:
+    result = run(*arguments, code=2)
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["plan"], "say which product, in one way"),
+        (["plan", "--problem", "article", *VECTORS], "say which product, in one way"),
+        (["plan", "--in1", "1o"], "irreps alone are not a product: add --preset or --instruction"),
+        (["plan", *VECTORS, "--preset", "full"], "give one of --preset, --instruction and --plan, not several"),
+        (["plan", "--in1", "1o", "--instruction", "0,0,0,uvu,true"], "refers to irreps: give --in2, --irreps-out"),
+        (["plan", *VECTORS, "--filter", "0e"], "--filter is for presets"),
+        (["plan", "--preset", "full", "--in1", "1o"], "preset full needs --in2"),
+        (
+            ["plan", "--preset", "full", "--in1", "1o", "--in2", "1o", "--out", "0e"],
+            "preset full takes no --irreps-out",
+        ),
+        (["plan", *VECTORS[:-1], "0,0,uvu"], "does not read i_in1,i_in2,i_out,mode,true|false"),
+        (["check", *VECTORS, "--device", "abacus"], "'abacus' cannot be used here"),
+        (["check", *VECTORS, "--dtype", "int8"], "'int8' is not one of 'float32'"),
+        (["dump", *VECTORS], "Missing option '--stage'"),
+    ],
+)
+def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> None:
+    assert message in " ".join(run(*arguments, code=2).stderr.split())
+
+
+def test_a_broken_plan_file_is_one_message(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    for content, message in ((b"{", "error: plan: not valid JSON"), (b"\xff\xfe", "is not a text file; `tpgen plan")):
+        file.write_bytes(content)
+        assert message in run("plan", "--plan", str(file), code=2).stderr
+    assert "holds the whole product" in run("plan", "--plan", str(file), "--in1", "0e", code=2).stderr
+
+
+def test_the_report_of_the_command_is_that_of_the_function() -> None:
+    plan = plan_from_json(run("plan", *VECTORS, "--json").stdout)
+    report = json.loads(run("check", *VECTORS, "--strategy", "einsum", "--json").stdout)
+    assert report == json.loads(check_product(plan, strategy="einsum").to_json())
