@@ -23,7 +23,16 @@ def multiplicities(mode: str, weighted: bool, m1: int, m2: int) -> tuple[int, in
     if mode in ("uuw", "uuu", "uvu<v", "u<vw"):
         m2 = m1
     mixed = m1 + 1 if weighted else 1
-    out = {"uvu": m1, "uvv": m2, "uuu": m1, "uvuv": m1 * m2, "uvu<v": comb(m1, 2), "u<vw": mixed, "uvw": mixed, "uuw": mixed}
+    out = {
+        "uvu": m1,
+        "uvv": m2,
+        "uuu": m1,
+        "uvuv": m1 * m2,
+        "uvu<v": comb(m1, 2),
+        "u<vw": mixed,
+        "uvw": mixed,
+        "uuw": mixed,
+    }
     return m1, m2, out[mode]
 
 

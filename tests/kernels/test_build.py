@@ -32,7 +32,8 @@ from tpgen.kernels.description import read_description
 text = sys.argv[1]
 plan = read_description(text).plan
 torch.manual_seed(0)
-out = kernel_product(torch.randn(5, plan.irreps_in1.dim), torch.randn(5, plan.irreps_in2.dim), torch.randn(5, plan.weight_numel), text)
+x1, x2, w = (torch.randn(5, n) for n in (plan.irreps_in1.dim, plan.irreps_in2.dim, plan.weight_numel))
+out = kernel_product(x1, x2, w, text)
 print(out.double().sum().item())
 """
 
@@ -58,7 +59,11 @@ def libraries(directory: Path) -> list[Path]:
 
 def use_elsewhere(**environment: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", USE, TEXT], env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", USE, TEXT],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -139,7 +144,9 @@ def test_a_compiler_that_fails_shows_command_error_and_source(
     script.write_text("#!/bin/sh\necho 'kernel.cpp:1: error: no such thing' >&2\nexit 1\n")
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
-    with pytest.raises(BackendError, match=r"compiler failed: .*bad-compiler -std=.*\n.*first error: .*no such thing\n.*kept at .*cpp") as caught:
+    with pytest.raises(
+        BackendError, match=r"compiler failed: .*bad-compiler -std=.*\n.*first error: .*no such thing\n.*kept at .*cpp"
+    ) as caught:
         run_product()
     kept = str(caught.value).split("kept at ")[1].split("\n")[0]
     assert "path 0: 8x0e x 1x0e -> 8x0e (uvu)" in Path(kept).read_text()
@@ -159,7 +166,11 @@ def test_torch_keeps_the_only_openmp_runtime(fresh: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc")
-    runtimes = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line or "libiomp" in line or "libomp" in line}
+    runtimes = {
+        line.split()[-1]
+        for line in maps.read_text().splitlines()
+        if "libgomp" in line or "libiomp" in line or "libomp" in line
+    }
     assert len(runtimes) == 1, runtimes
 
 
@@ -170,11 +181,16 @@ def test_text_is_the_same_in_every_process() -> None:
     code = (
         "import sys, hashlib; from tpgen.kernels.description import read_description, kernel_source;"
         "plan = read_description(sys.argv[1]).plan;"
-        "print(hashlib.sha256(''.join(kernel_source(plan, 'mul_ir', d).text for d in ('forward', 'backward')).encode()).hexdigest())"
+        "text = ''.join(kernel_source(plan, 'mul_ir', d).text for d in ('forward', 'backward'));"
+        "print(hashlib.sha256(text.encode()).hexdigest())"
     )
     texts = {
         subprocess.run(
-            [sys.executable, "-c", code, TEXT], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, TEXT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -211,7 +227,7 @@ def test_what_kernels_do_not_do() -> None:
     assert kernel_supported(PLAN) is None
     assert kernel_supported(PLAN, device="cuda") == "kernels run on the CPU, not on cuda"
     assert "not in float16" in str(kernel_supported(PLAN, dtype=torch.float16))
-    large = full("+".join(f"{l}e" for l in range(9)), "+".join(f"{l}e" for l in range(9)))
+    large = full("+".join(f"{degree}e" for degree in range(9)), "+".join(f"{degree}e" for degree in range(9)))
     assert "a kernel holds up to 20000 coupling entries" in str(kernel_supported(large))
     wide = make_plan("2000x0e", "2000x0e", f"{comb(2000, 2)}x0e", [(0, 0, 0, "uvu<v", False)])
     assert "a kernel lists up to 262144 pairs of copies" in str(kernel_supported(wide))
@@ -236,7 +252,10 @@ def changed(**fields: object) -> str:
         (changed(layout=["mul_ir", "mul_ir", "; rm"]), "unknown layout '; rm'"),
         (changed(plan={}), "plan field 'format': is missing"),
         (changed(plan={**json.loads(PLAN.to_json()), "irreps_in1": "99999999x20e"}), "irreps_in1"),
-        (changed(plan={**json.loads(PLAN.to_json()), "instructions": [["0", 0, 0, "uvu", True, 1.0]]}), "indices must be small"),
+        (
+            changed(plan={**json.loads(PLAN.to_json()), "instructions": [["0", 0, 0, "uvu", True, 1.0]]}),
+            "indices must be small",
+        ),
     ],
 )
 def test_hostile_descriptions(text: str, message: str) -> None:
@@ -253,7 +272,10 @@ def test_hostile_descriptions(text: str, message: str) -> None:
         ({"x2": torch.ones(5, 3)}, r"x2 must have shape \(5, 4\), got \(5, 3\)"),
         ({"x1": torch.ones(4, 32)}, r"x1 must have shape \(5, 32\), got \(4, 32\)"),
         ({"w": torch.ones(PLAN.weight_numel)}, r"w must have shape \(5, \d+\), got"),
-        ({"x1": torch.ones(5, 32, dtype=torch.int64), "x2": torch.ones(5, 4, dtype=torch.int64)}, "must be float32, float64 or bfloat16"),
+        (
+            {"x1": torch.ones(5, 32, dtype=torch.int64), "x2": torch.ones(5, 4, dtype=torch.int64)},
+            "must be float32, float64 or bfloat16",
+        ),
         ({"x1": torch.ones(5, 32, dtype=torch.float16)}, "must be float32, float64 or bfloat16"),
     ],
 )

@@ -26,7 +26,10 @@ SOURCES, NODES, EDGES = 7, 6, 23
 def graph(plan: Plan, edges: int = EDGES, dtype: torch.dtype = torch.float64, nodes: int = NODES) -> tuple[Tensor, ...]:
     """Inputs and edges: in any order, some repeated, node ``nodes - 1`` isolated."""
     weights = (plan.weight_numel,) if plan.shared_weights else (edges, plan.weight_numel)
-    inputs = [torch.randn(shape, dtype=dtype) for shape in ((SOURCES, plan.irreps_in1.dim), (edges, plan.irreps_in2.dim), weights)]
+    inputs = [
+        torch.randn(shape, dtype=dtype)
+        for shape in ((SOURCES, plan.irreps_in1.dim), (edges, plan.irreps_in2.dim), weights)
+    ]
     return *(x.requires_grad_() for x in inputs), torch.randint(SOURCES, (edges,)), torch.randint(nodes - 1, (edges,))
 
 

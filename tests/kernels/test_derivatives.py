@@ -62,7 +62,9 @@ def test_third_derivative(name: str) -> None:
 @ALL
 def test_forward_mode(name: str) -> None:
     kernel, _ = both(PLANS[name])
-    assert torch.autograd.gradcheck(kernel, differentiable(PLANS[name]), check_forward_ad=True, check_backward_ad=False, fast_mode=True)
+    assert torch.autograd.gradcheck(
+        kernel, differentiable(PLANS[name]), check_forward_ad=True, check_backward_ad=False, fast_mode=True
+    )
 
 
 @ALL
@@ -79,7 +81,10 @@ def test_torch_accepts_the_operators(name: str) -> None:
 def test_vmap(name: str, in_dims: tuple) -> None:
     plan = PLANS[name]
     kernel, definition = both(plan)
-    inputs = [x.detach() if d is None else torch.randn(4, *x.shape, dtype=x.dtype).movedim(0, d) for x, d in zip(differentiable(plan), in_dims, strict=True)]
+    inputs = [
+        x.detach() if d is None else torch.randn(4, *x.shape, dtype=x.dtype).movedim(0, d)
+        for x, d in zip(differentiable(plan), in_dims, strict=True)
+    ]
     torch.testing.assert_close(torch.func.vmap(kernel, in_dims)(*inputs), torch.func.vmap(definition, in_dims)(*inputs))
 
 
@@ -96,7 +101,11 @@ def test_transforms_nest(name: str) -> None:
         lambda f: torch.func.jacrev(f, 1),
         lambda f: torch.func.jacfwd(f, 2),
         lambda f: torch.func.hessian(energy(f), 1),
-        lambda f: lambda *a: torch.func.vmap(torch.func.grad(energy(f), 2), (None, 0, None))(a[0], a[1].expand(2, -1, -1), a[2]),
+        lambda f: (
+            lambda *a: torch.func.vmap(torch.func.grad(energy(f), 2), (None, 0, None))(
+                a[0], a[1].expand(2, -1, -1), a[2]
+            )
+        ),
     ):
         torch.testing.assert_close(transform(kernel)(*inputs), transform(definition)(*inputs))
 
@@ -111,7 +120,9 @@ def test_compiled_network_trains_with_dynamic_shapes() -> None:
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
     for rows in (3, 5, 8):
         inputs = differentiable(plan, rows)
-        for got, wanted in zip(torch.autograd.grad(compiled(*inputs), inputs), torch.autograd.grad(loss(*inputs), inputs), strict=True):
+        for got, wanted in zip(
+            torch.autograd.grad(compiled(*inputs), inputs), torch.autograd.grad(loss(*inputs), inputs), strict=True
+        ):
             torch.testing.assert_close(got, wanted)
 
 

@@ -17,7 +17,7 @@ from tpgen.kernels.runtime import product_of
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
 
-# multiplicities and layout: few copies (vectors over rows), many (vectors over channels), an odd number and whole vectors
+# multiplicities and layout: few copies (vectors over rows), many (vectors over channels)
 SIZES: dict[str, tuple[int, int, Layout]] = {
     "few": (3, 1, ("ir_mul", "mul_ir", "ir_mul")),
     "odd": (17, 3, "mul_ir"),
@@ -71,7 +71,10 @@ def test_lower_precision(layout: str, dtype: torch.dtype, tolerance: float) -> N
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 70])
 def test_any_number_of_rows(rows: int) -> None:
-    for plan in (channelwise("16x0e+16x1o", "0e+1o", "1o", shared_weights=True), fully_connected("20x0e", "20x0e", "20x0e")):
+    for plan in (
+        channelwise("16x0e+16x1o", "0e+1o", "1o", shared_weights=True),
+        fully_connected("20x0e", "20x0e", "20x0e"),
+    ):
         for mask in (8, 7):
             for error in errors(plan, "mul_ir", rows, torch.float64, mask).values():
                 assert error < 1e-12
@@ -129,7 +132,10 @@ def test_denormals_survive_a_loaded_kernel() -> None:
 
 
 def test_results_do_not_depend_on_threads() -> None:
-    plans = (channelwise("32x0e+32x1o", "0e+1o", "0e+1o", shared_weights=True), fully_connected("8x0e+4x1o", "0e+1o", "8x0e+4x1o"))
+    plans = (
+        channelwise("32x0e+32x1o", "0e+1o", "0e+1o", shared_weights=True),
+        fully_connected("8x0e+4x1o", "0e+1o", "8x0e+4x1o"),
+    )
     for plan in plans:
         given = operands(plan, 3000, torch.float32)
         product = product_of(describe(plan))

@@ -27,8 +27,8 @@ def fold_batch(
 ) -> tuple[tuple, Unfold]:
     """Arguments with the batch folded into the rows, and what unfolds the results.
 
-    Shared weights stay shared where they have no batch of their own and no gradient is asked for; otherwise every row gets its
-    copy, and gradients are summed over the rows of each sample.
+    Shared weights stay shared where they have no batch of their own and no gradient is asked for; otherwise every row
+    gets its copy, and gradients are summed over the rows of each sample.
     """
     product = product_of(description)
     rows = _rows(x2, in_dims[1])

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from tpgen.errors import BackendError
+from tpgen.form.form import Layout
 from tpgen.kernels import cache
 from tpgen.kernels.cache import CacheInfo, Entry
 from tpgen.kernels.compiler import Compiler, need_compiler
@@ -73,7 +74,7 @@ def cache_clear() -> int:
 
 def warm(
     plans: Iterable,
-    layout: object = "mul_ir",
+    layout: Layout = "mul_ir",
     dtypes: Iterable[torch.dtype] = (torch.float32,),
     directions: Iterable[str] = ("forward", "backward"),
 ) -> int:

@@ -1,8 +1,8 @@
 """Where compiled kernels are kept: content-addressed files in a private directory.
 
-An entry is three files named by a hash of source, flags, compiler and processor: the source, the library, and a checksum of the
-library.  Files appear by renaming, so a reader sees whole files; a library that does not match its checksum is built again.
-Only a directory that belongs to the user, and that nobody else may write to, is read from.
+An entry is three files named by a hash of source, flags, compiler and processor: the source, the library, and a
+checksum of the library.  Files appear by renaming, so a reader sees whole files; a library that does not match its
+checksum is built again. Only a directory that belongs to the user, and that nobody else may write to, is read from.
 """
 
 from __future__ import annotations
@@ -156,12 +156,13 @@ def _check_private(path: Path) -> None:
         return
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise BackendError(
-            f"kernel cache {path} must be a directory of user {os.getuid()}, it belongs to {status.st_uid}: set TPGEN_CACHE_DIR"
+            f"kernel cache {path} must be a directory of user {os.getuid()}, it belongs to {status.st_uid}: "
+            "set TPGEN_CACHE_DIR"
         )
     if status.st_mode & 0o022:
         raise BackendError(
-            f"kernel cache {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), so nothing is loaded from it: "
-            f"remove it, or point TPGEN_CACHE_DIR at a private directory"
+            f"kernel cache {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), so nothing is "
+            f"loaded from it: remove it, or point TPGEN_CACHE_DIR at a private directory"
         )
 
 

@@ -1,7 +1,8 @@
 """The C++ compiler of this machine, its flags, and what it compiles for.
 
-torch brings two ways to compile C++ (`torch.utils.cpp_extension`, Inductor's code cache).  Both build against torch's headers,
-20 seconds and more per source; the kernels need no header at all and build in one.  So the compiler is called directly.
+torch brings two ways to compile C++ (`torch.utils.cpp_extension`, Inductor's code cache).  Both build against torch's
+headers, 20 seconds and more per source; the kernels need no header at all and build in one.  So the compiler is
+called directly.
 """
 
 from __future__ import annotations

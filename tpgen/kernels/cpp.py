@@ -1,7 +1,8 @@
 """Schedule to C++: one source per direction, deterministic, with a C entry point and no includes.
 
-The entry point takes the four operands, the four gradients (null where a slot is not open) and the number of rows; that of
-an *indexed* kernel also the indices of the gather (x1) and of the scatter (out).  It returns 0, or one of `FAULTS`.
+The entry point takes the four operands, the four gradients (null where a slot is not open) and the number of rows;
+that of an *indexed* kernel also the indices of the gather (x1) and of the scatter (out).  It returns 0, or one of
+`FAULTS`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ FAULTS = {
 def generate(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) -> GeneratedSource:
     """The source that computes the open slots of a form in one sweep.
 
-    ``opened`` are slots in the order of `SLOTS`.  An indexed kernel may open x1 or out, not both: each is summed over the rows
-    that share it, in the order of the rows.
+    ``opened`` are slots in the order of `SLOTS`.  An indexed kernel may open x1 or out, not both: each is summed over
+    the rows that share it, in the order of the rows.
 
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open.
     """

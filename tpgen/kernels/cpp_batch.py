@@ -3,10 +3,12 @@
 A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  A path that mixes them
 (``uvw``, ``uuw``, ``u<vw``) goes through ``P[q, k] = sum_ij C x1 x2``, q running over copies of the inputs:
 
-    out[w, k] += sum_q W[q, w] P[q, k]        dW[q, w] += sum_k,rows P[q, k] g[w, k]        dP[q, k] = sum_w W[q, w] g[w, k]
+    out[w, k] += sum_q W[q, w] P[q, k]
+    dW[q, w]  += sum_k,rows P[q, k] g[w, k]
+    dP[q, k]   = sum_w W[q, w] g[w, k]
 
-three matrix products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block
-of q at a time: P never outgrows the cache.
+three matrix products of tiles where the weights are shared, three loops over vectors where every row has its own.  A
+block of q at a time: P never outgrows the cache.
 """
 
 from __future__ import annotations
@@ -264,10 +266,10 @@ class BatchText:
 
     def _input(self, term: BatchTerm) -> str:
         """Position of the current input copies in the block."""
-        first, text = term.inputs[0], f"({term.inputs[0]} - {term.inputs[0]}0)"
+        text = f"({term.inputs[0]} - {term.inputs[0]}0)"
         for a in term.inputs[1:]:
             text = f"({text} * {term.size(a)} + {a})"
-        return text if first else text
+        return text
 
     def _input_gradients(self, term: BatchTerm) -> None:
         k = term.size("k")
@@ -360,9 +362,8 @@ class BatchText:
 
     def write_rows(self, w: Writer, indexed: bool) -> None:
         if self.owner:
-            w.line(
-                "const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span), begin = first[from], end = first[to];"
-            )
+            w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
+            w.line("const i64 begin = first[from], end = first[to];")
             dim = self.dim[self.owner]
             w.line(f"zero(d_{self.owner} + from * {dim}, (to - from) * {dim});")
         else:

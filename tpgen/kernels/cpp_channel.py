@@ -5,7 +5,9 @@ operand (``T[a, k]``, see `tpgen.kernels.schedule.Table`) computes, for the open
 
     P[k] = sum_a x[a] T[a, k]        out[k] += w P[k]
     Q[a] = sum_k T[a, k] g[k]        dx[a]  += w Q[a]       dw = sum_a x[a] Q[a]
-    S[a, k] += x[a] w g[k]           over channels, summed over lanes once per row for the gradient of the tabulated operand
+    S[a, k] += x[a] w g[k]           over channels; summed over lanes once per row
+
+where S, folded with the coupling, is the gradient of the tabulated operand.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class ChannelText(ChannelVectors):
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.scalars(o):
                         self.w.line(
-                            f"for (int e = {start}; e < {start + size}; ++e) t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
+                            f"for (int e = {start}; e < {start + size}; ++e) "
+                            f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                         )
             for index, table in enumerate(self.s.tables):
                 if table.operand in operands:
@@ -87,16 +90,12 @@ class ChannelText(ChannelVectors):
         for view in self._views(operand):
             if self.staged(view):
                 self.w.line(
-                    f"stage<{view.outer}, {view.channels}, {view.inner}>({operand} + {view.start}, s_{operand} + {view.scratch});"
+                    f"stage<{view.outer}, {view.channels}, {view.inner}>"
+                    f"({operand} + {view.start}, s_{operand} + {view.scratch});"
                 )
 
     def _live(self, term: ChannelTerm) -> bool:
         return any(slot != "w" or term.view("w") for slot in self.opened)
-
-    def _assigns(self, view: View, term: ChannelTerm) -> bool:
-        """Whether a term writes each vector of a view once."""
-        letter, size = term.loop
-        return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     def _clear(self) -> None:
         first: dict[View, ChannelTerm] = {}
@@ -116,7 +115,8 @@ class ChannelText(ChannelVectors):
         reached: list[tuple[int, int]] = list(self.scalars(operand)) if operand in self.s.scalar_operands else []
         for start, size in reached:
             self.w.line(
-                f"for (int e = {start}; e < {start + size}; ++e) d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
+                f"for (int e = {start}; e < {start + size}; ++e) "
+                f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
             )
         for view in self._views(operand):
             size = view.outer * view.channels * view.inner
@@ -147,7 +147,8 @@ class ChannelText(ChannelVectors):
                 self._deliver(term, operand, values, written)
 
     def _scaled(self, term: ChannelTerm, written: set[View]) -> None:
-        assert term.scalar is not None and term.table is not None
+        assert term.scalar is not None
+        assert term.table is not None
         table = self.s.tables[term.table]
         vector = "x2" if term.scalar == "x1" else "x1"
         sums = term.scalar in self.opened
@@ -184,7 +185,8 @@ class ChannelText(ChannelVectors):
         if by_q:
             for a in rows:
                 self.w.line(
-                    f"const vec q{a} = {total([f'{g}[{k}] * t[{pairs[a, k]} * W]' for k in columns if (a, k) in pairs])};"
+                    f"const vec q{a} = "
+                    f"{total([f'{g}[{k}] * t[{pairs[a, k]} * W]' for k in columns if (a, k) in pairs])};"
                 )
         if wants["out"]:
             self._deliver(term, "out", {k: scaled(f"p{k}") for k in columns}, written)
@@ -253,9 +255,8 @@ class ChannelText(ChannelVectors):
                 w.line(f"row({self._row_call(indexed, 'r')});")
 
     def _owned_rows(self, w: Writer) -> None:
-        w.line(
-            "const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span), end = first[to];"
-        )
+        w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
+        w.line("const i64 end = first[to];")
         w.line("i64 q = first[from], tile = q;")
         sums = self._sums_of_owner()
         with w.block("for (i64 o = from; o < to; ++o)"):
@@ -312,5 +313,6 @@ def write_block_sums(w: Writer, size: int) -> None:
     """Add the sums of all blocks to those of the first, in block order."""
     w.line(f"if (!blocks) clear(sums, {size});")
     w.line(
-        f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) add(sums + m, load(sums + b * {size} + m));"
+        f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) "
+        f"add(sums + m, load(sums + b * {size} + m));"
     )

@@ -66,6 +66,11 @@ class ChannelVectors:
         """Whether this direction needs the tables of an operand: all but its own gradient do."""
         return any(slot != operand for slot in self.opened)
 
+    def _assigns(self, view: View, term: ChannelTerm) -> bool:
+        """Whether a term writes each vector of a view once."""
+        letter, size = term.loop
+        return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
+
     # -- vectors in and out --
 
     def _used(self, term: ChannelTerm, operand: str) -> list[int]:
@@ -103,7 +108,8 @@ class ChannelVectors:
             values = [(n, f"fetch({self._memory(view, term, n, operand)})") for n in indices]
         else:
             self.w.line(
-                f"vec {array}[{size}]; Tile<{view.inner}>::fetch_items({self._memory(view, term, 0, operand)}, {array});"
+                f"vec {array}[{size}]; "
+                f"Tile<{view.inner}>::fetch_items({self._memory(view, term, 0, operand)}, {array});"
             )
             return array
         self.w.line(f"vec {array}[{size}]; " + " ".join(f"{array}[{n}] = {text};" for n, text in values))

@@ -1,9 +1,9 @@
 """The entry point of a kernel: threads, scratch space, blocks of rows, and the order in which sums are added.
 
-Rows are cut into blocks whose size follows from the number of rows alone, never from the number of threads.  What is summed
-over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in block order, so results
-do not depend on the threads.  Where rows are gathered, they are sorted by their owner first (a stable counting sort) and an
-owner's rows stay in one block, in their order.
+Rows are cut into blocks whose size follows from the number of rows alone, never from the number of threads.  What is
+summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in block
+order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first (a
+stable counting sort) and an owner's rows stay in one block, in their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tpgen.kernels.schedule import SLOTS, Schedule
 class KernelText(Protocol):
     """What a schedule's writer offers to the driver."""
 
-    s: Schedule  # type: ignore[valid-type]
+    s: Schedule
     opened: tuple[str, ...]
     given: tuple[str, ...]
     owner: str | None
@@ -70,7 +70,8 @@ def _ownership(w: Writer, text: KernelText) -> None:
         w.line(f"const i64 owners = {owners};")
         w.line("i64* first = 0; i64* order = 0;")
         w.line(
-            "if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64)) || posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }"
+            "if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64))) return 1;\n"
+            "if (posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }"
         )
         w.line(f"sort_rows({key}, rows, owners, first, order);")
 
@@ -102,7 +103,8 @@ def _weights(w: Writer, text: KernelText) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
     if text.weight_scratch() and "w" in text.given:
         w.line(
-            f"num* weights = 0; if (posix_memalign((void**)&weights, 64, {text.weight_scratch()} * sizeof(num))) return 1;"
+            f"num* weights = 0; "
+            f"if (posix_memalign((void**)&weights, 64, {text.weight_scratch()} * sizeof(num))) return 1;"
         )
         text.write_weights(w, reduce=False)
     if summed:
@@ -147,7 +149,10 @@ static void sort_rows(const i64* key, i64 n, i64 owners, i64* first, i64* order)
 // the first owner whose rows begin at or after a place in the order
 static i64 owner_at(const i64* first, i64 owners, i64 place) {
   i64 low = 0, high = owners;
-  while (low < high) { const i64 middle = (low + high) / 2; if (first[middle] < place) low = middle + 1; else high = middle; }
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (first[middle] < place) low = middle + 1; else high = middle;
+  }
   return low;
 }
 """

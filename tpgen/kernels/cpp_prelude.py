@@ -1,8 +1,9 @@
-"""The fixed part of a generated source: vector types, loads and stores, transposes, sums over lanes, small matrix products.
+"""The fixed part of a generated source: vectors, loads and stores, transposes, sums over lanes, small matrix products.
 
-Everything goes through the vector extensions that g++ (12 and later) and clang share, so nothing here names a processor.
-Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and *scratch* (``num``:
-what is computed with, aligned).  No sum is reordered by the compiler: what is written is what is added, in that order.
+Everything goes through the vector extensions that g++ (12 and later) and clang share, so nothing here names a
+processor. Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and
+*scratch* (``num``: what is computed with, aligned).  No sum is reordered by the compiler: what is written is what is
+added, in that order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TYPES = {
 
 
 def prelude(target: Target, tiles: set[int], rows: int) -> str:
-    """The text before the generated functions: only the tile widths in use; row tiles and products where there are ``rows``."""
+    """The text before the generated functions: the tile widths in use, products where there are tiles of ``rows``."""
     parts = [
         _types(target),
         _STORAGE["bfloat16" if target.dtype == "bfloat16" else "plain"],
@@ -63,7 +64,8 @@ extern "C" int madvise(void*, unsigned long, int);
 // Fresh pages are zeroed by the system one fault at a time; large ones cost 500 times fewer faults.
 static void expect_writes(const void* p, i64 bytes) {{
 #ifdef __linux__
-  unsigned long long page = 1ull << 21, from = ((unsigned long long)p + page - 1) / page * page, to = ((unsigned long long)p + bytes) / page * page;
+  unsigned long long page = 1ull << 21, at = (unsigned long long)p;
+  unsigned long long from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }}
@@ -250,7 +252,8 @@ def _matrices(target: Target) -> str:
     """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors."""
     tall, wide = (6, 4) if target.registers >= 32 else (4, 2)
     cases = "\n".join(
-        f"  {{ const int e = m + (M - m) / {h} * {h}; for (; m < e; m += {h}) strip<{h}>(C + (i64)m * N, A + m * am, am, ak, B, K, N); }}"
+        f"  {{ const int e = m + (M - m) / {h} * {h}; for (; m < e; m += {h}) "
+        f"strip<{h}>(C + (i64)m * N, A + m * am, am, ak, B, K, N); }}"
         for h in range(tall, 0, -1)
     )
     columns = "\n".join(

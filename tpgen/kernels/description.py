@@ -56,7 +56,8 @@ class Description:
         """The description of the same product with weights for every row."""
         p = self.plan
         plan = make_plan(
-            p.irreps_in1, p.irreps_in2, p.irreps_out, p.instructions, in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
+            p.irreps_in1, p.irreps_in2, p.irreps_out, p.instructions,
+            in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
             irrep_normalization=p.irrep_normalization, path_normalization=p.path_normalization, shared_weights=False,
         )  # fmt: skip
         return describe(plan, self.layout)
@@ -96,7 +97,7 @@ def read_description(text: str) -> Description:
     if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
         raise PlanError("kernel description: layout must be a list of three names")
     try:
-        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)))  # type: ignore[arg-type]
+        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)))
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 

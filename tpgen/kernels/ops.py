@@ -1,15 +1,16 @@
 r"""Operators: the multilinear form with some slots open, and its derivatives of every order.
 
 With :math:`L(x_1, x_2, w, g)` the form of a product, ``tpgen::product`` is :math:`\partial L/\partial g`, and
-``tpgen::gradients`` is :math:`\partial L/\partial s` for every slot s of a mask.  For cotangents :math:`c_s` of those results,
+``tpgen::gradients`` is :math:`\partial L/\partial s` for every slot s of a mask.  For cotangents :math:`c_s` of those
+results,
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
 
 so the derivative of either operator is a sum of ``tpgen::gradients`` at points where one operand is replaced.  The same
 holds for tangents, and this one rule gives every order, backwards and forwards.
 
-The operators are registered below the level of Python classes: for autograd, for forward mode, for torch.func's transforms, and
-with shapes for tracing, so a compiled or exported program holds them as they are.
+The operators are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
+transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kern
 
 
 def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -> Tensor:
-    """The product of rows by a generated kernel: ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``.
+    """The product of rows by a generated kernel.
+
+    ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.
 
     Computed in the widest dtype among the operands; differentiable to any order in all three.  ``description`` is what
     `describe` returns.  Raises `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
@@ -125,12 +128,12 @@ def _gradients_cpu(
     return product_of(description).run(mask, x1, x2, w, g, src, dst, g.shape[0])
 
 
-def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):
     product_of(description).check(x1, x2, w, None, src, dst, nodes)
     return x1.new_empty((x2.shape[0] if src is None else nodes, product_of(description).dims[3]))
 
 
-def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
     product_of(description).check(x1, x2, w, g, src, dst, g.shape[0])
     return [
         torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -168,7 +171,8 @@ def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, 
                 dst,
                 ctx.nodes,
             )
-    return tuple(torch.zeros_like(operands[n]) if totals[n] is None else totals[n] for n in _bits(ctx.mask))
+    found = [(n, totals[n]) for n in _bits(ctx.mask)]
+    return tuple(torch.zeros_like(operands[n]) if value is None else value for n, value in found)
 
 
 def _accumulate(
@@ -208,16 +212,16 @@ class _Recorded(torch.autograd.Function):
     """The operators as autograd records them.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
 
     @staticmethod
-    def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
         _remember(ctx, *inputs)
         return tuple(_below_autograd(keys, *inputs))
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         return (None, *_pull_back(ctx, cotangents, ctx.needs_input_grad[1:5]), *(None,) * 5)
 
     @staticmethod
-    def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         return _push_forward(ctx, tangents[:4])
 
 
@@ -227,7 +231,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def forward(
         x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any
-    ) -> tuple[Tensor, ...]:  # type: ignore[override]
+    ) -> tuple[Tensor, ...]:
         return tuple(_form((x1, x2, w, g), description, mask, *edges))
 
     @staticmethod
@@ -235,11 +239,11 @@ class _Transformed(torch.autograd.Function):
         _remember(ctx, *inputs)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         return (*_pull_back(ctx, cotangents, ctx.needs_input_grad[:4]), *(None,) * 5)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         return _push_forward(ctx, tangents[:4])
 
     @staticmethod
@@ -265,21 +269,21 @@ def _recording(*tensors: Tensor) -> bool:
     return (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or forward_ad._current_level >= 0
 
 
-def _product_autograd(keys, x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+def _product_autograd(keys, x1, x2, w, description, src=None, dst=None, nodes=0):
     inputs = (keys, x1, x2, w, None, description, OUT, src, dst, nodes)
     return (_Recorded.apply(*inputs) if _recording(x1, x2, w) else _below_autograd(*inputs))[0]
 
 
-def _gradients_autograd(keys, x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+def _gradients_autograd(keys, x1, x2, w, g, description, mask, src=None, dst=None):
     inputs = (keys, x1, x2, w, g, description, mask, src, dst, 0)
     return list(_Recorded.apply(*inputs) if _recording(x1, x2, w, g) else _below_autograd(*inputs))
 
 
-def _product_transformed(x1, x2, w, description, src=None, dst=None, nodes=0):  # type: ignore[no-untyped-def]
+def _product_transformed(x1, x2, w, description, src=None, dst=None, nodes=0):
     return _Transformed.apply(x1, x2, w, None, description, OUT, src, dst, nodes)[0]
 
 
-def _gradients_transformed(x1, x2, w, g, description, mask, src=None, dst=None):  # type: ignore[no-untyped-def]
+def _gradients_transformed(x1, x2, w, g, description, mask, src=None, dst=None):
     return list(_Transformed.apply(x1, x2, w, g, description, mask, src, dst, 0))
 
 

@@ -130,24 +130,26 @@ def _views(
 ) -> dict[tuple[str, int], View] | None:
     """One view per vectorised segment; None where two paths see a segment in different ways."""
     views: dict[tuple[str, int], View] = {}
-    roles: dict[tuple[str, int], tuple] = {}
+    roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
     offsets = dict.fromkeys(SLOTS, 0)
     for term, channel in zip(terms, letters, strict=True):
         sizes = dict(term.sizes)
         for leg in term.legs:
             key = (leg.operand, leg.segment)
             before, found, after = leg.letters.partition(channel)
-            role = (prod(sizes[a] for a in before), sizes[channel], prod(sizes[a] for a in after)) if found else ()
+            role = (prod(sizes[a] for a in before), sizes[channel], prod(sizes[a] for a in after)) if found else None
             if roles.setdefault(key, role) != role:
                 return None
-            if not found or key in views:
+            if role is None or key in views:
                 continue
             view = View(
                 leg.operand,
                 form.operand(leg.operand).segments[leg.segment][0],
                 tuple((a, sizes[a]) for a in before + after),
                 after,
-                *role,
+                role[0],
+                role[1],
+                role[2],
                 lanes,
                 offsets[leg.operand],
                 touches[key],

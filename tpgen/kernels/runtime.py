@@ -105,7 +105,9 @@ class Product:
         pointers: list[int] = [0 if x is None else x.data_ptr() for x in operands]
         for n, x in enumerate(operands):
             if mask >> n & 1:
-                made = memory.empty((nodes if src is not None else rows, self.dims[n]) if x is None else x.shape, x1.dtype)
+                made = memory.empty(
+                    (nodes if src is not None else rows, self.dims[n]) if x is None else x.shape, x1.dtype
+                )
                 results.append(made)
                 pointers.append(made.data_ptr())
             else:

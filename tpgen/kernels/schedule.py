@@ -2,8 +2,8 @@
 
 Two schedules cover every form:
 
-- *channel*: vectors run over the copies of one segment (``u`` of ``uvu``), rows one after the other.  The other input, if
-  it is not vectorised as well, is tabulated once per row: ``T[a, k] = alpha * sum_b C[a, b, k] * x[b]``.
+- *channel*: vectors run over the copies of one segment (``u`` of ``uvu``), rows one after the other.  The other
+  input, if it is not vectorised as well, is tabulated once per row: ``T[a, k] = alpha * sum_b C[a, b, k] * x[b]``.
 - *batch*: vectors run over rows.  Mixing modes (``uvw`` and its kin) become small matrix products of whole tiles.
 
 Another target reads the same values; nothing here knows C++.
