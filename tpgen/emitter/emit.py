@@ -69,7 +69,8 @@ class EmittedModule(fx.GraphModule):
         )
 
     def __deepcopy__(self, memo: dict) -> EmittedModule:
-        copied: EmittedModule = super().__deepcopy__(memo)
+        copied = super().__deepcopy__(memo)
+        assert isinstance(copied, EmittedModule)
         return copied._holding(self.__dict__["_exact"])
 
     def _holding(self, exact: dict[str, np.ndarray]) -> EmittedModule:

@@ -18,7 +18,7 @@ from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.form import Layout, split_layout
-from tpgen.nn.checks import check_operand, check_weight, flat_weight, widest_dtype
+from tpgen.nn.checks import check_operand, check_options, check_weight, flat_weight, widest_dtype
 from tpgen.planner.plan import Plan, make_plan
 
 
@@ -133,7 +133,7 @@ class TensorProduct(nn.Module):
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
         TensorProduct(8x0e+8x1o x 1x0e+1x1o -> 16x0e+16x1o | 32 paths | 32 weights)
         """
-        product = TensorProduct.__new__(TensorProduct)
+        product = cls.__new__(cls)
         product._setup(plan, internal_weights, **options)
         return product
 
@@ -150,7 +150,9 @@ class TensorProduct(nn.Module):
         dynamic: bool | None = None,
         fullgraph: bool = False,
         mode: str | None = None,
+        **unknown_options: Any,
     ) -> None:
+        check_options(unknown_options)
         super().__init__()
         self.plan = plan
         self.irreps_in1, self.irreps_in2, self.irreps_out = plan.irreps_in1, plan.irreps_in2, plan.irreps_out
@@ -205,6 +207,11 @@ class TensorProduct(nn.Module):
 
     def _write_right(self) -> None:
         if isinstance(self._right_program, _Unwritten):
+            if torch.compiler.is_compiling():  # writing is no tensor code: torch.compile cannot trace it
+                raise InputError(
+                    "the program of right is not written yet, and torch.compile cannot trace the writing: "
+                    "construct the product with compile_right=True, or call right once before"
+                )
             self._right_program = self._program("right")
 
     def _runner(self, direction: str) -> Runner:
