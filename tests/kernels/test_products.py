@@ -14,6 +14,7 @@ from tpgen.kernels.description import Description
 from tpgen.kernels.ops import describe, kernel_product
 from tpgen.kernels.planning import plan_schedule
 from tpgen.kernels.runtime import product_of
+from tpgen.kernels.schedule import Target
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
 
@@ -164,3 +165,15 @@ def test_schedule_prints_what_it_does() -> None:
     text = str(Description(plan, ("mul_ir",) * 3).schedule(torch.float32))
     assert text.startswith("channel schedule:")
     assert "path 0: 64x0e x 1x0e -> 64x0e (uvu)" in text
+
+
+@pytest.mark.parametrize("dtype, lanes", [(torch.float64, 2), (torch.float64, 4), (torch.float32, 4), (torch.float32, 8)])
+def test_narrower_vectors(dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Target(str(dtype).removeprefix("torch."), lanes, 16)
+    monkeypatch.setattr("tpgen.kernels.description.target", lambda _: machine)
+    product_of.cache_clear()
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    for plan in (channelwise("9x0e+8x1o+3x2e", "0e+1o", "0e+1o"), fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o")):
+        for mask in (8, 7):
+            assert max(errors(plan, "mul_ir", 11, dtype, mask).values()) < tolerance
+    product_of.cache_clear()
