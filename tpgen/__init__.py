@@ -2,6 +2,8 @@
 
 from tpgen._version import __version__
 from tpgen.errors import TpgenError
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.convert import convert, from_e3nn
 from tpgen.nn.products import (
     ElementwiseTensorProduct,
     FullTensorProduct,
@@ -17,8 +19,11 @@ __all__ = [
     "FullyConnectedTensorProduct",
     "Plan",
     "TensorProduct",
+    "TensorProductConv",
     "TensorSquare",
     "TpgenError",
     "__version__",
+    "convert",
+    "from_e3nn",
     "make_plan",
 ]

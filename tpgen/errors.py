@@ -23,6 +23,13 @@ class InputError(TpgenError, RuntimeError):
     """
 
 
+class OptionError(TpgenError, TypeError):
+    """A keyword that a module does not know.
+
+    Also a ``TypeError``, what Python raises for an unexpected keyword.
+    """
+
+
 class EmitError(TpgenError):
     """A program that cannot be written as asked: unknown strategy, layout, direction or stage."""
 

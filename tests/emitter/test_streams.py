@@ -81,6 +81,12 @@ def test_streams_on_a_cpu_are_an_error() -> None:
         product(*operands)
 
 
+def test_streams_on_a_cpu_are_an_error_for_a_single_path_too() -> None:
+    product = TensorProduct("1o", "1o", "1e", [(0, 0, 0, "uuu", False)], streams=2)
+    with pytest.raises(BackendError, match="streams are CUDA streams"):
+        product(torch.randn(2, 3), torch.randn(2, 3))
+
+
 @pytest.mark.parametrize("count", [-1, 1.5, True])
 def test_bad_number_of_streams(count) -> None:
     with pytest.raises(EmitError, match="streams must be a positive number"):

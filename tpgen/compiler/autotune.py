@@ -96,7 +96,7 @@ _RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, _kernel, _fu
 @cache
 def _say_once_without_compiler() -> None:
     warnings.warn(
-        "no C++ compiler was found, so products run as fx graphs, several times slower than generated kernels; "
+        "no C++ compiler was found, so products run as fx graphs instead of generated kernels, which is slower; "
         "install g++ 12 or later, or name a compiler with TPGEN_CXX. To choose graphs without this message, "
         "give a strategy: strategy='grouped'",
         UserWarning,

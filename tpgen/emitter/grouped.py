@@ -21,6 +21,7 @@ from tpgen.emitter.lowering import (
     Labelled,
     Result,
     constant_factor,
+    cross_vectors,
     lower,
     read_term,
     segment_of,
@@ -38,7 +39,7 @@ def grouped_terms(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Resul
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
-            prepared.append((term, *read_term(writer, form, term, inputs)))
+            prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
     prepared = _with_tables(writer, form, inputs, prepared)
     groups, rest = _feature_groups(form, prepared)
     results = [_write_features(writer, form, inputs, group) for group in groups]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
-from tpgen.form.contraction import BATCH, Contraction, Factor, Pairs, pairwise_steps
+from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
 from tpgen.form.form import Form, Term
 from tpgen.form.rewrites import simplify
 
@@ -41,7 +42,7 @@ class Inputs:
         if len(sizes) == 1:
             return self.flat[name]
         with self.writer.serving((), "slice"):
-            pieces = torch.split_with_sizes(self.flat[name], sizes, dim=-1)
+            pieces: Traced = torch.split_with_sizes(self.flat[name], sizes, dim=-1)
         with self.writer.role("slice"):
             piece = pieces[index]
             piece.node.meta["name"] = f"{name}_{index}"
@@ -129,6 +130,36 @@ def gather_pairs(
         )
         c = Contraction(factors, c.output, c.sizes, c.coefficient)
     return c, given
+
+
+def cross_vectors(
+    writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
+) -> tuple[Contraction, dict[str, Labelled]]:
+    """Two vectors coupled copy by copy to a vector are their cross product.
+
+    ``C[i, j, k] = epsilon[i, j, k] / sqrt(6)``.  One pass over three components, where the dense coupling would build
+    nine products and sum them.
+    """
+    coupling = c.find(Coupling)
+    if coupling is None or coupling.source != Coupling(1, 1, 1):
+        return c, given
+    legs = [f for f in c.factors if f is not coupling and set(f.letters) & set(coupling.letters)]
+    if len(legs) != 2 or not all(isinstance(f.source, str) for f in legs):
+        return c, given
+    (left, a), (right, b) = ((f, next(x for x in f.letters if x in coupling.letters)) for f in legs)
+    copies = left.letters.replace(a, "")
+    if copies != right.letters.replace(b, ""):
+        return c, given  # copies meet crosswise: there the table of one vector serves all copies of the other
+    opened = next(x for x in coupling.letters if x not in (a, b))
+    # epsilon changes sign with the order of its letters
+    sign = 1.0 if coupling.letters.index(a) == (coupling.letters.index(b) - 1) % 3 else -1.0
+    with writer.role("coupling"):
+        operands = [aligned(given[f.source], copies + x) for f, x in ((left, a), (right, b))]  # type: ignore[index]
+        crossed = torch.linalg.cross(*operands, dim=-1)
+    kept = tuple(f for f in c.factors if f not in (left, right, coupling))
+    factors = (Factor("cross", copies + opened), *kept)
+    changed = Contraction(factors, c.output, c.sizes, c.coefficient * sign / sqrt(6.0))
+    return changed, {**given, "cross": Labelled(crossed, copies + opened)}
 
 
 def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:

@@ -18,7 +18,7 @@ def name_nodes(graph: fx.Graph) -> fx.Graph:
     for node in graph.nodes:
         args = fx.map_arg(node.args, lambda n: copies[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
-        copy = new.create_node(node.op, node.target, args, kwargs, _name(node), node.type)  # type: ignore[arg-type]
+        copy = new.create_node(node.op, node.target, args, kwargs, _name(node), node.type)
         copy.meta = dict(node.meta)
         copies[node] = copy
     new.lint()

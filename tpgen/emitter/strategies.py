@@ -10,7 +10,7 @@ from tpgen.emitter.frame import Strategy, framed
 from tpgen.emitter.graph_writer import GraphWriter
 from tpgen.emitter.grouped import grouped_terms
 from tpgen.emitter.kernel import kernel
-from tpgen.emitter.lowering import Inputs, Result, constant_factor, lower, read_term, write_result
+from tpgen.emitter.lowering import Inputs, Result, constant_factor, cross_vectors, lower, read_term, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form, Term
 
@@ -32,7 +32,7 @@ def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 def _einsum_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
     with writer.serving(term.path, "contraction"):
-        c, given = read_term(writer, form, term, inputs)
+        c, given = cross_vectors(writer, *read_term(writer, form, term, inputs))
         operands = [given[f.source] if isinstance(f.source, str) else constant_factor(writer, f) for f in c.factors]
         return write_result(form, term, inputs, lower(writer, c, operands))
 

@@ -22,11 +22,7 @@ def current_stream(like: Tensor) -> torch.cuda.Stream:
 
     Raises `BackendError` where that is no CUDA device.
     """
-    if not like.is_cuda:
-        raise BackendError(
-            f"streams are CUDA streams, and the operands are on {like.device}: move the product and its operands to a "
-            "CUDA device, or construct it with streams=0"
-        )
+    _need_cuda(like.device)
     return torch.cuda.current_stream(like.device)
 
 
@@ -53,15 +49,24 @@ def hand_over(tensor: Tensor, stream: torch.cuda.Stream) -> None:
     tensor.record_stream(stream)
 
 
+def _need_cuda(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise BackendError(
+            f"streams are CUDA streams, and the operands are on {device}: move the product and its operands to a "
+            "CUDA device, or construct it with streams=0"
+        )
+
+
 STREAM_FUNCTIONS: tuple[Callable, ...] = (current_stream, side_stream, wait, set_stream, hand_over)
 
 
 @contextmanager
 def restoring_stream(device: torch.device) -> Iterator[None]:
-    """Make the caller's stream current again where a program with streams fails half-way."""
-    if device.type != "cuda":
-        yield
-        return
+    """Make the caller's stream current again where a program with streams fails half-way.
+
+    Raises `BackendError` where the device has no CUDA streams.
+    """
+    _need_cuda(device)
     before = torch.cuda.current_stream(device)
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import prod
 
@@ -10,8 +10,26 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen.errors import InputError
+from tpgen.errors import InputError, OptionError, unknown
 from tpgen.planner.plan import Plan
+
+MODULE_OPTIONS = (
+    "internal_weights",
+    "compile_right",
+    "layout",
+    "strategy",
+    "backend",
+    "streams",
+    "dynamic",
+    "fullgraph",
+    "mode",
+)
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raise `OptionError` for keywords that are left over once the known ones are taken."""
+    for name in options:
+        raise OptionError(unknown("option", name, MODULE_OPTIONS))
 
 
 def check_operand(

@@ -3,7 +3,7 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -13,7 +13,6 @@ from tpgen.errors import InputError
 from tpgen.kernels.description import describe
 from tpgen.kernels.ops import kernel_conv
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan
 
 
 @compile_mode("unsupported")
@@ -104,10 +103,3 @@ class TensorProductConv(TensorProduct):
                 low, high = (int(v) for v in torch.aminmax(index))
                 if low < 0 or high >= limit:
                     raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")
-
-    @classmethod
-    def from_plan(cls, plan: Plan, internal_weights: Optional[bool] = None, **options: Any) -> "TensorProductConv":  # noqa: UP045
-        """The convolution of a plan, such as `tpgen.planner.presets.channelwise` makes."""
-        conv = cls.__new__(cls)
-        conv._setup(plan, internal_weights, **options)
-        return conv

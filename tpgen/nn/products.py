@@ -32,6 +32,11 @@ def _split(options: dict[str, Any], irrep_normalization: str | None) -> tuple[di
 
 
 class _Preset(TensorProduct):
+    @classmethod
+    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Any) -> TensorProduct:
+        """A preset's instructions follow from its irreps: the module of any other plan is a plain `TensorProduct`."""
+        return TensorProduct.from_plan(plan, internal_weights, **options)
+
     def _build(self, plan: Plan, module_options: dict[str, Any]) -> None:
         self._setup(plan, **module_options)
 

@@ -1,0 +1,68 @@
+"""Conversion of e3nn's products and of networks that hold them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from e3nn import o3
+from torch import nn
+
+from tpgen.errors import OptionError, TpgenError
+from tpgen.nn.convert import convert, from_e3nn
+from tpgen.nn.products import FullyConnectedTensorProduct, TensorSquare
+from tpgen.nn.tensor_product import TensorProduct
+
+GRAPHS = {"strategy": "grouped"}
+
+
+@pytest.mark.parametrize("normalization", ["component", "norm", "none"])
+def test_a_converted_product_computes_the_same(normalization: str) -> None:
+    theirs = o3.FullyConnectedTensorProduct("3x0e+2x1o", "0e+1o", "2x0e+4x1o", irrep_normalization=normalization)
+    ours = from_e3nn(theirs, **GRAPHS)
+    x, y = torch.randn(5, 9), torch.randn(5, 4)
+    torch.testing.assert_close(ours(x, y), theirs(x, y))
+    assert ours.weight is theirs.weight
+
+
+def test_a_square_stays_a_square() -> None:
+    theirs = o3.TensorSquare("2x0e+1o", "3x0e+1o").double()
+    ours = from_e3nn(theirs, **GRAPHS)
+    assert isinstance(ours, TensorSquare)
+    x = torch.randn(4, 5, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-12)
+
+
+class _Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = o3.FullyConnectedTensorProduct("2x0e", "0e+1o", "2x0e+2x1o")
+        self.rest = nn.ModuleList([o3.FullyConnectedTensorProduct("2x0e+2x1o", "0e+1o", "0e")])
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.rest[0](self.first(x, y), y)
+
+
+def test_a_network_is_converted_in_place() -> None:
+    network = _Network().eval()
+    x, y = torch.randn(3, 2), torch.randn(3, 4)
+    wanted, parameters = network(x, y), list(network.parameters())
+    converted = convert(network, **GRAPHS)
+    assert converted is network
+    assert all(isinstance(m, TensorProduct) for m in (network.first, network.rest[0]))
+    assert not network.first.training
+    assert [p is q for p, q in zip(parameters, network.parameters(), strict=True)] == [True, True]
+    torch.testing.assert_close(network(x, y), wanted)
+
+
+def test_only_products_are_taken_over() -> None:
+    with pytest.raises(TpgenError, match=r"takes an e3nn.o3.TensorProduct or one of its subclasses, got Linear"):
+        from_e3nn(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("make", [lambda **o: TensorProduct("0e", "0e", "0e", [(0, 0, 0, "uuu", False)], **o),
+                                  lambda **o: FullyConnectedTensorProduct("0e", "0e", "0e", **o)])  # fmt: skip
+def test_an_unknown_option_lists_the_known_ones(make) -> None:
+    with pytest.raises(OptionError, match=r"unknown option 'layuot'; known options: internal_weights, .*layout"):
+        make(layuot="mul_ir")
+    with pytest.raises(TypeError):
+        make(layuot="mul_ir")

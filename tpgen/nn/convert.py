@@ -1,0 +1,72 @@
+"""Take e3nn's products over into tpgen, one by one or in a whole network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import e3nn.o3
+from torch import nn
+
+from tpgen.errors import TpgenError
+from tpgen.nn.products import TensorSquare
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan, make_plan
+
+
+def from_e3nn(product: nn.Module, **options: Any) -> TensorProduct:
+    """The tpgen product that computes what an e3nn product does, with the same weights: the parameter, not a copy.
+
+    ``options`` are the module options of `TensorProduct` (layout, strategy, backend, …).
+    Raises `TpgenError` where ``product`` is no e3nn product.
+
+    >>> from e3nn import o3
+    >>> theirs = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
+    >>> from_e3nn(theirs).weight is theirs.weight
+    True
+    """
+    if not isinstance(product, e3nn.o3.TensorProduct):
+        raise TpgenError(
+            f"from_e3nn takes an e3nn.o3.TensorProduct or one of its subclasses, got {type(product).__name__}"
+        )
+    cls = TensorSquare if isinstance(product, e3nn.o3.TensorSquare) else TensorProduct
+    ours = cls.__new__(cls)
+    ours._setup(_plan_of(product), product.internal_weights, **options)
+    if isinstance(ours, TensorSquare):
+        ours.irreps_in = ours.irreps_in1
+    like = product.output_mask
+    ours.to(device=like.device, dtype=like.dtype)
+    if ours.internal_weights and ours.weight_numel:
+        ours.weight = product.weight
+    return ours.train(product.training)
+
+
+def convert(model: nn.Module, **options: Any) -> nn.Module:
+    """Replace every e3nn product inside a network by the tpgen product that computes the same, in place.
+
+    Parameters stay the same objects, so an optimiser that holds them goes on; names in the state_dict stay too, and
+    e3nn's coupling buffers leave it.  Returns the model (or the product, where the model itself is one).
+
+    >>> from e3nn import o3
+    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
+    >>> convert(network)["tp"]
+    TensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
+    """
+    if isinstance(model, e3nn.o3.TensorProduct):
+        return from_e3nn(model, **options)
+    for name, child in model.named_children():
+        setattr(model, name, convert(child, **options))
+    return model
+
+
+def _plan_of(product: Any) -> Plan:
+    """The plan of a built e3nn product.  Its instructions hold final coefficients, so nothing is normalised again."""
+    instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
+    return make_plan(
+        product.irreps_in1,
+        product.irreps_in2,
+        product.irreps_out,
+        instructions,
+        irrep_normalization="none",
+        path_normalization="none",
+        shared_weights=product.shared_weights,
+    )
