@@ -161,7 +161,9 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> Section:
 
 
 def _watched(model: Tetris, steps: int, name: str, console: Console) -> Training:
-    bar = iter(track(range(steps), f"   train with {name}", console=console, transient=True))
+    bar = iter(
+        track(range(steps), f"   train with {name}", console=console, transient=True, disable=not console.is_terminal)
+    )
     run = train(model, steps, watch=lambda step: next(bar))
     for _ in bar:  # let the bar close itself
         pass
