@@ -8,10 +8,12 @@ import click
 
 from tpgen._version import __version__
 from tpgen.cli.bench import bench
+from tpgen.cli.cache import cache
 from tpgen.cli.check import check
 from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
 from tpgen.cli.plan import plan
+from tpgen.cli.tune import tune
 from tpgen.errors import TpgenError
 
 
@@ -43,5 +45,5 @@ def main() -> None:
     """
 
 
-for command in (plan, dump, check, bench, demo):
+for command in (plan, dump, check, bench, tune, cache, demo):
     main.add_command(command)

@@ -1,46 +1,21 @@
 """``strategy="auto"``: which strategy a product is written with, and why.
 
-A small model, one rule after the other: a generated kernel where one can run, else what the backend does well.
+One rule after the other: what was measured on this machine and remembered (`tpgen.compiler.tuning`), then a small
+model: a generated kernel where one can run, else what the backend does well.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
-import torch
-
+from tpgen.compiler.request import Choice, Request
+from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.form.form import Layout
 from tpgen.kernels.compiler import find_compiler
 from tpgen.kernels.description import kernel_supported
-from tpgen.planner.plan import Plan
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A strategy and the reason for it, in words."""
-
-    strategy: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.strategy} ({self.reason})"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a strategy is chosen for."""
-
-    plan: Plan
-    backend: str = "eager"
-    layout: Layout = "mul_ir"
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-    streams: int = 0
 
 
 def choose_strategy(request: Request, strategy: str = "auto") -> Choice:
@@ -90,7 +65,7 @@ def _otherwise(request: Request) -> Choice:
     return Choice("grouped", f"few large operations, as {request.backend} runs them one by one")
 
 
-_RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, _kernel, _fusing, _otherwise)
+_RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
 
 
 @cache

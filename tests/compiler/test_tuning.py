@@ -1,0 +1,61 @@
+"""Measured choices: remembered, preferred over the model, and never trusted blindly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.request import Request
+from tpgen.compiler.tuning import _file, forget, remembered, tune
+from tpgen.emitter.strategies import STRATEGIES
+from tpgen.kernels import cache
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.presets import channelwise
+
+PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
+
+
+@pytest.fixture
+def request_(tmp_path, monkeypatch) -> Request:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+    return Request(PLAN)
+
+
+def test_the_fastest_is_remembered_and_taken(request_: Request) -> None:
+    assert remembered(request_) is None
+    tuning = tune(request_, rows=8, seconds=0.05)
+    assert set(tuning.milliseconds) | set(tuning.left_out) == set(STRATEGIES)
+    assert tuning.fastest == min(tuning.milliseconds, key=tuning.milliseconds.get)
+    choice = choose_strategy(request_)
+    assert (choice.strategy, "measured here" in choice.reason) == (tuning.fastest, True)
+    assert TensorProduct.from_plan(PLAN).choice == choice
+    assert str(tuning).startswith("forward and backward of 8 rows")
+    forget(request_)
+    assert remembered(request_) is None
+
+
+def test_a_choice_is_for_one_layout_dtype_and_backend(request_: Request) -> None:
+    cache.write_whole(_file(request_, cache.current_directory()), json.dumps(_entry("einsum")))
+    assert choose_strategy(request_).strategy == "einsum"
+    for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
+        assert remembered(replace(request_, **other)) is None
+
+
+def test_a_name_that_is_asked_for_is_kept(request_: Request) -> None:
+    cache.write_whole(_file(request_, cache.current_directory()), json.dumps(_entry("einsum")))
+    assert choose_strategy(request_, "unrolled").strategy == "unrolled"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"strategy": "gone", "milliseconds": 1, "rows": 2}),
+                                  json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
+def test_a_damaged_file_is_passed_over(request_: Request, text: str) -> None:
+    cache.write_whole(_file(request_, cache.current_directory()), text)
+    assert remembered(request_) is None
+
+
+def _entry(strategy: str) -> dict:
+    return {"strategy": strategy, "milliseconds": 1.0, "rows": 8}

@@ -1,0 +1,39 @@
+"""``tpgen cache`` and ``tpgen tune``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tpgen.cli import main
+
+# a product that no other test has: kernels that are loaded already are not built again
+PRODUCT = ["--preset", "channelwise", "--in1", "5x0e+7x1o", "--in2", "0e+1o", "--out", "0e+1o"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+
+
+def _run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_warm_info_and_clear(tmp_path) -> None:
+    assert "2 kernels ready" in _run("cache", "warm", *PRODUCT)
+    info = json.loads(_run("cache", "info", "--json"))
+    assert (info["entries"], info["path"]) == (2, str(tmp_path / "kernels"))
+    assert "2 kernels" in _run("cache", "info")
+    assert _run("cache", "clear") == "removed 2 kernels\n"
+    assert json.loads(_run("cache", "info", "--json"))["entries"] == 0
+
+
+def test_tune_as_text_and_as_json() -> None:
+    arguments = ("tune", *PRODUCT, "--rows", "4", "--seconds", "0.05")
+    assert "from now on" in _run(*arguments)
+    assert json.loads(_run(*arguments, "--json"))["rows"] == 4

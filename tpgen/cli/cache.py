@@ -1,0 +1,46 @@
+"""``tpgen cache``: the compiled kernels of this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.kernels.build import cache_clear, cache_info, warm
+from tpgen.planner.problems import Problem
+
+
+@click.group("cache")
+def cache() -> None:
+    """Compiled kernels and measured choices: where they are, remove them, build them ahead of use.
+
+    They are kept in $TPGEN_CACHE_DIR, or in the user's cache directory.
+    """
+
+
+@cache.command()
+@json_option
+def info(as_json: bool) -> None:
+    """Where the cache is, how many kernels it holds and how large it is."""
+    found = cache_info()
+    click.echo(json.dumps(asdict(found)) if as_json else str(found))
+
+
+@cache.command()
+def clear() -> None:
+    """Remove every kernel and every measured choice."""
+    click.echo(f"removed {cache_clear()} kernels")
+
+
+@cache.command("warm")
+@product_options
+@run_options
+def warm_command(problem: Problem, **options: Any) -> None:
+    """Build the forward and backward kernels of a product now, so that its first call is fast."""
+    with Console(stderr=True).status(f"compile {problem.name}"):
+        count = warm([problem.plan], options["layout"], [options["dtype"]])
+    click.echo(f"{count} kernels ready in {cache_info().path}")

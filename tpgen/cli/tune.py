@@ -1,0 +1,33 @@
+"""``tpgen tune``: measure the strategies for a product and remember the fastest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.compiler.request import Request
+from tpgen.compiler.tuning import tune as tune_product
+from tpgen.planner.problems import Problem
+
+
+@click.command()
+@product_options
+@run_options
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the batch; those of the problem by default.")
+@click.option("--seconds", type=float, default=3.0, show_default=True, help="How long to measure.")
+@json_option
+def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
+    """Time every strategy for a product on this machine; from then on strategy "auto" takes the fastest.
+
+    `tpgen cache clear` forgets.
+    """
+    options.pop("strategy")
+    request = Request(problem.plan, **options)
+    with Console(stderr=True).status("measure") as status:
+        tuning = tune_product(request, rows or problem.rows, seconds, lambda s: status.update(f"compile {s}"))
+    click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

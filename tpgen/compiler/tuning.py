@@ -1,0 +1,129 @@
+"""Measured choices: time the strategies for one product on this machine, remember the fastest on disk.
+
+A remembered choice takes precedence over the model of `tpgen.compiler.autotune`.  It is kept beside the compiled
+kernels (``TPGEN_CACHE_DIR``), one small file for each product, layout, dtype, backend and processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tpgen._version import __version__
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.request import Choice, Request
+from tpgen.emitter.emit import emit_plan
+from tpgen.emitter.strategies import STRATEGIES
+from tpgen.form.form import split_layout
+from tpgen.kernels import cache
+from tpgen.kernels.compiler import cpu_features
+from tpgen.kernels.description import kernel_supported
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Median times of one forward and backward pass, in milliseconds by strategy, and what was left out and why."""
+
+    milliseconds: dict[str, float]
+    left_out: dict[str, str]
+    rows: int
+
+    @property
+    def fastest(self) -> str:
+        return min(self.milliseconds, key=self.milliseconds.__getitem__)
+
+    def __str__(self) -> str:
+        times = sorted(self.milliseconds.items(), key=lambda item: item[1])
+        lines = [f"{name:10s} {ms:9.3f} ms" for name, ms in times]
+        lines += [f"{name:10s} left out: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join([f"forward and backward of {self.rows} rows", *lines])
+
+
+def tune(
+    request: Request, rows: int, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None
+) -> Tuning:
+    """Time every strategy for a product, in turn, and remember the fastest for products made from now on."""
+    candidates, left_out = [], {}
+    for strategy in STRATEGIES:
+        reason = _unfit(request, strategy)
+        if reason:
+            left_out[strategy] = reason
+        else:
+            progress(strategy)
+            candidates.append((strategy, _step(request, strategy, rows)))
+    times: dict[str, list[float]] = {strategy: [] for strategy, _ in candidates}
+    until = time.perf_counter() + seconds
+    while not times[candidates[-1][0]] or time.perf_counter() < until:
+        for strategy, step in candidates:
+            start = time.perf_counter()
+            step()
+            times[strategy].append(time.perf_counter() - start)
+    tuning = Tuning({s: 1e3 * statistics.median(t) for s, t in times.items()}, left_out, rows)
+    _remember(request, tuning)
+    return tuning
+
+
+def remembered(request: Request) -> Choice | None:
+    """The choice that was measured for a request, if one was."""
+    try:
+        fields = json.loads(_file(request, cache.default_directory()).read_text())
+        strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(strategy, str) or strategy not in STRATEGIES or _unfit(request, strategy):
+        return None
+    return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
+
+
+def forget(request: Request) -> None:
+    """Let the model decide again."""
+    _file(request, cache.current_directory()).unlink(missing_ok=True)
+
+
+def _remember(request: Request, tuning: Tuning) -> None:
+    fastest = tuning.fastest
+    fields = {"strategy": fastest, "milliseconds": tuning.milliseconds[fastest], "rows": tuning.rows}
+    cache.write_whole(_file(request, cache.current_directory()), json.dumps(fields))
+
+
+def _file(request: Request, directory: Path) -> Path:
+    parts = (
+        request.plan.digest, *split_layout(request.layout), str(request.dtype), request.backend, request.device,
+        cpu_features(), __version__,
+    )  # fmt: skip
+    return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
+
+
+def _unfit(request: Request, strategy: str) -> str | None:
+    if strategy == "kernel":
+        return kernel_supported(request.plan, request.layout, request.dtype, request.device)
+    return None
+
+
+def _step(request: Request, strategy: str, rows: int) -> Callable[[], None]:
+    """One forward and backward pass on random operands, called once so that everything is compiled."""
+    plan = request.plan
+    program = emit_plan(plan, "forward", strategy, request.layout).module()
+    run = compile_program(program.to(device=request.device, dtype=request.dtype), request.backend)
+    weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
+    shapes = ((rows, plan.irreps_in1.dim), (rows, plan.irreps_in2.dim), weights)
+    operands = [torch.randn(s, device=request.device, dtype=request.dtype, requires_grad=True) for s in shapes]
+    wanted = [x for x in operands if x.numel()]
+    cotangent = torch.randn(rows, plan.irreps_out.dim, device=request.device, dtype=request.dtype)
+
+    def step() -> None:
+        out: Tensor = run(*operands)
+        torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
+        if out.is_cuda:
+            torch.cuda.synchronize()
+
+    step()
+    return step
