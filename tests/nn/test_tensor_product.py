@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.cases import CASES, LAYOUTS, MIXED, STRATEGIES, Case, assert_close, default_dtype, operands, random_arguments
 from tpgen.compiler.backends import script
-from tpgen.errors import EmitError, InputError, PlanError
+from tpgen.errors import EmitError, InputError, PlanError, TpgenError
 from tpgen.form.reference import reference_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import make_plan
@@ -214,9 +214,10 @@ def test_outputs_that_no_path_reaches_are_zero() -> None:
     assert product.output_mask.tolist() == [0.0] * 9 + [1.0] * 2 + [0.0] * 2
 
 
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "kernel", "auto"])
 @pytest.mark.parametrize("irreps", [("", "", ""), ("0x0e", "1o", "0x1o"), ("2x1o", "", "1x0e"), ("1o", "1o", "")])
-def test_empty_irreps(irreps: tuple[str, str, str]) -> None:
-    product = tpgen.FullyConnectedTensorProduct(*irreps)
+def test_empty_irreps(irreps: tuple[str, str, str], strategy: str) -> None:
+    product = tpgen.FullyConnectedTensorProduct(*irreps, strategy=strategy)
     x, y = torch.randn(3, product.irreps_in1.dim), torch.randn(3, product.irreps_in2.dim)
     assert product(x, y).shape == (3, product.irreps_out.dim)
     assert product.right(y).shape == (3, product.irreps_in1.dim, product.irreps_out.dim)
@@ -342,7 +343,7 @@ def test_construction_errors() -> None:
         tpgen.TensorProduct(*MIXED, layout="ir")
     with pytest.raises(PlanError, match="unknown irrep_normalization"):
         tpgen.FullTensorProduct("1o", "1o", irrep_normalization="all")
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(TpgenError, match="unknown option 'colour'; known options: internal_weights"):
         tpgen.TensorProduct(*MIXED, colour=1)
 
 

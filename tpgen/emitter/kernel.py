@@ -17,8 +17,11 @@ from tpgen.kernels.schedule import SLOTS
 def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
     """The product as one call, which also broadcasts; a gradient as one call inside the usual frame.
 
-    `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.
+    `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
+    without paths, which is zero.
     """
+    if not form.live_terms:
+        return framed(grouped_terms)(writer, form, given)
     if form.opened == ("out",):
         every = tuple(term.path for term in form.terms)
         with writer.serving(every, "kernel"):
