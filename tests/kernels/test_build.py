@@ -245,7 +245,7 @@ def changed(**fields: object) -> str:
     [
         ("", "not valid JSON"),
         ("[" * 100000, "not valid JSON"),
-        ("[]", "must be an object with the fields format, layout and plan"),
+        ("[]", "must be an object with the fields format, layout, paths and plan"),
         (changed(extra=1), "must be an object with the fields"),
         (changed(format="tpgen.kernel/9"), "format must be 'tpgen.kernel/1'"),
         (changed(layout="mul_ir"), "layout must be a list of three names"),
@@ -296,3 +296,14 @@ def test_a_mask_opens_one_to_four_slots() -> None:
 
 def test_a_product_is_prepared_once() -> None:
     assert product_of(TEXT) is product_of(describe(PLAN))
+
+
+def test_a_library_that_is_none_is_reported(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "writes-nonsense"
+    script.write_text(
+        '#!/bin/sh\nwhile [ "$1" != "-o" ]; do [ $# -gt 0 ] || exit 0; shift; done\necho nonsense > "$2"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("TPGEN_CXX", str(script))
+    with pytest.raises(BackendError, match=r"cannot be loaded: .*TPGEN_CACHE_DIR"):
+        run_product()

@@ -7,13 +7,14 @@ generated from it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
 
 from tpgen.errors import EmitError, PlanError, TpgenError, unknown
-from tpgen.form.form import Form, Layout, make_form, split_layout
+from tpgen.form.form import Form, Layout, Term, make_form, split_layout
 from tpgen.kernels.compiler import DTYPES, find_compiler, target
 from tpgen.kernels.cpp import generate
 from tpgen.kernels.cpp_text import GeneratedSource
@@ -24,6 +25,12 @@ from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
 
 FORMAT = "tpgen.kernel/1"
 
+# Which paths of a plan a kernel computes.
+PATHS: dict[str, Callable[[Term], bool]] = {
+    "all": lambda term: True,
+    "weighted": lambda term: term.leg("w") is not None,
+}
+
 DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 
 
@@ -33,10 +40,12 @@ class Description:
 
     plan: Plan
     layout: tuple[str, str, str]
+    paths: str = "all"
 
     @cached_property
     def form(self) -> Form:
-        return make_form(self.plan, self.layout)
+        form = make_form(self.plan, self.layout)
+        return replace(form, terms=tuple(t for t in form.terms if PATHS[self.paths](t)))
 
     @cached_property
     def dims(self) -> tuple[int, int, int, int]:
@@ -60,18 +69,34 @@ class Description:
             in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
             irrep_normalization=p.irrep_normalization, path_normalization=p.path_normalization, shared_weights=False,
         )  # fmt: skip
-        return describe(plan, self.layout)
+        return describe(plan, self.layout, self.paths)
+
+    @cached_property
+    def weighted(self) -> str:
+        """The description of the weighted paths alone: what is left where something else stands in the weights' place.
+
+        The form is linear in the weights only there; an unweighted path has no slot for them.
+        """
+        mixed = any(i.has_weight for i in self.plan.instructions) and not all(
+            i.has_weight for i in self.plan.instructions
+        )
+        return describe(self.plan, self.layout, "weighted" if mixed else self.paths)
 
 
 @cache
-def describe(plan: Plan, layout: Layout = "mul_ir") -> str:
-    """The product as a string that `kernel_product` takes.
+def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all") -> str:
+    """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
 
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
     >>> read_description(describe(plan)).plan == plan
     True
     """
-    fields = {"format": FORMAT, "layout": list(split_layout(layout)), "plan": json.loads(plan.to_json())}
+    fields = {
+        "format": FORMAT,
+        "layout": list(split_layout(layout)),
+        "paths": paths,
+        "plan": json.loads(plan.to_json()),
+    }
     return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
@@ -89,15 +114,18 @@ def read_description(text: str) -> Description:
         fields = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
-    if not isinstance(fields, dict) or list(fields) != ["format", "layout", "plan"]:
-        raise PlanError("kernel description: must be an object with the fields format, layout and plan")
+    if not isinstance(fields, dict) or list(fields) != ["format", "layout", "paths", "plan"]:
+        raise PlanError("kernel description: must be an object with the fields format, layout, paths and plan")
     if fields["format"] != FORMAT:
         raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
     layout = fields["layout"]
     if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
         raise PlanError("kernel description: layout must be a list of three names")
+    paths = fields["paths"]
+    if not isinstance(paths, str) or paths not in PATHS:
+        raise PlanError(f"kernel description: paths must be one of {', '.join(PATHS)}, got {str(paths)[:40]!r}")
     try:
-        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)))
+        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)), paths)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 

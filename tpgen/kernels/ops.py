@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 from tpgen.kernels.batching import fold_batch
 from tpgen.kernels.cpp_text import GeneratedSource
 from tpgen.kernels.description import describe, kernel_source, kernel_supported
-from tpgen.kernels.runtime import OUT, product_of
+from tpgen.kernels.runtime import OUT, W, product_of
 
 __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
 
@@ -147,51 +147,39 @@ def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
 
 def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Gradients of the operands for cotangents of the slots that were open."""
-    *operands, src, dst = ctx.saved_tensors
     totals: list[Tensor | None] = [None] * 4
     wanted = sum(1 << n for n in range(4) if needed[n])
     for slot, cotangent in zip(_bits(ctx.mask), cotangents, strict=True):
         if cotangent is not None:
-            _accumulate(totals, wanted & ~(1 << slot), _replaced(operands, slot, cotangent), ctx.description, src, dst)
+            _accumulate(totals, wanted, ctx, slot, cotangent)
     return totals
 
 
 def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Tangents of the open slots for tangents of the operands."""
-    *operands, src, dst = ctx.saved_tensors
     totals: list[Tensor | None] = [None] * 4
     for slot, tangent in enumerate(tangents):
         if tangent is not None:
-            _accumulate(
-                totals,
-                ctx.mask & ~(1 << slot),
-                _replaced(operands, slot, tangent),
-                ctx.description,
-                src,
-                dst,
-                ctx.nodes,
-            )
+            _accumulate(totals, ctx.mask, ctx, slot, tangent, ctx.nodes)
     found = [(n, totals[n]) for n in _bits(ctx.mask)]
-    return tuple(torch.zeros_like(operands[n]) if value is None else value for n, value in found)
+    return tuple(torch.zeros_like(ctx.saved_tensors[n]) if value is None else value for n, value in found)
 
 
 def _accumulate(
-    totals: list[Tensor | None],
-    mask: int,
-    point: Operands,
-    description: str,
-    src: Tensor | None,
-    dst: Tensor | None,
-    nodes: int = 0,
+    totals: list[Tensor | None], mask: int, ctx: Any, slot: int, replacement: Tensor, nodes: int = 0
 ) -> None:
-    if mask:
-        for n, value in zip(_bits(mask), _form(point, description, mask, src, dst, nodes), strict=True):
-            before = totals[n]
-            totals[n] = value if before is None else before + value
-
-
-def _replaced(operands: Operands, slot: int, value: Tensor) -> Operands:
-    return [value if n == slot else x for n, x in enumerate(operands)]
+    """Add the slots of a mask, but for the one that is replaced, at the point where it is."""
+    mask &= ~(1 << slot)
+    if not mask:
+        return
+    *operands, src, dst = ctx.saved_tensors
+    operands[slot] = replacement
+    description = ctx.description
+    if slot == _bits(W)[0]:  # unweighted paths do not depend on what stands in the weights' place
+        description = product_of(description).description.weighted
+    for n, value in zip(_bits(mask), _form(operands, description, mask, src, dst, nodes), strict=True):
+        before = totals[n]
+        totals[n] = value if before is None else before + value
 
 
 def _bits(mask: int) -> list[int]:
