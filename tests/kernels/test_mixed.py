@@ -1,4 +1,4 @@
-"""Products that mix weighted and unweighted paths: where another value stands in the weights' place, the latter drop out."""
+"""Mixed weighted and unweighted paths: where another value stands in the weights' place, the latter drop out."""
 
 from __future__ import annotations
 
