@@ -130,3 +130,14 @@ def test_bad_edges_are_refused(change: dict, message: str) -> None:
     arguments = {"src": src, "dst": dst, "nodes": NODES, **change}
     with pytest.raises(InputError, match=message):
         kernel_conv(x1, x2, w, arguments["src"], arguments["dst"], arguments["nodes"], describe(plan))
+
+
+@ALL
+def test_low_precision_sums_are_not_rounded_between_edges(name: str) -> None:
+    plan = PLANS[name]
+    x1, x2, w, src, dst = (x.detach() for x in graph(plan, 300))
+    low = [x.bfloat16() for x in (x1, x2, w)]
+    wanted = definition(plan, *(x.double() for x in low), src, dst)
+    got = kernel_conv(*low, src, dst, NODES, describe(plan))
+    assert got.dtype == torch.bfloat16
+    assert (got.double() - wanted).abs().max() < 2**-8 * wanted.abs().max()

@@ -167,7 +167,9 @@ def test_schedule_prints_what_it_does() -> None:
     assert "path 0: 64x0e x 1x0e -> 64x0e (uvu)" in text
 
 
-@pytest.mark.parametrize("dtype, lanes", [(torch.float64, 2), (torch.float64, 4), (torch.float32, 4), (torch.float32, 8)])
+@pytest.mark.parametrize(
+    "dtype, lanes", [(torch.float64, 2), (torch.float64, 4), (torch.float32, 4), (torch.float32, 8)]
+)
 def test_narrower_vectors(dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Target(str(dtype).removeprefix("torch."), lanes, 16)
     monkeypatch.setattr("tpgen.kernels.description.target", lambda _: machine)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,10 +50,20 @@ def load(text: str, indexed: bool = False) -> Callable[..., int]:
         lock = _building.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            function = getattr(ctypes.CDLL(str(_built(key, text, compiler))), ENTRY)
+            function = _entry(_built(key, text, compiler))
             function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
             _loaded[key] = function
         return _loaded[key]
+
+
+def _entry(library: Path) -> Any:
+    try:
+        return getattr(ctypes.CDLL(str(library)), ENTRY)
+    except (OSError, AttributeError) as error:
+        raise BackendError(
+            f"the built kernel {library} cannot be loaded: {error}; the directory may forbid running code from it, "
+            "set TPGEN_CACHE_DIR to one that allows it"
+        ) from error
 
 
 def load_all(texts: Sequence[tuple[str, bool]]) -> None:

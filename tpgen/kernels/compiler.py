@@ -94,8 +94,15 @@ def _find(named: str, cxx: str, path: str) -> Compiler | None:
     for candidate in (named,) if named else (cxx, *CANDIDATES):
         found = shutil.which(candidate, path=path or None) if candidate else None
         if found:
-            return Compiler(found, _version(found), openmp_runtime())
+            version = _version(found)
+            return Compiler(found, version, _usable_runtime(version))
     return None
+
+
+def _usable_runtime(version: str) -> str:
+    """The loaded OpenMP runtime, if the compiler can speak to it: clang's calls are not in GNU's runtime."""
+    runtime = openmp_runtime()
+    return "" if "clang" in version and Path(runtime).name.startswith("libgomp") else runtime
 
 
 def _version(path: str) -> str:

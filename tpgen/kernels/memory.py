@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _PAGE = 2**21
-_LARGE = 2 * _PAGE
+_LARGE = _PAGE // 2
 _HAVE_SLABS = hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MADV_HUGEPAGE")
 
 

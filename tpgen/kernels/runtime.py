@@ -6,7 +6,7 @@ This is the plain computation below autograd; `tpgen.kernels.ops` wraps it into 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -41,6 +41,11 @@ class Product:
                 self.description.source(slots_of(mask), dtype, indexed).text, indexed
             )
         return found
+
+    @cached_property
+    def _rounds_between_tiles(self) -> bool:
+        """Whether sums over edges go through memory, where bfloat16 would round each part."""
+        return self.description.schedule(torch.bfloat16).name == "batch"
 
     def check(
         self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int
@@ -99,6 +104,10 @@ class Product:
         if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
             return rest + self.run(OUT, x1, x2, w, g, src, dst, nodes)
+        if src is not None and x1.dtype == torch.bfloat16 and mask & (X1 | OUT) and self._rounds_between_tiles:
+            wide = None if g is None else g.float()
+            summed = self.run(mask, x1.float(), x2.float(), w.float(), wide, src, dst, nodes)
+            return [x.bfloat16() for x in summed]
         rows = x2.shape[0]
         operands = [_dense(x1), _dense(x2), _dense(w), None if g is None else _dense(g)]
         results: list[Tensor] = []
