@@ -5,9 +5,9 @@ import torch
 
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.errors import EmitError
-from tpgen.inspection.dump import STAGES, Request, dump_stage, example_arguments, product_directions
+from tpgen.inspection.dump import STAGES, Request, dump_files, dump_stage, example_arguments, product_directions
 from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.presets import elementwise
+from tpgen.planner.presets import channelwise, elementwise
 
 WITHOUT_COMPILING = [stage for stage in STAGES if stage != "inductor"]
 
@@ -17,8 +17,10 @@ def plan() -> Plan:
     return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
 
 
-@pytest.mark.parametrize("stage", WITHOUT_COMPILING)
-@pytest.mark.parametrize("direction", DIRECTIONS)
+STAGES_AND_DIRECTIONS = [(s, d) for s in WITHOUT_COMPILING for d in DIRECTIONS if d not in STAGES[s].lacks]
+
+
+@pytest.mark.parametrize("stage, direction", STAGES_AND_DIRECTIONS)
 def test_every_stage_of_every_direction_has_text(plan: Plan, stage: str, direction: str) -> None:
     text = dump_stage(plan, stage, direction, strategy="grouped")
     assert text.strip()
@@ -41,8 +43,9 @@ def test_a_stage_shows_what_it_is_for(plan: Plan, stage: str, fragment: str) -> 
 
 def test_directions_differ_where_a_stage_has_them(plan: Plan) -> None:
     for name in WITHOUT_COMPILING:
-        texts = {dump_stage(plan, name, direction, strategy="grouped") for direction in DIRECTIONS}
-        assert len(texts) == (len(DIRECTIONS) if STAGES[name].by_direction else 1)
+        directions = [d for d in DIRECTIONS if d not in STAGES[name].lacks]
+        texts = {dump_stage(plan, name, direction, strategy="grouped") for direction in directions}
+        assert len(texts) == (len(directions) if STAGES[name].by_direction else 1)
 
 
 def test_layout_and_strategy_reach_the_text(plan: Plan) -> None:
@@ -52,10 +55,10 @@ def test_layout_and_strategy_reach_the_text(plan: Plan) -> None:
 
 def test_auto_is_decided_for_the_backend_asked_for() -> None:
     # in float16, which generated kernels do not have
-    channelwise = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
+    vectors = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
     for backend, strategy in (("eager", "grouped"), ("inductor", "unrolled")):
-        text = dump_stage(channelwise, "code", backend=backend, dtype=torch.float16)
-        assert text == dump_stage(channelwise, "code", strategy=strategy)
+        text = dump_stage(vectors, "code", backend=backend, dtype=torch.float16)
+        assert text == dump_stage(vectors, "code", strategy=strategy)
 
 
 def test_inductor_shows_generated_code() -> None:
@@ -73,7 +76,9 @@ def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
 
 
 def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
-    with pytest.raises(EmitError, match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor"):
+    with pytest.raises(
+        EmitError, match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor, cpp"
+    ):
         dump_stage(plan, "asm")
 
 
@@ -87,3 +92,12 @@ def test_a_product_without_weights_has_no_gradient_for_them() -> None:
     assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2")
     with pytest.raises(EmitError, match=r"no weights, so it has no direction 'grad_w'; its directions: forward, right"):
         dump_stage(unweighted, "graph", "grad_w")
+
+
+def test_cpp_is_the_kernel_of_a_direction() -> None:
+    plan = channelwise("4x1o", "1o", "0e+1e")
+    texts = dump_files(plan, ["cpp"], ["all"])
+    assert list(texts) == [f"cpp.{d}.cpp" for d in ("forward", "grad_x1", "grad_x2", "grad_w")]
+    assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
+    with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
+        dump_stage(plan, "cpp", "right")

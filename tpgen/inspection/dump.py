@@ -23,7 +23,8 @@ from tpgen.compiler import autotune
 from tpgen.compiler.backends import compile_program, script
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
-from tpgen.form.form import Layout
+from tpgen.form.form import Layout, split_layout
+from tpgen.kernels.description import Description
 from tpgen.planner.plan import Plan
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
@@ -62,6 +63,7 @@ class Stage:
     suffix: str
     about: str
     by_direction: bool = True
+    lacks: tuple[str, ...] = ()  # directions that the stage does not have
 
 
 def _code(request: Request) -> str:
@@ -97,6 +99,11 @@ def _inductor(request: Request) -> str:
     return "\n\n".join(source.strip() for source in sources)
 
 
+def _cpp(request: Request) -> str:
+    opened = "out" if request.direction == "forward" else request.direction.removeprefix("grad_")
+    return Description(request.plan, split_layout(request.layout)).source((opened,), request.dtype).text
+
+
 STAGES: dict[str, Stage] = {
     "plan": Stage(
         lambda request: str(request.plan), "txt", "what is computed: paths, weights, costs", by_direction=False
@@ -110,6 +117,7 @@ STAGES: dict[str, Stage] = {
     "code": Stage(_code, "py", "the fx graph as Python source"),
     "script": Stage(_script, "txt", "TorchScript: its code and its graph"),
     "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates"),
+    "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=("right",)),
 }
 
 
@@ -126,7 +134,7 @@ def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: ob
     return ...
     """
     find_stage(stage)
-    check_direction(plan, direction)
+    check_direction(plan, direction, stage)
     return STAGES[stage].write(Request(plan, direction, **options))  # type: ignore[arg-type]
 
 
@@ -142,19 +150,20 @@ def dump_files(
     ['plan.txt', 'form.forward.txt', 'form.right.txt']
     """
     chosen = [(name, find_stage(name)) for name in stages]
-    wanted = list(dict.fromkeys(d for asked in directions for d in _spelled_out(plan, asked)))
+    asked = tuple(directions)
     files = {}
     for name, stage in chosen:
+        wanted = list(dict.fromkeys(d for direction in asked for d in _spelled_out(plan, direction, name)))
         for direction in wanted if stage.by_direction else wanted[:1]:
             file = f"{name}.{direction}.{stage.suffix}" if stage.by_direction else f"{name}.{stage.suffix}"
             files[file] = stage.write(Request(plan, direction, **options))  # type: ignore[arg-type]
     return files
 
 
-def _spelled_out(plan: Plan, direction: str) -> tuple[str, ...]:
+def _spelled_out(plan: Plan, direction: str, stage: str) -> tuple[str, ...]:
     if direction == "all":
-        return product_directions(plan)
-    check_direction(plan, direction)
+        return tuple(d for d in product_directions(plan) if d not in STAGES[stage].lacks)
+    check_direction(plan, direction, stage)
     return (direction,)
 
 
@@ -175,14 +184,19 @@ def product_directions(plan: Plan) -> tuple[str, ...]:
     return tuple(d for d in DIRECTIONS if d != "grad_w" or plan.weight_numel > 0)
 
 
-def check_direction(plan: Plan, direction: str) -> None:
-    """Raise `EmitError` where the product does not have that direction."""
+def check_direction(plan: Plan, direction: str, stage: str) -> None:
+    """Raise `EmitError` where the product, or a stage of it, does not have that direction."""
     if direction not in DIRECTIONS:
         raise EmitError(unknown("direction", direction, DIRECTIONS))
     if direction not in product_directions(plan):
         raise EmitError(
             f"this product has no weights, so it has no direction {direction!r}; "
             f"its directions: {', '.join(product_directions(plan))}"
+        )
+    if direction in STAGES[stage].lacks:
+        raise EmitError(
+            f"stage {stage!r} has no direction {direction!r}: kernels open one operand, right opens two and runs as a "
+            "graph; ask for the stage 'graph' or 'code' of it"
         )
 
 
