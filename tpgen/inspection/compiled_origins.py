@@ -1,0 +1,207 @@
+"""Where each line of what compilers see or write comes from: the joint graph, Inductor's code, generated C++."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx
+
+from tpgen.inspection.dump import Request, dump_stage, example_arguments
+from tpgen.inspection.origins import Origin, TracedStage, merged, node_origin, traced_stage
+from tpgen.kernels.description import DIRECTIONS as KERNELS
+from tpgen.kernels.description import kernel_source, kernel_supported
+from tpgen.planner.plan import Plan
+
+_ACCUMULATED = "gradients: summed where an operand is read more than once"
+
+
+# --- the joint graph --------------------------------------------------------------------------------------------------
+
+
+def trace_joint(request: Request) -> TracedStage:
+    """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
+    graph = joint_graph(request)
+    origins: dict[fx.Node, Origin] = {}
+    pairs = []
+    for node in graph.nodes:
+        origins[node] = _joint_origin(node, origins)
+        pairs.append((_joint_line(node), origins[node]))
+    return traced_stage("joint", "python", pairs)
+
+
+def joint_graph(request: Request) -> fx.Graph:
+    """The joint graph of a program on fake tensors: nothing is computed and no memory is taken.
+
+    Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
+    """
+    # imported here: it takes a second, and only this stage needs it
+    from torch._functorch.aot_autograd import aot_export_joint_simple
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.traceback import preserve_node_meta
+
+    emission = request.emission()
+    module = request.module(emission)
+    for node in module.graph.nodes:
+        node.meta["custom"] = {"tpgen": node_origin(node.meta)}
+
+    def run(*arguments: torch.Tensor) -> tuple[torch.Tensor]:
+        # a copy: the result must not be a view of what the program holds
+        return (fx.Interpreter(module).run(*arguments).clone(),)
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [mode.from_tensor(x).requires_grad_() for x in example_arguments(request, emission.arguments)]
+    with preserve_node_meta(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported: Any = aot_export_joint_simple(run, tuple(given), trace_joint=True)
+    return exported.graph
+
+
+def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
+    if node.op in ("placeholder", "output"):
+        return Origin(shared="signature")
+    found = node.meta.get("custom", {}).get("tpgen")
+    if found is not None:
+        return found
+    if "backward" in str(node.meta.get("partitioner_tag")):
+        return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+    return Origin(shared="output: assembled")
+
+
+def _joint_line(node: fx.Node) -> str:
+    return node.format_node() or f"{node.name}"
+
+
+# --- Inductor ---------------------------------------------------------------------------------------------------------
+
+_SOURCE_NODES = re.compile(r"# Topologically Sorted Source Nodes: \[(.*?)\]")
+_KERNEL = re.compile(r"\b((?:cpp|triton|extern_kernels)_?\w*)")
+_DEFINED = re.compile(r"^((?:cpp|triton)_\w+) = ")
+_UNNAMED = "fused kernel: Inductor names no nodes for it"
+
+
+def trace_inductor(request: Request) -> TracedStage:
+    """Inductor's output, by its comments about source nodes; what it does not comment is a named shared part."""
+    nodes = {node.name: node_origin(node.meta) for node in request.emission().graph.nodes}
+    text = dump_stage(
+        request.plan, "inductor", request.direction, layout=request.layout, strategy=request.strategy,
+        dtype=request.dtype, device=request.device, rows=request.rows,
+    )  # fmt: skip
+    lines = text.split("\n")
+    called = _called(lines, nodes)
+    pairs, part, current = [], "imports", Origin()
+    for line in lines:
+        if found := _DEFINED.match(line):
+            current = called.get(found[1]) or Origin(shared=_UNNAMED)
+        elif re.match(r"^(class |def |import |from |aten = |async_compile\.)", line):
+            current, part = Origin(), "runner" if line.startswith(("class", "def", "async")) else "imports"
+        own = _commented(line, nodes) or called.get(line)
+        pairs.append((line, own or current or Origin(shared=f"Inductor: {part}")))
+    return traced_stage("inductor", "python", pairs)
+
+
+def _commented(line: str, nodes: dict[str, Origin]) -> Origin:
+    """Instructions of the nodes that a comment names; those that serve all paths say nothing about this line."""
+    found = _SOURCE_NODES.search(line)
+    return merged(nodes.get(name.strip(), Origin()) for name in found[1].split(",")) if found else Origin()
+
+
+def _called(lines: list[str], nodes: dict[str, Origin]) -> dict[str, Origin]:
+    """Kernels (by name) and lines (by text) that stand below such a comment."""
+    called: dict[str, Origin] = {}
+    for above, line in pairwise(lines):
+        if origin := _commented(above, nodes):
+            called[line] = merged([called.get(line, Origin()), origin])
+            if found := _KERNEL.search(line):
+                called[found[1]] = merged([called.get(found[1], Origin()), origin])
+    return called
+
+
+# --- generated C++ ----------------------------------------------------------------------------------------------------
+
+_FRAME = re.compile(
+    r"static void (tabulate|row|tile|finish)\(|[{}]|for \(int r = 0; r < [Wn]; \+\+r\) \{$|clear\(|"
+    r"(un)?stage|zero\(|for \(int e = "
+)
+_FUNCTION = re.compile(r"^static void (tabulate|row|tile|finish|path_\d+)\(")
+# What a line outside every path moves: which operand, and where in it the segment starts.
+_MOVES = (
+    re.compile(r"stage<.*>\((?P<operand>x1|x2|w|out) \+ (?P<start>\d+),"),
+    re.compile(r"unstage<.*>\(.*, d_(?P<operand>x1|x2|w|out) \+ (?P<start>\d+)\);"),
+    re.compile(r"stage_rows\(.*?[pq]_(?P<operand>x1|x2|out), n, (?P<start>\d+),"),
+    re.compile(r"for \(int e = (?P<start>\d+);.*\bt_(?P<operand>x1|x2)\["),
+    re.compile(r"for \(int e = (?P<start>\d+);.*\bd_(?P<operand>x1|x2|w)\["),
+    re.compile(r"clear\(r_(?P<operand>x1|x2) \+ (?P<start>\d+) \* W"),
+)
+_NAMED = re.compile(r"(?:^//\s+path |^path_)(\d+)\b")
+
+
+def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
+    """The generated C++ of one kernel: by the writer's record, and by the segment that a shared line moves."""
+    name = "cpp" if direction == "forward" else f"cpp_{direction}"
+    reason = _no_kernel(request)
+    if reason:
+        return TracedStage(name, missing=reason)
+    source = kernel_source(request.plan, request.layout, direction, request.dtype)
+    readers = _readers(request.plan)
+    pairs, part = [], "schedule"
+    for text, paths in zip(source.text.rstrip("\n").split("\n"), source.line_paths, strict=False):
+        part = _part(text, part)
+        pairs.append((text, Origin(paths) if paths else _cpp_origin(text.strip(), part, readers)))
+    return traced_stage(name, "cpp", pairs)
+
+
+def _no_kernel(request: Request) -> str:
+    """Why a request has no generated C++; empty where it has."""
+    if request.strategy != "kernel":
+        return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
+    if request.direction != "forward":
+        return "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
+    return kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
+
+
+def _part(text: str, part: str) -> str:
+    """The part of a source that a line stands in: schedule, prelude, a function, the driver."""
+    if part == "schedule":
+        return part if text.startswith("//") else "prelude"
+    if text.startswith('extern "C" __attribute__'):
+        return "driver"
+    found = _FUNCTION.match(text)
+    return f"function {found[1]}" if found else part
+
+
+def _cpp_origin(text: str, part: str, readers: dict[tuple[str, int], tuple[int, ...]]) -> Origin:
+    if found := _NAMED.match(text):
+        return Origin((int(found[1]),))
+    if not part.startswith("function"):
+        return Origin(shared=part)
+    moved = next((m for pattern in _MOVES if (m := pattern.match(text))), None)
+    paths = readers.get((moved["operand"], int(moved["start"])), ()) if moved else ()
+    if paths:
+        return Origin(paths)
+    return Origin(shared=part) if not text or _FRAME.match(text) else Origin()
+
+
+def _readers(plan: Plan) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The paths of every segment, by operand and start."""
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    for path in plan.paths:
+        if path.coefficient == 0.0:
+            continue  # such a path is not written
+        starts = {"x1": path.in1.start, "x2": path.in2.start, "out": path.out.start}
+        if path.weight:
+            starts["w"] = path.weight.start
+        for key in starts.items():
+            found[key] = (*found.get(key, ()), path.index)
+    return found
+
+
+CPP_STAGES: dict[str, Callable[[Request], TracedStage]] = {
+    "cpp" if direction == "forward" else f"cpp_{direction}": partial(trace_cpp, direction=direction)
+    for direction in KERNELS
+}
