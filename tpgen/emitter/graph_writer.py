@@ -51,7 +51,7 @@ class _Recorder(GraphAppendingTracer):
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> fx.Node:
-        key = (kind, target, _frozen(args), _frozen(kwargs))
+        key = (kind, target, frozen_arguments(args), frozen_arguments(kwargs))
         node = self.known.get(key)
         if node is None:
             node = super().create_node(kind, target, args, kwargs, name, type_expr)
@@ -124,12 +124,12 @@ def _is_kept(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
 
 
-def _frozen(value: Any) -> Any:
+def frozen_arguments(value: Any) -> Any:
     """A hashable stand-in for arguments; floats by their exact value and type."""
     if isinstance(value, (tuple, list)):
-        return (type(value).__name__, *(_frozen(v) for v in value))
+        return (type(value).__name__, *(frozen_arguments(v) for v in value))
     if isinstance(value, dict):
-        return tuple((k, _frozen(v)) for k, v in value.items())
+        return tuple((k, frozen_arguments(v)) for k, v in value.items())
     if isinstance(value, (fx.Node, fx.Proxy)):
         return value.node if isinstance(value, fx.Proxy) else value
     return type(value).__name__, repr(value)

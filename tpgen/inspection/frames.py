@@ -1,0 +1,116 @@
+"""Drop from an inlined graph what keeps products apart although they read the same rows.
+
+A program broadcasts the batch dimensions of its operands and flattens them into rows: after that, even operands that
+several products have in common are different nodes in each.  An example tells where none of it is needed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+# methods that keep all entries in their order: where they also keep the shape, they do nothing
+_REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten", "expand")
+
+
+def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Let readers of a node that the example shows to equal another read that one; in place.
+
+    Only nodes of tpgen's programs are looked at.  Afterwards all operands of a product count as having the same
+    rows, and where a program asks for their number it asks the operand that is computed first: so all ask alike.
+    """
+    seen = _Shapes(module)
+    seen.run(*inputs)
+    order = {node: n for n, node in enumerate(module.graph.nodes)}
+    rows = _Rows(seen.shapes, order)
+    origin: dict[fx.Node, fx.Node] = {}
+    for node in list(module.graph.nodes):
+        if "tpgen" not in node.meta:
+            continue
+        if node.target is torch.broadcast_tensors:
+            rows.join([origin.get(n, n) for n in node.args])
+        source = _source(node, seen.shapes)
+        if source is None:
+            continue
+        origin[node] = origin.get(source, source)
+        if seen.shapes[node] == seen.shapes[origin[node]]:
+            node.replace_all_uses_with(origin[node])
+    for node in module.graph.nodes:
+        if "tpgen" in node.meta and node.target == "size" and node.args[1:] == (0,):
+            node.args = (rows.first(node.args[0]), 0)
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a graph and notes the shapes of its tensors; the module is as it was afterwards."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        modes = {m: m.training for m in self.module.modules()}
+        self.module.eval()  # so that a batch norm keeps its statistics
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                return super().run(*args, **kwargs)
+        finally:
+            for m, training in modes.items():
+                m.training = training
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.shapes[n] = tuple(result.shape)
+        return result
+
+
+def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
+    """The operand that has the same entries in the same order as the node, if there is one."""
+    if node not in shapes:
+        return None
+    source: Any = None
+    if node.op == "call_method" and node.target in _REARRANGING:
+        source = node.args[0]
+    elif node.target is operator.getitem and getattr(node.args[0], "target", None) is torch.broadcast_tensors:
+        source = node.args[0].args[node.args[1]]  # type: ignore[union-attr,index]
+        if shapes.get(source, ())[:-1] and _count(shapes[source][:-1]) == 1:
+            return None  # one row: it may be the one that others are broadcast against
+    if not isinstance(source, fx.Node) or source not in shapes:
+        return None
+    return source if _count(shapes[node]) == _count(shapes[source]) else None
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+class _Rows:
+    """Classes of matrices that have the same number of rows because one product reads them."""
+
+    def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:
+        self.shapes = shapes
+        self.order = order
+        self.parent: dict[fx.Node, fx.Node] = {}
+
+    def join(self, operands: Sequence[Any]) -> None:
+        roots = sorted({self.first(n) for n in operands if self._is_rows(n)}, key=self.order.__getitem__)
+        for root in roots[1:]:
+            if self.shapes[root][0] == self.shapes[roots[0]][0]:
+                self.parent[root] = roots[0]
+
+    def first(self, node: Any) -> Any:
+        """The earliest matrix of the class: it is there wherever one of the others is."""
+        while node in self.parent:
+            node = self.parent[node]
+        return node
+
+    def _is_rows(self, node: Any) -> bool:
+        shape = self.shapes.get(node, ())
+        return len(shape) == 2 and shape[0] > 1

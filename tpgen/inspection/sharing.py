@@ -1,0 +1,113 @@
+"""Common subexpressions of a traced graph, computed once.
+
+The idea is the `GraphWriter`'s: the same call on the same operands is one node.  A traced network is not all pure
+functions, as what the writer writes is, so this module says which nodes are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from tpgen.emitter.graph_writer import frozen_arguments
+
+_IN_PLACE_OPERATORS = {
+    *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub"),
+    *("itruediv", "ixor", "setitem"),
+}
+_PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
+
+
+def share(graph: fx.Graph, module: nn.Module) -> int:
+    """Write every call on the same operands once, in place; returns how many nodes that removed.
+
+    Shared are pure functions and reads of parameters.  Random functions, leaf modules and unknown functions stay as
+    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of.
+    """
+    writers = {node for node in graph.nodes if _writes(node, module)}
+    written = _ancestors({source for node in writers for source in node.all_input_nodes})
+    known: dict[Any, fx.Node] = {}
+    removed = 0
+    for node in list(graph.nodes):
+        if node in writers:
+            known.clear()
+        elif node not in written and _is_pure(node):
+            key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
+            first = known.setdefault(key, node)
+            if first is not node:
+                _note(first, node)
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+                removed += 1
+    return removed
+
+
+def drop_unread(graph: fx.Graph, module: nn.Module) -> None:
+    """Drop pure nodes that nothing reads."""
+    for node in reversed(list(graph.nodes)):
+        if not node.users and _is_pure(node) and not _writes(node, module):
+            graph.erase_node(node)
+
+
+def _note(kept: fx.Node, dropped: fx.Node) -> None:
+    """The node that stays says whose work it does as well."""
+    paths = (*_served(kept), *_served(dropped))
+    kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
+
+
+def _served(node: fx.Node) -> tuple[str, ...]:
+    return node.meta.get("shared_by", (node.meta.get("module_path", ""),))
+
+
+def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _writes(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node may write into one of its operands."""
+    if node.op == "call_module":
+        return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
+    if node.op not in ("call_method", "call_function"):
+        return False
+    name = _name(node)
+    if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
+        return name in _IN_PLACE_OPERATORS
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether a node's result depends on its operands alone, so that it may be computed once or not at all."""
+    if node.op == "get_attr":
+        return True
+    if node.op == "call_method":
+        return not _is_random(str(node.target))
+    if node.op != "call_function" or "training" in node.kwargs or "dropout_p" in node.kwargs:
+        return False
+    home = getattr(node.target, "__module__", None) or "torch"
+    return home.split(".")[0] in _PURE_HOMES and not node.is_impure() and not _is_random(_name(node))
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+@cache
+def _is_random(name: str) -> bool:
+    """Whether torch draws random numbers in a function of this name."""
+    if "dropout" in name or name in ("gumbel_softmax", "multi_head_attention_forward", "rrelu"):
+        return True
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() and not name.startswith("__") else None
+    if packet is None:
+        return False
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in packet.overloads())
