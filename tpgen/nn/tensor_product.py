@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tpgen.compiler.autotune import Choice, Request, choose_strategy
 from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program
+from tpgen.compiler.closed_form import OWN_GRADIENTS, ClosedForm
 from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import BackendError, InputError, PlanError
@@ -218,9 +219,19 @@ class TensorProduct(nn.Module):
         if self.backend == "eager":  # no wrapper, and no bookkeeping in the way of torch.compile around us
             return self._forward_program if direction == "forward" else self._right_program
         if direction not in self._runners:
-            program = self._forward_program if direction == "forward" else self._right_program
-            self._runners[direction] = compile_program(program, self.backend, self._compile_options)
+            self._runners[direction] = self._compiled(direction)
         return self._runners[direction]
+
+    def _compiled(self, direction: str) -> Runner:
+        """A direction under a backend; where gradients are graphs of their own, with those."""
+
+        def compiled(program: nn.Module) -> Runner:
+            return compile_program(program, self.backend, self._compile_options)
+
+        program = self._forward_program if direction == "forward" else self._right_program
+        if direction == "right" or self.choice.strategy not in OWN_GRADIENTS or torch.compiler.is_compiling():
+            return compiled(program)
+        return ClosedForm(self.plan, self.layout, self.choice.strategy, self.output_mask, compiled)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
