@@ -212,7 +212,7 @@ def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
         names = _globals(kind)
-        if names is not None and not names["__name__"].startswith(("torch.", "tpgen.nn.")):
+        if names is not None and not names.get("__name__", "torch.fx").startswith(("torch.", "tpgen.nn.")):
             found[id(names)] = names
     return list(found.values())
 
