@@ -59,7 +59,8 @@ class TensorProductConv(TensorProduct):
         num_nodes
             rows of the result; as many as ``x`` has where it is left out.
         check_index
-            check that indices are in range.  Without it, indices out of range are undefined behaviour.
+            check that indices are in range, where no kernel does: kernels check while they sort the edges, which costs
+            nothing beside it.  Without the check, an index out of range is undefined behaviour.
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
         """
@@ -68,9 +69,14 @@ class TensorProductConv(TensorProduct):
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
         if self.choice.strategy == "kernel":
-            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, describe(self.plan, self.layout))
+            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, self._description)
         messages = self._run("forward", x.index_select(0, edge_src), y, w)
         return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, edge_dst, messages)
+
+    def _write_programs(self, with_right: bool) -> None:
+        super()._write_programs(with_right)
+        # written here, not where it is used: torch.compile cannot trace the writing
+        self._description = describe(self.plan, self.layout) if self.choice.strategy == "kernel" else ""
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
@@ -99,7 +105,7 @@ class TensorProductConv(TensorProduct):
                 raise InputError(
                     f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"
                 )
-            if check_index and not torch.compiler.is_compiling() and index.numel():
+            if check_index and self.choice.strategy != "kernel" and not torch.compiler.is_compiling() and index.numel():
                 low, high = (int(v) for v in torch.aminmax(index))
                 if low < 0 or high >= limit:
                     raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")

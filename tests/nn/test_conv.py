@@ -1,0 +1,123 @@
+"""`TensorProductConv`: gather, product, scatter as one module, under every way to run it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from tpgen.errors import InputError
+from tpgen.form.reference import reference_product
+from tpgen.nn.conv import TensorProductConv
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, fully_connected
+
+NODES, EDGES = 7, 23
+PLANS = {
+    "per-row": channelwise("4x0e+3x1o", "0e+1o", "0e+1o"),
+    "shared": fully_connected("2x0e+3x1o", "0e+1o", "2x0e+2x1o"),
+}
+STRATEGIES = ["kernel", "grouped"]
+
+
+def _graph(plan: Plan) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Random edges with repetitions and a self-loop; the last node has none."""
+    weights = (plan.weight_numel,) if plan.shared_weights else (EDGES, plan.weight_numel)
+    shapes = ((NODES, plan.irreps_in1.dim), (EDGES, plan.irreps_in2.dim), weights)
+    operands = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    src, dst = torch.randint(NODES - 1, (2, EDGES))
+    src[:3], dst[:3] = torch.tensor([1, 1, 2]), torch.tensor([4, 4, 2])
+    return operands, src, dst
+
+
+def _definition(plan: Plan, x, y, w, src, dst) -> torch.Tensor:
+    messages = reference_product(plan, x[src], y, w)
+    return messages.new_zeros(NODES, messages.shape[1]).index_add(0, dst, messages)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", PLANS)
+def test_equals_its_definition_to_second_order(name: str, strategy: str) -> None:
+    plan = PLANS[name]
+    conv = TensorProductConv.from_plan(plan, False, strategy=strategy).double()
+    operands, src, dst = _graph(plan)
+    out = conv(*operands, src, dst)
+    wanted = _definition(plan, *operands, src, dst)
+    torch.testing.assert_close(out, wanted, rtol=1e-12, atol=1e-12)
+    assert out[-1].eq(0).all(), "a node without edges is zero"
+    first, first_wanted = (torch.autograd.grad(o.sin().sum(), operands, create_graph=True) for o in (out, wanted))
+    second, second_wanted = (
+        torch.autograd.grad(sum(g.cos().sum() for g in gs), operands) for gs in (first, first_wanted)
+    )
+    torch.testing.assert_close((*first, *second), (*first_wanted, *second_wanted), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_edges_and_other_numbers_of_nodes(strategy: str) -> None:
+    plan = PLANS["per-row"]
+    conv = TensorProductConv.from_plan(plan, strategy=strategy)
+    none = torch.empty(0, dtype=torch.int64)
+    x, y, w = torch.randn(3, 13), torch.randn(0, 4), torch.randn(0, plan.weight_numel)
+    assert conv(x, y, w, none, none).eq(0).all()
+    assert conv(x, y, w, none, none, num_nodes=5).shape == (5, plan.irreps_out.dim)
+    assert conv(x[:0], y, w, none, none, num_nodes=0).shape == (0, plan.irreps_out.dim)
+
+
+def test_internal_weights_copies_and_state() -> None:
+    conv = TensorProductConv.from_plan(PLANS["shared"]).double()
+    (x, y, _), src, dst = _graph(PLANS["shared"])
+    wanted = conv(x, y, None, src, dst)
+    for other in (copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))):
+        torch.testing.assert_close(other(x, y, None, src, dst), wanted)
+    assert set(conv.state_dict()) == {"weight", "output_mask"}
+
+
+def test_compiles_with_a_network_around_it() -> None:
+    plan = PLANS["per-row"]
+    conv = TensorProductConv.from_plan(plan).double()
+    operands, src, dst = _graph(plan)
+
+    def network(x, y, w, src, dst):
+        return conv(x.tanh(), y, w, src, dst).square().sum()
+
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    got = torch.autograd.grad(compiled(*operands, src, dst), operands)
+    torch.testing.assert_close(got, torch.autograd.grad(network(*operands, src, dst), operands))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"src": lambda src: src.int()}, "edge_src: must be int64, got torch.int32"),
+        ({"dst": lambda dst: dst[1:]}, f"edge_dst: must hold one index for each of the {EDGES} edges, got"),
+        ({"src": lambda src: src - 9}, "edge_src"),
+        ({"dst": lambda dst: dst + NODES}, "edge_dst"),
+        ({"w": lambda w: w[1:]}, f"weight: must have one row for each of the {EDGES} edges"),
+        ({"x": lambda x: x[None]}, r"a convolution takes x as \(nodes, in1\)"),
+        ({"y": lambda y: y[:, 1:]}, "y: the last dimension must be 4"),
+    ],
+)
+def test_what_does_not_fit_is_named(strategy: str, change: dict, message: str) -> None:
+    plan = PLANS["per-row"]
+    conv = TensorProductConv.from_plan(plan, strategy=strategy).double()
+    (x, y, w), src, dst = _graph(plan)
+    given = {"x": x, "y": y, "w": w, "src": src, "dst": dst}
+    for name, edit in change.items():
+        given[name] = edit(given[name])
+    with pytest.raises(InputError, match=message):
+        conv(*given.values())
+
+
+def test_too_few_nodes() -> None:
+    conv = TensorProductConv.from_plan(PLANS["per-row"], strategy="grouped").double()
+    operands, src, dst = _graph(PLANS["per-row"])
+    with pytest.raises(InputError, match=r"edge_dst: indices run from 0 to 1 \(num_nodes\)"):
+        conv(*operands, src, dst, num_nodes=2)
+
+
+def test_right_says_where_to_find_it() -> None:
+    with pytest.raises(InputError, match="right is not defined for a convolution"):
+        TensorProductConv.from_plan(PLANS["shared"]).right(torch.randn(2, 4))
