@@ -2,6 +2,7 @@
 
 from tpgen._version import __version__
 from tpgen.errors import TpgenError
+from tpgen.inspection.explain import explain
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.convert import convert, from_e3nn
 from tpgen.nn.products import (
@@ -24,6 +25,11 @@ __all__ = [
     "TpgenError",
     "__version__",
     "convert",
+    "explain",
     "from_e3nn",
     "make_plan",
 ]
+
+# The method belongs to the module, what it does to inspection, which imports the module: the package root, which
+# always runs, is the one place that may know both.
+TensorProduct.explain = explain  # type: ignore[attr-defined]

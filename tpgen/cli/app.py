@@ -12,6 +12,7 @@ from tpgen.cli.cache import cache
 from tpgen.cli.check import check
 from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
+from tpgen.cli.explain import explain
 from tpgen.cli.plan import plan
 from tpgen.cli.tune import tune
 from tpgen.errors import TpgenError
@@ -45,5 +46,5 @@ def main() -> None:
     """
 
 
-for command in (plan, dump, check, bench, tune, cache, demo):
+for command in (plan, explain, dump, check, bench, tune, cache, demo):
     main.add_command(command)
