@@ -15,9 +15,7 @@ from rich.console import Console
 
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.gate import BOUNDS
-from tpgen.benchmarking.markdown import contender_list, markdown_report, method_notes
-from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.records import Report, load_report, merge_reports
+from tpgen.benchmarking.page import Places, write_page
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.errors import TpgenError
@@ -37,15 +35,6 @@ WITHOUT_COMPILE = (
 )
 PATTERNS = {"roofline": WITHOUT_COMPILE, "channelwise": (*FULL, "tpgen-unrolled/inductor")}
 
-INTRODUCTION = """\
-# Benchmarks
-
-How fast tpgen's products are, against e3nn's, a plain loop over instructions and cuEquivariance where it is installed.
-This page is written by `python benchmarks/report.py` from records that `tpgen bench --json` writes as well; run either
-on the machine that matters to you. `tpgen bench --problem mace-large` measures one problem,
-`python benchmarks/article.py` repeats the comparison that tpgen grew out of.
-"""
-
 
 def measure(folder: Path, options: dict, problems: tuple, patterns: tuple[str, ...], minutes: float) -> None:
     """Measure what the folder does not hold yet, problem by problem, until the time is over."""
@@ -61,19 +50,6 @@ def measure(folder: Path, options: dict, problems: tuple, patterns: tuple[str, .
             return
         contenders = select_contenders(patterns or PATTERNS.get(problem.suite, FULL))
         run_benchmarks([problem], contenders, progress=True, **options).save_json(target)
-
-
-def page(reports: tuple[Report, ...], images: Path) -> str:
-    """The page on benchmarks; plots are written beside it."""
-    parts = [INTRODUCTION]
-    for n, report in enumerate(reports):
-        name = f"benchmarks-{report.settings.device}-{report.settings.dtype}{f'-{n}' if n else ''}.png"
-        plot_report(report, images / name)
-        title = f"## {report.settings.device.upper()}, {report.settings.dtype}"
-        parts.append(f"{title}\n\n{markdown_report(report, f'{images.name}/{name}')}")
-    parts.append(f"## How it is measured\n\n{method_notes(reports[0])}")
-    parts.append(f"## Contenders\n\nFor `--contender`, with `*` for any:\n\n{contender_list()}\n")
-    return "\n".join(parts)
 
 
 @click.command(help=__doc__)
@@ -115,20 +91,10 @@ def main(
         if not write_only:
             options = {"tasks": tasks, "dtype": DTYPES[dtype], "device": device, "seconds": seconds}
             measure(folder, options, select_problems(names, suites), patterns, minutes)
-        in_order = sorted((*folder.glob("*.json"), *records), key=_position)
-        reports = merge_reports(load_report(path) for path in in_order)
+        count = write_page(Places(folder, page_to), records)
     except TpgenError as error:
         raise click.ClickException(str(error)) from None
-    if not reports:
-        raise click.ClickException(f"no records in {folder}: run without --write-only, or name files")
-    page_to.write_text(page(reports, page_to.parent / "images"))
-    Console().print(f"wrote {page_to} from {len(in_order)} records")
-
-
-def _position(path: Path) -> int:
-    """Problems appear in the order in which they are declared."""
-    order = [problem.name for problem in select_problems()]
-    return next((n for n, name in enumerate(order) if path.stem.endswith(name)), len(order))
+    Console().print(f"wrote {page_to} from {count} records")
 
 
 if __name__ == "__main__":

@@ -139,15 +139,15 @@ def load_report(path: str | Path) -> Report:
         if data["schema"] != SCHEMA:
             raise TpgenError(f"{path}: the records have schema {data['schema']!r}, this version reads {SCHEMA}")
         return Report(
-            _read(Environment, data["environment"]),
-            _read(Settings, data["settings"]),
-            tuple(_read(Record, record) for record in data["records"]),
+            read_fields(Environment, data["environment"]),
+            read_fields(Settings, data["settings"]),
+            tuple(read_fields(Record, record) for record in data["records"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --json` writes one") from None
 
 
-def _read(kind: type, data: dict[str, Any]) -> Any:
+def read_fields(kind: type, data: dict[str, Any]) -> Any:
     unknown = sorted(set(data) - {f.name for f in fields(kind)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")

@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,13 +50,13 @@ def run_benchmarks(
     seconds: float = 2.0,
     repeats: int | None = None,
     rows: int | None = None,
-    progress: bool = False,
+    progress: bool | Progress = False,
 ) -> Report:
     """Measure contenders on problems and return what was found.
 
     ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
     compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
-    ``progress`` shows bars on stderr.
+    ``progress`` shows bars on stderr; where it is a `Progress`, that is told instead.
 
     >>> from tpgen.benchmarking.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -70,13 +70,19 @@ def run_benchmarks(
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
-    with _machine_state(dtype), (rich_progress if progress else no_progress)(len(problems) * len(chosen)) as show:
+    with _machine_state(dtype), _shown(progress, len(problems) * len(chosen)) as show:
         for problem in problems:
             case = _Case(problem, rows or problem.rows, dtype, device)
             stage = _Stage(case, seconds, repeats, show)
             records += stage.run(contenders, chosen)
             _forget_compiled()
     return Report(environment(), settings, tuple(records))
+
+
+def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    return (rich_progress if progress else no_progress)(total)
 
 
 @contextmanager

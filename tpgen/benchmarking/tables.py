@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
+from tpgen.benchmarking.environment import Environment
 from tpgen.benchmarking.records import Record, Report
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
@@ -94,7 +95,7 @@ class Cells:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-_WORDS = ("contender", "status", "where", "reason", "least at")
+_WORDS = ("contender", "status", "where", "reason", "least at", "worst at", "what", "part", "met", "how")
 _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
@@ -161,10 +162,14 @@ def _where(report: Report, records: Sequence[Record]) -> str:
 
 def environment_line(report: Report) -> str:
     """What the figures were measured with, in a line."""
-    e, s = report.environment, report.settings
-    where = e.gpu if s.device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
+    return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
+
+
+def machine_line(e: Environment, device: str = "cpu") -> str:
+    """A machine and the versions on it."""
+    where = e.gpu if device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
     others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
-    return f"{s.dtype} on {where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
+    return f"{where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
 
 
 @dataclass(frozen=True)
