@@ -1,5 +1,7 @@
 """tpgen generates the code of equivariant tensor products for PyTorch."""
 
+from typing import Any
+
 from tpgen._version import __version__
 from tpgen.errors import TpgenError
 from tpgen.inspection.explain import explain
@@ -24,6 +26,7 @@ __all__ = [
     "TensorSquare",
     "TpgenError",
     "__version__",
+    "compile_report",
     "convert",
     "explain",
     "from_e3nn",
@@ -33,3 +36,12 @@ __all__ = [
 # The method belongs to the module, what it does to inspection, which imports the module: the package root, which
 # always runs, is the one place that may know both.
 TensorProduct.explain = explain  # type: ignore[attr-defined]
+
+
+def __getattr__(name: str) -> Any:
+    """`compile_report` is imported when it is asked for: most programs never do."""
+    if name == "compile_report":
+        from tpgen.inspection.report.compile_report import compile_report
+
+        return compile_report
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
 from tpgen.cli.explain import explain
 from tpgen.cli.plan import plan
+from tpgen.cli.report import report
 from tpgen.cli.tune import tune
 from tpgen.errors import TpgenError
 
@@ -46,5 +47,5 @@ def main() -> None:
     """
 
 
-for command in (plan, explain, dump, check, bench, tune, cache, demo):
+for command in (plan, explain, dump, check, bench, tune, cache, demo, report):
     main.add_command(command)

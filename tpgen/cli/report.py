@@ -1,0 +1,65 @@
+"""``tpgen report``: what torch.compile makes of a product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.compiler import autotune
+from tpgen.form.form import Layout
+from tpgen.inspection.dump import Request, example_arguments
+from tpgen.inspection.report.compile_report import compile_report
+from tpgen.inspection.report.sections import SECTIONS
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.problems import Problem
+
+
+@click.command()
+@product_options
+@run_options
+@click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Rows of the example.")
+@click.option(
+    "--section",
+    "sections",
+    multiple=True,
+    metavar="SECTION",
+    help=f"One of {', '.join(SECTIONS)}; repeat for more (default: all).",
+)
+@click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
+@json_option
+def report(
+    problem: Problem,
+    rows: int,
+    sections: tuple[str, ...],
+    inductor: bool,
+    as_json: bool,
+    layout: Layout,
+    strategy: str,
+    backend: str,
+    dtype: torch.dtype,
+    device: str,
+) -> None:
+    """Show what torch.compile makes of a product: graphs, guards, recompilations, backward, kernels.
+
+    The product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
+    """
+    plan = problem.plan
+    asked = autotune.Request(plan, backend, layout, dtype, torch.device(device).type)
+    chosen = autotune.choose_strategy(asked, strategy).strategy
+    product = TensorProduct.from_plan(plan, internal_weights=False, layout=layout, strategy=chosen)
+    product.to(device=device, dtype=dtype)
+    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
+    inputs: list[Any] = example_arguments(Request(plan, dtype=dtype, device=device, rows=rows), names)
+    with Console(stderr=True).status("report") as status:
+        made = compile_report(
+            product,
+            inputs,
+            sections=sections or None,
+            inductor=inductor,
+            progress=lambda section: status.update(f"report: {section}"),
+        )
+    click.echo(made.to_json() if as_json else str(made))

@@ -1,0 +1,147 @@
+"""Ask `torch.compile` what it does with a module: captured graphs, breaks, guards, recompilations, generated code.
+
+Each function starts from a clean Dynamo (`torch.compiler.reset`), so what this process compiled before compiles again.
+Dynamo and Inductor are imported where they are asked: that takes about a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpgen.compiler.backends import CompileOptions, compile_program
+
+Module = Callable[..., Any]
+_ADDRESS = re.compile(r"\b\d{9,}\b")  # ids of objects, which differ in every process
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph that Dynamo captured: how many operations, and its code."""
+
+    operations: int
+    code: str
+
+
+@dataclass(frozen=True)
+class Break:
+    """Where Dynamo gave up a graph, and why."""
+
+    reason: str
+    where: tuple[str, ...]  # frames, the innermost last
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What must hold for a compiled graph to be used again: on what, of which kind, the checks."""
+
+    source: str
+    kinds: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """All that Dynamo says about one call."""
+
+    graphs: tuple[Graph, ...]
+    breaks: tuple[Break, ...]
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One time that a function was compiled; ``reason`` is the guard that failed, empty the first time."""
+
+    call: int
+    function: str
+    reason: str
+
+
+def capture(module: Module, inputs: Sequence[Any]) -> Capture:
+    """Graphs, graph breaks and guards of one call.
+
+    >>> found = capture(torch.nn.ReLU(), [torch.zeros(2)])
+    >>> len(found.graphs), found.breaks
+    (1, ())
+    """
+    from torch._dynamo import explain
+
+    found = explain(module)(*inputs)
+    graphs = tuple(
+        Graph(len(operations), graph.print_readable(print_output=False).strip())
+        for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
+    )
+    breaks = tuple(Break(_first_lines(b.reason), tuple(_frame(f) for f in b.user_stack)) for b in found.break_reasons)
+    guards = dict.fromkeys(
+        Guard(g.name, tuple(g.guard_types), tuple(_plain(c) for c in g.code_list))
+        for g in found.out_guards or []
+        if g.guard_types and g.code_list
+    )
+    return Capture(graphs, breaks, tuple(guards))
+
+
+def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
+    """How often a sequence of calls compiles, and which guard each time failed.
+
+    >>> relu = torch.nn.ReLU()
+    >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
+    [0, 1]
+    """
+    from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+
+    torch.compiler.reset()
+    run = compile_program(module, "aot_eager", CompileOptions(dynamic=dynamic))  # type: ignore[arg-type]
+    found = []
+    for number, inputs in enumerate(calls):
+        clear_compilation_metrics()
+        run(*inputs)
+        found += [
+            Compilation(number, f"{m.co_name}", _reason(m.recompile_reason))
+            for m in get_compilation_metrics()
+            if m.co_name is not None and m.is_forward is not False
+        ]
+    torch.compiler.reset()
+    return tuple(found)
+
+
+def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
+    """What Inductor generates for a step with the compiled module: one source for each graph and direction."""
+    from torch._inductor.utils import run_and_get_code
+
+    torch.compiler.reset()
+    run = compile_program(module, "inductor")  # type: ignore[arg-type]
+    _, sources = run_and_get_code(step, run, inputs)
+    torch.compiler.reset()
+    return [source.strip() for source in sources]
+
+
+def _frame(frame: Any) -> str:
+    line = (frame.line or "").strip() or "source not available"
+    return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}: {line}"
+
+
+def _first_lines(reason: str) -> str:
+    """A reason without the links and the advice to developers below it."""
+    lines = [line.rstrip() for line in reason.strip().splitlines() if line.strip()]
+    kept = [
+        line for line in lines if not line.lstrip().startswith(("For more details", "Developer debug", "User code"))
+    ]
+    return "\n".join(kept)
+
+
+def _reason(reason: str | None) -> str:
+    """The failed guard alone: Dynamo's text starts with the number of the compilation and ends with advice."""
+    if not reason:
+        return ""
+    first = reason.splitlines()[0]
+    return _plain(re.sub(r"^\d+/\d+(_\d+)?: ", "", first).split(" (user code shown")[0].split("  # ")[0].strip())
+
+
+def _plain(check: str) -> str:
+    return _ADDRESS.sub("…", check)

@@ -1,0 +1,127 @@
+"""`compile_report`: what `torch.compile` makes of a product or a network.
+
+>>> import torch
+>>> report = compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"])
+>>> report["partition"].data["partitions"][0]["saved"][0]["shape"]
+(4, 3)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.errors import TpgenError, unknown
+from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
+from tpgen.inspection.report.values import CompileReport, Section
+
+
+class ReportError(TpgenError):
+    """A report that cannot be begun: no module, inputs it does not take, or an unknown section."""
+
+
+def compile_report(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    sections: Iterable[str] | None = None,
+    varied: Iterable[Sequence[Any]] | None = None,
+    inductor: bool = True,
+    repeats: int = 5,
+    progress: Callable[[str], Any] = lambda section: None,
+) -> CompileReport:
+    """Compile a module in every way that torch has and report each part.
+
+    A part that fails says why in its place, and the others are there.  Dynamo is reset on the way: what this process
+    compiled before compiles again at its next call.
+
+    Parameters
+    ----------
+    module, inputs
+        the module, and the arguments of a call.
+    sections
+        names of `SECTIONS`, in any order; all where left out.
+    varied
+        further arguments, of other shapes, for the recompilations; where left out, the rows of the inputs are made more
+        and fewer (of all tensors with at least two axes that have as many rows as the first).
+    inductor
+        whether to compile with Inductor, which takes seconds to minutes and needs a C++ compiler.
+    repeats
+        how often each backend is timed.
+    progress
+        called with the name of each section as it begins.
+
+    Raises `ReportError` for a module that is none or fails on the inputs, and for unknown sections.
+    """
+    names = tuple(SECTIONS if sections is None else sections)
+    for name in names:
+        if name not in SECTIONS:
+            raise ReportError(unknown("section", name, SECTIONS))
+    _check(module, inputs)
+    given = tuple(inputs)
+    others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
+    subject = Subject(module, given, others, inductor, repeats)
+    made = []
+    for name in (n for n in SECTIONS if n in names):
+        progress(name)
+        made.append(_section(name, subject))
+    title = type(module).__name__ if len(repr(module)) > 200 else repr(module)
+    return CompileReport(title, describe_inputs(given), tuple(made))
+
+
+def _section(name: str, subject: Subject) -> Section:
+    """One section; a failure is its content, whatever it was."""
+    part = SECTIONS[name]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            text, data = part.write(subject)
+            missing = ""
+        except Exception as error:  # compilers fail in many ways; the other sections are still worth having
+            text, data = "", {}
+            missing = f"{type(error).__name__}: {_first_line(error)}"
+    heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
+    return Section(name, part.title, text, data, missing, heard)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+
+
+def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
+    if not isinstance(module, nn.Module):
+        raise ReportError(
+            f"a report is about an nn.Module, got {type(module).__name__}; wrap a function in a module that calls it"
+        )
+    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
+        raise ReportError(
+            f"inputs are the arguments of one call in a list or tuple, got {type(inputs).__name__}: "
+            "write compile_report(module, [x, y])"
+        )
+    try:
+        with torch.no_grad():
+            module(*inputs)
+    except Exception as error:
+        raise ReportError(
+            f"{type(module).__name__} fails on these inputs before anything is compiled "
+            f"({type(error).__name__}: {_first_line(error)}); give inputs that it takes: "
+            f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
+        ) from error
+
+
+def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The inputs with one row more, with twice as many and one, and with a single row."""
+    rows = next((a.shape[0] for a in inputs if isinstance(a, Tensor) and a.dim() >= 2), 0)
+    if rows == 0:
+        return ()
+
+    def resized(a: Any, count: int) -> Any:
+        if isinstance(a, Tensor) and a.dim() >= 2 and a.shape[0] == rows:
+            return a[torch.arange(count, device=a.device) % rows]
+        return a
+
+    return tuple(tuple(resized(a, count) for a in inputs) for count in (rows + 1, 2 * rows + 1, 1))

@@ -1,0 +1,240 @@
+"""The sections of a compile report: each a function of the subject, all in `SECTIONS` in the order of compilation."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
+from tpgen.inspection.report.joint import Joint, joint_graph
+from tpgen.inspection.report.values import size, table
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about; what several sections read is made once."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    varied: tuple[tuple[Any, ...], ...]  # further inputs, of other shapes
+    inductor: bool
+    repeats: int
+
+    @cached_property
+    def captured(self) -> Capture:
+        return capture(self.module, self.inputs)
+
+    @cached_property
+    def joint(self) -> Joint:
+        return joint_graph(self.module, self.inputs)
+
+
+Written = tuple[str, dict[str, Any]]  # a section's text and data
+
+
+def step(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """One forward and backward: the results, and the gradients of the floating inputs."""
+    given = [a.detach().clone().requires_grad_() if _is_floating(a) else a for a in inputs]
+    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if _is_floating(leaf)]
+    wanted = [a for a in given if _is_floating(a)]
+    differentiable = [leaf for leaf in out if leaf.requires_grad]
+    total = sum((leaf * torch.cos(leaf.detach())).sum() for leaf in differentiable)  # a cotangent that is not constant
+    gradients = torch.autograd.grad(total, wanted, allow_unused=True) if differentiable and wanted else ()  # type: ignore[arg-type]
+    return [leaf.detach() for leaf in out], [g for g in gradients if g is not None]
+
+
+def _backends(subject: Subject) -> Written:
+    names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
+    exact = _exact(subject)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        torch.compiler.reset()
+        run = compile_program(subject.module, name)
+        start = time.perf_counter()
+        results = step(run, subject.inputs)
+        first = time.perf_counter() - start
+        rows.append(
+            {
+                "backend": name,
+                "first_step_seconds": first,
+                "forward_seconds": _timed(lambda run=run: _forward(run, subject.inputs), subject.repeats),
+                "step_seconds": _timed(lambda run=run: step(run, subject.inputs), subject.repeats),
+                "error": _difference(results[0], exact[0]) if exact else None,
+                "gradient_error": _difference(results[1], exact[1]) if exact else None,
+            }
+        )
+    torch.compiler.reset()
+    head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
+    lines = [
+        (
+            r["backend"],
+            *(f"{1e3 * r[k]:.3g} ms" for k in ("first_step_seconds", "forward_seconds", "step_seconds")),
+            *("–" if r[k] is None else f"{r[k]:.1e}" for k in ("error", "gradient_error")),
+        )
+        for r in rows
+    ]
+    note = "errors: largest difference from the same module in float64, relative to the largest entry"
+    return f"{table([head, *lines])}\n{note}", {"backends": rows}
+
+
+def _graphs(subject: Subject) -> Written:
+    found = subject.captured
+    parts = [f"{len(found.graphs)} graphs, {len(found.breaks)} graph breaks"]
+    for number, graph_break in enumerate(found.breaks):
+        where = "\n".join(f"    at {frame}" for frame in graph_break.where[-3:])
+        parts.append(f"break {number}: {graph_break.reason}\n{where}")
+    parts += [f"graph {n}, {graph.operations} operations\n{graph.code}" for n, graph in enumerate(found.graphs)]
+    data = {"graphs": [asdict(g) for g in found.graphs], "breaks": [asdict(b) for b in found.breaks]}
+    return "\n".join(parts), data
+
+
+_TELLING = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}  # others are of Python objects
+
+
+def _guards(subject: Subject) -> Written:
+    guards = subject.captured.guards
+    counts = Counter(kind for guard in guards for kind in guard.kinds)
+    lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
+    for guard in guards:
+        if "TENSOR_MATCH" in guard.kinds:  # its checks are in C++; the texts say only that nothing marks it as dynamic
+            lines.append(f"  {guard.source}: the dtype, device, requires_grad, sizes and strides of this call")
+        elif set(guard.kinds) & _TELLING:
+            lines += [f"  {check}" for check in guard.checks]
+    return "\n".join(dict.fromkeys(lines)), {"counts": dict(counts), "guards": [asdict(guard) for guard in guards]}
+
+
+_DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
+
+
+def _recompilations(subject: Subject) -> Written:
+    calls = (subject.inputs, *subject.varied)
+    shapes = [describe_inputs(inputs) for inputs in calls]
+    parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
+    data: dict[str, Any] = {"calls": shapes}
+    for name, dynamic in _DYNAMIC.items():
+        found = recompilations(subject.module, calls, dynamic)
+        parts.append(f"{name} (dynamic={dynamic}): {len(found)} compilations")
+        parts += [f"  call {c.call}, {c.function}: {c.reason or 'compiled first'}" for c in found]
+        data[name] = [asdict(c) for c in found]
+    return "\n".join(parts), data
+
+
+def _joint(subject: Subject) -> Written:
+    joint = subject.joint
+    return f"{joint.operations} operations\n{joint.code}", {"operations": joint.operations, "code": joint.code}
+
+
+def _partition(subject: Subject) -> Written:
+    rows: list[tuple[Any, ...]] = [
+        ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
+    ]
+    details = []
+    for p in subject.joint.partitions:
+        inputs = sum(saved.is_input for saved in p.saved)
+        rows.append((p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), inputs, size(p.bytes)))
+        kept = [f"  {s.name} {list(s.shape)} {'input' if s.is_input else size(s.bytes)}" for s in p.saved]
+        details += [f"{p.partitioner} saves", *kept]
+        if p.recomputed:
+            details.append(f"{p.partitioner} recomputes: {', '.join(p.recomputed)}")
+    data = {"partitions": [{**asdict(p), "bytes": p.bytes} for p in subject.joint.partitions]}
+    return "\n".join([table(rows), *details]), data
+
+
+_KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<source>.*?)'''", re.M | re.S)
+_CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
+
+
+def _kernels(subject: Subject) -> Written:
+    if not subject.inductor:
+        raise LookupError("left out, as inductor=False asks")
+    sources = generated_code(subject.module, subject.inputs, step)
+    kernels = [
+        {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
+        for source in sources
+        for m in _KERNEL.finditer(source)
+    ]
+    calls = Counter(call for source in sources for call in _CALL.findall(source))
+    parts = [f"{len(kernels)} generated kernels in {len(sources)} programs"]
+    parts += [f"calls {call}, {count} times" for call, count in calls.items()]
+    parts += [f"{k['name']} ({k['kind']})\n{k['source']}" for k in kernels]
+    return "\n".join(parts), {"kernels": kernels, "calls": dict(calls), "programs": sources}
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a section is headed and made."""
+
+    title: str
+    write: Callable[[Subject], Written]
+
+
+SECTIONS: dict[str, Part] = {
+    "backends": Part("Backends: time and numerics", _backends),
+    "graphs": Part("Captured graphs and graph breaks", _graphs),
+    "guards": Part("Guards", _guards),
+    "recompilations": Part("Recompilations as shapes vary", _recompilations),
+    "joint": Part("Joint forward-backward graph", _joint),
+    "partition": Part("Partition: what is saved for backward", _partition),
+    "kernels": Part("Inductor's kernels", _kernels),
+}
+
+
+def describe_inputs(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """Tensors by dtype and shape, anything else by its type.
+
+    >>> describe_inputs([torch.zeros(2, 3), 5])
+    ('float32[2, 3]', 'int')
+    """
+    return tuple(
+        f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" if isinstance(a, Tensor) else type(a).__name__
+        for a in inputs
+    )
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
+    with torch.no_grad():
+        run(*inputs)
+
+
+def _timed(call: Callable[[], Any], repeats: int) -> float:
+    """Median seconds of a call, once it is warm."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+def _exact(subject: Subject) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Results and gradients in float64; None where the module does not go there."""
+    try:
+        module = copy.deepcopy(subject.module).double()
+        return step(module, [a.double() if _is_floating(a) else a for a in subject.inputs])
+    except Exception:  # a module may do anything here, and the comparison is one column of the report
+        return None
+
+
+def _difference(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    pairs = [(a.double(), b) for a, b in zip(results, exact, strict=True) if b.numel()]
+    return max((float((a - b).abs().max() / b.abs().max().clamp(min=1e-300)) for a, b in pairs), default=0.0)

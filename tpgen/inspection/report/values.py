@@ -1,0 +1,96 @@
+"""A compile report as a value: sections that print themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report.
+
+    ``text`` is for reading and ``data`` for programs (JSON).  A part that could not be made has neither: ``missing``
+    says why.  ``warnings`` is what torch said on the way.
+    """
+
+    name: str
+    title: str
+    text: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    missing: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        body = f"not available: {self.missing}" if self.missing else self.text
+        said = "".join(f"\ntorch warned: {warning}" for warning in self.warnings)
+        return f"{self.title}\n{'-' * len(self.title)}\n{body}{said}"
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What `torch.compile` makes of one module with one set of inputs.
+
+    >>> report = CompileReport("ReLU()", ("float32[2]",), (Section("guards", "Guards", "none"),))
+    >>> report["guards"].text, report.names
+    ('none', ('guards',))
+    >>> print(report)
+    Compile report of ReLU()
+    inputs: float32[2]
+    <BLANKLINE>
+    Guards
+    ------
+    none
+    """
+
+    subject: str
+    inputs: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(section.name for section in self.sections)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The parts that could not be made, and why."""
+        return {section.name: section.missing for section in self.sections if section.missing}
+
+    def __getitem__(self, name: str) -> Section:
+        return next(section for section in self.sections if section.name == name)
+
+    def __str__(self) -> str:
+        head = f"Compile report of {self.subject}\ninputs: {', '.join(self.inputs)}"
+        return "\n\n".join([head, *map(str, self.sections)])
+
+    def to_json(self) -> str:
+        """The report as JSON: subject, inputs, and an object for each section by its name."""
+        sections = {section.name: asdict(section) for section in self.sections}
+        return json.dumps({"subject": self.subject, "inputs": self.inputs, "sections": sections})
+
+
+def table(rows: Sequence[Sequence[Any]]) -> str:
+    """Columns of text, the first row their heads.
+
+    >>> print(table([("a", "long"), (1, 2)]))
+    a  long
+    1  2
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[c]) for row in texts) for c in range(len(texts[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in texts)
+
+
+def size(count: float) -> str:
+    """Bytes to read.
+
+    >>> size(512), size(4096)
+    ('512 B', '4.0 KiB')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
