@@ -13,6 +13,7 @@ from tpgen.cli.check import check
 from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
 from tpgen.cli.explain import explain
+from tpgen.cli.explore import explore
 from tpgen.cli.plan import plan
 from tpgen.cli.report import report
 from tpgen.cli.tune import tune
@@ -47,5 +48,5 @@ def main() -> None:
     """
 
 
-for command in (plan, explain, dump, check, bench, tune, cache, demo, report):
+for command in (plan, explain, explore, dump, check, bench, tune, cache, demo, report):
     main.add_command(command)

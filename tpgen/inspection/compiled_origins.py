@@ -74,7 +74,15 @@ def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
 
 
 def _joint_line(node: fx.Node) -> str:
-    return node.format_node() or f"{node.name}"
+    """A node as an assignment: fx's own format takes three times the room."""
+    if node.op == "output":
+        return f"return {node.args[0]}"
+    if node.op in ("placeholder", "get_attr"):
+        return f"{node.name} = {node.op}"
+    # an operator of torch says more of itself (aten.mul.Tensor) than its name does
+    target = str(node.target) if hasattr(node.target, "overloadpacket") else getattr(node.target, "__name__", "?")
+    arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
+    return f"{node.name} = {target}({', '.join(arguments)})"
 
 
 # --- Inductor ---------------------------------------------------------------------------------------------------------

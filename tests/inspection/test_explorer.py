@@ -1,0 +1,188 @@
+"""The explorer: one file that needs nothing else; in a browser, a choice lights the right lines in every pane."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.inspection.browser import open_browser
+from tests.test_cli import VECTORS, run
+from tpgen.errors import TpgenError
+from tpgen.inspection.ceilings import Ceilings
+from tpgen.inspection.explorer.highlight import highlighted
+from tpgen.inspection.explorer.page import explorer_page, write_explorer
+from tpgen.inspection.provenance import provenance
+from tpgen.kernels.compiler import find_compiler
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import PROBLEMS
+
+GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
+STAGES = ("plan", "form", "graph", "code", "script", "joint", "cpp", "cpp_backward")
+ARTICLE = PROBLEMS["article"].plan
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler: no generated kernels to show")
+
+
+def large() -> Plan:
+    """68 paths."""
+    return channelwise("32x0e+32x0o+32x1o+32x1e+32x2e+32x2o+32x3o+32x3e", "0e+1o+2e+3o", "0e+0o+1o+1e+2e+2o+3o+3e")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explorer")
+    write_explorer(ARTICLE, folder / "article.html", ceilings=GIVEN)
+    write_explorer(large(), folder / "large.html", ceilings=GIVEN)
+    return folder
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["article", "large"])
+def test_the_page_needs_nothing_else(pages: Path, name: str) -> None:
+    page = (pages / f"{name}.html").read_text(encoding="utf-8")
+    assert len(page.encode()) < 5e6
+    assert not re.search(r"""(src|href)=(?!"data:)|url\(|@import|https?://""", page)
+    assert "default-src 'none'" in page
+    assert all(f'id="pane-{stage}"' in page for stage in STAGES)
+    assert 'id="pane-inductor"' not in page
+
+
+@needs_compiler
+def test_lines_say_which_paths_they_serve(pages: Path) -> None:
+    page = (pages / "article.html").read_text(encoding="utf-8")
+    source = re.search(r'id="pane-cpp" ?(?:hidden)?>.*?<pre class="code">(.*?)</pre>', page, re.DOTALL)
+    assert source
+    marks = re.findall(r'<b (?:data-p="([^"]*)"|title="[^"]*")>', source[1])
+    traced = provenance(ARTICLE, ["cpp"], strategy="kernel").stage("cpp")
+    assert [mark.split() for mark in marks] == [[str(i) for i in o.instructions] for o in traced.origins]
+
+
+def test_the_page_is_the_same_every_time() -> None:
+    plan = channelwise("4x0e", "0e", "0e")
+    assert explorer_page(plan, ceilings=GIVEN) == explorer_page(plan, ceilings=GIVEN)
+
+
+def test_what_is_missing_says_why() -> None:
+    page = explorer_page(channelwise("4x0e", "0e", "0e"), ceilings=GIVEN, strategy="grouped", dtype=torch.float16)
+    assert "kernels compute in float32, float64 or bfloat16, not in float16" in page
+    with pytest.raises(TpgenError, match="give a tpgen TensorProduct or a Plan, not str"):
+        explorer_page("article")  # type: ignore[arg-type]
+
+
+def test_markup_in_texts_stays_text() -> None:
+    assert highlighted("a < b && c", "text") == ["a &lt; b &amp;&amp; c"]
+    assert highlighted("x = '</script>'\n\n", "python")[0] == "x = <i class=s>'&lt;/script&gt;'</i>"
+    assert len(highlighted("int a;\n\n// b\n", "cpp")) == 4
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert run("explore", *VECTORS, "--strategy", "einsum", "--out", str(file)).stdout == f"{file}\n"
+    assert "4x1o x 1x1o -&gt; 4x1e" in file.read_text(encoding="utf-8")
+    assert "unknown problem 'nobody'" in run("explore", "nobody", code=2).stderr
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Any, pages: Path) -> Iterator[Any]:
+    """The article's page, opened anew; a test that leaves a message on the console fails."""
+    browser.get((pages / "article.html").as_uri())
+    browser.get_log("browser")
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def keys(page: Any, *pressed: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    page.find_element(By.TAG_NAME, "body").send_keys(*pressed)
+
+
+def click(page: Any, selector: str) -> None:
+    page.execute_script(
+        "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", selector
+    )
+
+
+def lit(page: Any) -> dict[str, list[int]]:
+    """Numbers of the lit lines of every pane."""
+    return page.execute_script(
+        "const found = {}; for (const pane of document.querySelectorAll('.pane')) found[pane.id.slice(5)] = "
+        "[...pane.querySelectorAll('.code b')].flatMap((line, n) => "
+        "line.classList.contains('lit') || line.classList.contains('own') ? [n + 1] : []); return found"
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("path", [0, 5])
+def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any, path: int) -> None:
+    click(page, f'.path[data-p="{path}"] circle')
+    graphs = provenance(ARTICLE, STAGES[:-2], strategy="einsum").trace_forward(path)
+    kernels = provenance(ARTICLE, STAGES[-2:], strategy="kernel").trace_forward(path)
+    assert lit(page) == {name: list(lines) for name, lines in {**graphs, **kernels}.items()}
+    assert all(lit(page).values())
+    assert f"path {path}" in page.execute_script("return document.getElementById('chosen').textContent")
+
+
+def test_choosing_a_line_lights_its_path_everywhere(page: Any) -> None:
+    click(page, "#pane-form .code b:nth-child(5)")
+    found = lit(page)
+    assert found["form"] == [5]
+    assert found["graph"]
+    assert page.execute_script("return document.querySelector('.path.lit').dataset.p") == "3"
+
+
+def test_keys_go_through_the_paths_and_search(page: Any) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    keys(page, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert lit(page)["form"] == [3]
+    keys(page, Keys.ARROW_UP, Keys.ARROW_UP)
+    assert lit(page)["form"] == [12]
+    keys(page, "/")
+    field = page.find_element(By.ID, "search")
+    field.send_keys("path 7")
+    assert page.execute_script("return document.querySelectorAll('#pane-form .hit').length") == 1
+    field.send_keys(Keys.ENTER)
+    assert re.fullmatch(r"\d+/\d+", page.execute_script("return document.getElementById('found').textContent"))
+    field.send_keys(Keys.ESCAPE)
+    assert not any(lit(page).values())
+    assert page.execute_script("return document.querySelectorAll('.hit').length") == 0
+
+
+def test_tabs_open_panes_and_the_switch_changes_the_colours(page: Any) -> None:
+    shown = "return !document.getElementById('pane-plan').hidden"
+    assert not page.execute_script(shown)
+    click(page, '#tabs [data-pane="pane-plan"]')
+    assert page.execute_script(shown)
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    before = page.execute_script(paper)
+    click(page, "#theme")
+    assert page.execute_script(paper) != before
+
+
+def test_a_large_product_opens_without_a_request(browser: Any, pages: Path) -> None:
+    browser.get_log("performance")
+    browser.get((pages / "large.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.querySelectorAll('.path').length") == len(large().paths) >= 60
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    assert all(url.startswith(("file:", "data:")) for url in asked)
+    click(browser, '.path[data-p="67"] circle')
+    assert all(lit(browser).values())
