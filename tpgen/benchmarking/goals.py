@@ -121,20 +121,24 @@ def select_goals(goals: Mapping[str, Goal], names: Iterable[str]) -> tuple[Goal,
 def measure_goals(
     goals: Iterable[Goal], folder: Path, seconds: float, inductor: bool = True, progress: bool = False
 ) -> None:
-    """Measure every subject of every goal that the folder has no file of; each is written as soon as it is found.
+    """Measure every subject of every goal that the folder does not hold; each is written as soon as it is found.
 
-    What raises is a finding too: a figure without a value for each part.
+    What raises is a finding too, figures without values, and is tried again by the next run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     units = [Unit(goal, subject, seconds, inductor) for goal in goals for subject in goal.subjects]
     with (rich_progress if progress else no_progress)(len(units)) as show:
         for unit in units:
-            if not (folder / unit.file).exists():
+            if not _measured_before(folder / unit.file):
                 title = f"{unit.goal.name}: {unit.subject}"
                 show.say(title)
                 findings = _measured(Unit(unit.goal, unit.subject, seconds, inductor, _Part(show, unit.goal.name)))
                 save_outcome(Outcome(unit.goal.name, unit.subject, environment(), seconds, findings), folder)
             show.step()
+
+
+def _measured_before(path: Path) -> bool:
+    return path.exists() and all(figure.value is not None for figure in load_outcome(path).findings.figures)
 
 
 def _measured(unit: Unit) -> Findings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product as pairs
 from tempfile import TemporaryDirectory
@@ -170,7 +170,7 @@ def _with_threads(call: Callable[[], object], number: int) -> Callable[[], objec
 
 
 @contextmanager
-def _threads_restored():
+def _threads_restored() -> Iterator[None]:
     before = torch.get_num_threads()
     try:
         yield
@@ -251,15 +251,9 @@ def _memory_figure(unit: Unit, plan: Plan, task: str, theirs: int) -> Figure:
     ]
     once, twice = (in_bytes(extra["resident"]) for extra in found)
     nodes = 4 * GRAPH.nodes * plan.irreps_out.dim
-    note = (
-        f"{once}, {twice} with twice the edges; e3nn/eager {in_bytes(theirs)}; the nodes' output is {in_bytes(nodes)}"
-    )
-    return Figure(
-        "memory",
-        f"{unit.subject}, {task}",
-        found[0]["resident"] / nodes,
-        f"{once}, {twice} with twice the edges; {others}",
-    )
+    note = f"{once}, {twice} with twice the edges; e3nn/eager {in_bytes(theirs)}; "
+    note += f"the nodes' output is {in_bytes(nodes)}"
+    return Figure("memory", f"{unit.subject}, {task}", found[0]["resident"] / nodes, note)
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
