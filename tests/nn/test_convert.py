@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from e3nn import o3
+from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 
 from tpgen.errors import OptionError, TpgenError
@@ -52,6 +53,17 @@ def test_a_network_is_converted_in_place() -> None:
     assert not network.first.training
     assert [p is q for p, q in zip(parameters, network.parameters(), strict=True)] == [True, True]
     torch.testing.assert_close(network(x, y), wanted)
+
+
+def test_scripting_by_e3nn_leaves_the_state_dict_alone() -> None:
+    instructions = [(0, 0, 0, "uvu", True)]
+    product = TensorProduct("3x1e", "3x1o", "3x2o", instructions, **GRAPHS)
+    x, y = torch.randn(2, 9), torch.randn(2, 9)
+    scripted = e3nn_compile(product)
+    torch.testing.assert_close(scripted.right(y), product.right(y))
+    assert set(product.state_dict()) == {"weight", "output_mask"}
+    TensorProduct("3x1e", "3x1o", "3x2o", instructions).load_state_dict(product.state_dict())
+    torch.testing.assert_close(scripted(x, y), product(x, y))
 
 
 def test_only_products_are_taken_over() -> None:
