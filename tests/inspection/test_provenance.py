@@ -169,3 +169,15 @@ def test_json_holds_every_line() -> None:
     assert [line["instructions"] for line in read["stages"]["form"]["lines"]] == [[], [0], [1], [2], [3]]
     assert "runs as a graph" in read["stages"]["cpp"]["missing"]
     assert isinstance(found, Provenance)
+
+
+@needs_compiler
+def test_the_kernels_of_inductor_have_instructions() -> None:
+    plan = channelwise("4x0e+4x1o", "0e", "0e+1o")
+    stage = provenance(plan, strategy="unrolled", stages=["inductor"]).stage("inductor")
+    assert stage.explained == 1.0
+    calls = [o for text, o in zip(stage.lines, stage.origins, strict=True) if re.match(r"\s+cpp_fused_\w+\(", text)]
+    assert calls
+    assert all(origin.instructions for origin in calls)
+    assert all(stage.lines_of(path.index) for path in plan.paths)
+    torch.compiler.reset()

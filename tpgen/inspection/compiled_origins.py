@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -87,47 +88,72 @@ def _joint_line(node: fx.Node) -> str:
 
 # --- Inductor ---------------------------------------------------------------------------------------------------------
 
-_SOURCE_NODES = re.compile(r"# Topologically Sorted Source Nodes: \[(.*?)\]")
-_KERNEL = re.compile(r"\b((?:cpp|triton|extern_kernels)_?\w*)")
+_SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
+_CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
 _DEFINED = re.compile(r"^((?:cpp|triton)_\w+) = ")
-_UNNAMED = "fused kernel: Inductor names no nodes for it"
+_TOP = re.compile(r"^(class |def |import |from |async_compile\.|\w+ = (?!async_compile))")
+_UNNAMED = "Inductor: kernel whose nodes it does not name"
 
 
 def trace_inductor(request: Request) -> TracedStage:
-    """Inductor's output, by its comments about source nodes; what it does not comment is a named shared part."""
-    nodes = {node.name: node_origin(node.meta) for node in request.emission().graph.nodes}
-    text = dump_stage(
-        request.plan, "inductor", request.direction, layout=request.layout, strategy=request.strategy,
-        dtype=request.dtype, device=request.device, rows=request.rows,
-    )  # fmt: skip
-    lines = text.split("\n")
-    called = _called(lines, nodes)
-    pairs, part, current = [], "imports", Origin()
-    for line in lines:
+    """Inductor's output, by the source nodes that it names for a kernel; what it names none for is a shared part."""
+    nodes = {node.name: node for node in request.emission().graph.nodes}
+    with _named_kernels() as comments:
+        text = dump_stage(
+            request.plan, "inductor", request.direction, layout=request.layout, strategy=request.strategy,
+            dtype=request.dtype, device=request.device, rows=request.rows,
+        )  # fmt: skip
+    kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
+    pairs: list[tuple[str, Origin]] = []
+    above = current = Origin()
+    for line in text.split("\n"):
         if found := _DEFINED.match(line):
-            current = called.get(found[1]) or Origin(shared=_UNNAMED)
-        elif re.match(r"^(class |def |import |from |aten = |async_compile\.)", line):
-            current, part = Origin(), "runner" if line.startswith(("class", "def", "async")) else "imports"
-        own = _commented(line, nodes) or called.get(line)
-        pairs.append((line, own or current or Origin(shared=f"Inductor: {part}")))
+            current = kernels.get(found[1]) or Origin(shared=_UNNAMED)
+        elif _TOP.match(line):
+            current = Origin()
+        called = _CALLED.search(line) if not found else None
+        own = _commented(line, nodes)
+        named = own or ((above or kernels.get(called[1] or "", Origin())) if called else Origin())
+        pairs.append((line, named or current or Origin(shared="Inductor: imports, buffers and runner")))
+        above = own
     return traced_stage("inductor", "python", pairs)
 
 
-def _commented(line: str, nodes: dict[str, Origin]) -> Origin:
-    """Instructions of the nodes that a comment names; those that serve all paths say nothing about this line."""
-    found = _SOURCE_NODES.search(line)
-    return merged(nodes.get(name.strip(), Origin()) for name in found[1].split(",")) if found else Origin()
+def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
+    """Instructions of the source nodes that a comment names.
+
+    Inductor names all it fused, also what several paths share and a kernel only recomputes for one of them.  What the
+    kernel is for are the nodes that nothing else it names reads.
+    """
+    named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
+    return merged(node_origin(node.meta) for node in named if not set(node.users) & set(named))
 
 
-def _called(lines: list[str], nodes: dict[str, Origin]) -> dict[str, Origin]:
-    """Kernels (by name) and lines (by text) that stand below such a comment."""
-    called: dict[str, Origin] = {}
-    for above, line in pairwise(lines):
-        if origin := _commented(above, nodes):
-            called[line] = merged([called.get(line, Origin()), origin])
-            if found := _KERNEL.search(line):
-                called[found[1]] = merged([called.get(found[1], Origin()), origin])
-    return called
+@contextmanager
+def _named_kernels() -> Iterator[dict[str, str]]:
+    """Collect what Inductor knows of the source nodes of each C++ kernel: on a CPU it writes no comment about them.
+
+    Without these internals of torch there are the comments that it does write.
+    """
+    found: dict[str, str] = {}
+    try:
+        from torch._inductor import config
+        from torch._inductor.codegen.cpp import CppScheduling
+        from torch._inductor.utils import get_kernel_metadata
+        from torch._inductor.virtualized import V
+    except ImportError:
+        yield found
+        return
+    define = CppScheduling.define_kernel
+
+    def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
+        name = define(self, source, nodes, *arguments, **keywords)
+        found[name] = f"{found.get(name, '')} {get_kernel_metadata(nodes, V.graph.wrapper_code)[0]}"
+        return name
+
+    # code from its cache would name nothing
+    with patch.object(CppScheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+        yield found
 
 
 # --- generated C++ ----------------------------------------------------------------------------------------------------
