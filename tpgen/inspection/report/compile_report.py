@@ -83,7 +83,8 @@ def _section(name: str, subject: Subject) -> Section:
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
             text, data = "", {}
-            missing = f"{type(error).__name__}: {_first_line(error)}"
+            kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
+            missing = f"{kind}{_first_line(error)}"
     heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
     return Section(name, part.title, text, data, missing, heard)
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from tpgen.errors import TpgenError
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -63,8 +65,11 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any]) -> Joint:
     """
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    cutters = {"default": default_partition, "min-cut": min_cut_rematerialization_partition}
-    found: list[tuple[str, int, Partition]] = [_cut(module, inputs, name, cut) for name, cut in cutters.items()]
+    cutters: dict[str, Callable[..., Any]] = {
+        "default": default_partition,
+        "min-cut": min_cut_rematerialization_partition,
+    }
+    found = [_cut(module, inputs, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
     return Joint(code, operations, tuple(partition for _, _, partition in found))
 
@@ -94,7 +99,7 @@ def _cut(module: nn.Module, inputs: Sequence[Any], name: str, cut: Callable[...,
             aot_function(run, _as_it_is, _as_it_is, partition_fn=record)(parameters, *given)
     except _Done:
         return found[0]
-    raise RuntimeError("nothing in the result depends on a parameter or a floating input, so there is no backward")
+    raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
 
 
 def _fake(mode: Any, tensor: Tensor) -> Tensor:
@@ -102,14 +107,14 @@ def _fake(mode: Any, tensor: Tensor) -> Tensor:
     return fake.requires_grad_() if fake.is_floating_point() else fake
 
 
-def _as_it_is(graph_module: fx.GraphModule, inputs: Any) -> fx.GraphModule:
-    return graph_module
+def _as_it_is(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
+    return gm
 
 
 def _partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> Partition:
     (returned,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
     saved = []
-    for node in returned[outputs:]:  # type: ignore[index]
+    for node in returned[outputs:]:
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         if isinstance(value, Tensor):
             held = value.numel() * value.element_size()

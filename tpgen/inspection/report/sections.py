@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
+from tpgen.errors import TpgenError
 from tpgen.inspection.report.joint import Joint, joint_graph
 from tpgen.inspection.report.values import size, table
 
@@ -51,7 +52,7 @@ def step(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Tensor], 
     wanted = [a for a in given if _is_floating(a)]
     differentiable = [leaf for leaf in out if leaf.requires_grad]
     total = sum((leaf * torch.cos(leaf.detach())).sum() for leaf in differentiable)  # a cotangent that is not constant
-    gradients = torch.autograd.grad(total, wanted, allow_unused=True) if differentiable and wanted else ()  # type: ignore[arg-type]
+    gradients = torch.autograd.grad(total, wanted, allow_unused=True) if differentiable and wanted else ()
     return [leaf.detach() for leaf in out], [g for g in gradients if g is not None]
 
 
@@ -69,8 +70,8 @@ def _backends(subject: Subject) -> Written:
             {
                 "backend": name,
                 "first_step_seconds": first,
-                "forward_seconds": _timed(lambda run=run: _forward(run, subject.inputs), subject.repeats),
-                "step_seconds": _timed(lambda run=run: step(run, subject.inputs), subject.repeats),
+                "forward_seconds": _timed(partial(_forward, run, subject.inputs), subject.repeats),
+                "step_seconds": _timed(partial(step, run, subject.inputs), subject.repeats),
                 "error": _difference(results[0], exact[0]) if exact else None,
                 "gradient_error": _difference(results[1], exact[1]) if exact else None,
             }
@@ -91,7 +92,7 @@ def _backends(subject: Subject) -> Written:
 
 def _graphs(subject: Subject) -> Written:
     found = subject.captured
-    parts = [f"{len(found.graphs)} graphs, {len(found.breaks)} graph breaks"]
+    parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
     for number, graph_break in enumerate(found.breaks):
         where = "\n".join(f"    at {frame}" for frame in graph_break.where[-3:])
         parts.append(f"break {number}: {graph_break.reason}\n{where}")
@@ -158,7 +159,7 @@ _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 
 def _kernels(subject: Subject) -> Written:
     if not subject.inductor:
-        raise LookupError("left out, as inductor=False asks")
+        raise TpgenError("left out, as inductor=False asks")
     sources = generated_code(subject.module, subject.inputs, step)
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
@@ -166,7 +167,7 @@ def _kernels(subject: Subject) -> Written:
         for m in _KERNEL.finditer(source)
     ]
     calls = Counter(call for source in sources for call in _CALL.findall(source))
-    parts = [f"{len(kernels)} generated kernels in {len(sources)} programs"]
+    parts = [f"generated kernels: {len(kernels)}, in {len(sources)} programs"]
     parts += [f"calls {call}, {count} times" for call, count in calls.items()]
     parts += [f"{k['name']} ({k['kind']})\n{k['source']}" for k in kernels]
     return "\n".join(parts), {"kernels": kernels, "calls": dict(calls), "programs": sources}
