@@ -126,7 +126,8 @@ def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
     kernel is for are the nodes that nothing else it names reads.
     """
     named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
-    return merged(node_origin(node.meta) for node in named if not set(node.users) & set(named))
+    own = [node for node in named if node_origin(node.meta).instructions]  # and not what assembles the output
+    return merged(node_origin(node.meta) for node in own if not set(node.users) & set(own))
 
 
 @contextmanager
