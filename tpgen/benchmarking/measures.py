@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product as pairs
 from tempfile import TemporaryDirectory
 
@@ -206,24 +207,20 @@ def matrix_product(unit: Unit) -> Findings:
 
 
 def convolution(unit: Unit) -> Findings:
-    """`TensorProductConv` against e3nn's product between a gather and `index_add`."""
-    plan, ours = find_problem(unit.subject).plan, "tpgen"
-    figures = []
-    for name in ("forward", "backward"):
+    """`TensorProductConv` against e3nn's product between a gather and `index_add`; the parts are the tasks."""
+    plan, figures = find_problem(unit.subject).plan, []
+    for name in unit.goal.targets:
         unit.show.say(f"{unit.subject}, {name}: build and check")
         task, makers = TASKS[name], _conv_makers(plan, rivals(unit))
         check_convolutions(plan, task, makers)
         operands = conv_operands(plan, GRAPH, torch.float32)
-        calls = {who: _task_call(task, make(GRAPH), operands) for who, make in makers.items()}
+        calls = {who: partial(task.run, make(GRAPH), operands) for who, make in makers.items()}
         expected = calls["e3nn/eager"]()
         for who, call in calls.items():
             require_right(plan, task, who, call(), expected)
-        peak = peak_bytes(calls["e3nn/eager"], CPU) - sum(result.nbytes for result in expected)
         del expected
         unit.show.say(f"{unit.subject}, {name}: time {len(calls)} in turn")
-        timings = time_in_turns(calls, CPU, unit.seconds)
-        figures.append(_conv_figure(unit, name, timings, ours))
-        figures.append(_memory_figure(unit, plan, name, peak))
+        figures.append(_conv_figure(unit, name, time_in_turns(calls, CPU, unit.seconds)))
     return Findings(tuple(figures))
 
 
@@ -233,27 +230,27 @@ def _conv_makers(plan: Plan, names: Sequence[str]) -> dict[str, Callable[[Graph]
     return {"tpgen": lambda graph: conv_product(plan, graph), **makers}
 
 
-def _task_call(task: Task, product: Product, operands: Operands) -> Results:
-    return lambda: task.run(product, operands)
-
-
-def _conv_figure(unit: Unit, task: str, timings: Mapping[str, Timing], ours: str) -> Figure:
-    best = min((name for name in timings if name != ours), key=lambda name: timings[name].median)
-    mine, theirs = timings[ours].median, timings[best].median
+def _conv_figure(unit: Unit, task: str, timings: Mapping[str, Timing]) -> Figure:
+    best = min((name for name in timings if name != "tpgen"), key=lambda name: timings[name].median)
+    mine, theirs = timings["tpgen"].median, timings[best].median
     return Figure(task, unit.subject, theirs / mine, f"{in_seconds(mine)}, {best} {in_seconds(theirs)}")
 
 
-def _memory_figure(unit: Unit, plan: Plan, task: str, theirs: int) -> Figure:
-    """Extra memory, results not counted, in units of what the nodes' output takes; then with twice the edges."""
-    found = [
-        in_fresh_process("memory", unit.subject, task, str(edges), environment=SHOW_MEMORY)
-        for edges in (GRAPH.edges, 2 * GRAPH.edges)
-    ]
-    once, twice = (in_bytes(extra["resident"]) for extra in found)
+def convolution_memory(unit: Unit) -> Findings:
+    """Extra memory, results not counted, in units of what the nodes' output takes; also with twice the edges."""
+    plan, edges = find_problem(unit.subject).plan, (GRAPH.edges, 2 * GRAPH.edges)
+    found = in_fresh_process("memory", unit.subject, *map(str, edges), environment=SHOW_MEMORY)
     nodes = 4 * GRAPH.nodes * plan.irreps_out.dim
-    note = f"{once}, {twice} with twice the edges; e3nn/eager {in_bytes(theirs)}; "
-    note += f"the nodes' output is {in_bytes(nodes)}"
-    return Figure("memory", f"{unit.subject}, {task}", found[0]["resident"] / nodes, note)
+    operands = conv_operands(plan, GRAPH, torch.float32)
+    product = gathered(CONTENDERS["e3nn/eager"].build(plan, torch.float32, CPU), GRAPH)
+    figures = []
+    for task in unit.goal.targets:
+        once, twice = found[task]
+        call = partial(TASKS[task].run, product, operands)
+        theirs = peak_bytes(call, CPU) - sum(result.nbytes for result in call())
+        note = f"{in_bytes(once)}, {in_bytes(twice)} with twice the edges; e3nn/eager {in_bytes(theirs)}"
+        figures.append(Figure(task, unit.subject, once / nodes, f"{note}; the nodes' output is {in_bytes(nodes)}"))
+    return Findings(tuple(figures))
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ KERNEL_METHOD = """\
   written. *threads*: the kernels alone; the copy beside them says what the memory bus leaves to gain.
 - Nothing is timed before it has agreed with float64: whole problems where e3nn takes part, the first rows where a
   kernel is timed alone, a small graph for convolutions, and the full graph with e3nn's result.
-- *memory* of a convolution: the highest resident memory of a process during a call, less what it held before and the
+- *conv-memory*: the highest resident memory of a process during a call, less what it held before and the
   results. *cold* and *warm* are measured in fresh processes.
 - The roofline counts a multiply and an add for each non-zero coupling entry and copy, and for each weight; three times
   that for a backward kernel. Bytes are those of every input and result, once.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,28 +68,25 @@ def _start(*names: str) -> dict[str, float]:
     return found
 
 
-def _memory(name: str, task: str, edges: str) -> dict[str, int]:
-    """Bytes that a convolution takes above its operands and results, as the system and as torch count them."""
+def _memory(name: str, *edges: str) -> dict[str, list[int]]:
+    """Bytes that a convolution takes above its operands and results, by task, for each number of edges."""
     plan = find_problem(name).plan
-    graph = Graph(GRAPH.nodes, int(edges))
-    operands = conv_operands(plan, graph, torch.float32)
-    product = conv_product(plan, graph)
-
-    def call() -> tuple:
-        return TASKS[task].run(product, operands)
-
-    call()
-    results = sum(result.nbytes for result in call())
-    torch_peak = peak_bytes(call, torch.device("cpu"))
-    resident = _resident_growth(call)
-    return {
-        "torch": max(0, torch_peak - results),
-        "resident": max(0, (torch_peak if resident is None else resident) - results),
-    }
+    found: dict[str, list[int]] = {task: [] for task in ("forward", "backward")}
+    for number in edges:
+        graph = Graph(GRAPH.nodes, int(number))
+        operands, product = conv_operands(plan, graph, torch.float32), conv_product(plan, graph)
+        for task, extra in found.items():
+            call = partial(TASKS[task].run, product, operands)
+            results = sum(result.nbytes for result in call())
+            extra.append(max(0, _resident_growth(call) - results))
+    return found
 
 
-def _resident_growth(call: Callable[[], object]) -> int | None:
-    """How many bytes of memory the process held at most during a call above what it held before; None off Linux."""
+def _resident_growth(call: Callable[[], object]) -> int:
+    """How many bytes of memory the process held at most during a call above what it held before.
+
+    Off Linux, where the system does not say, what torch allocated.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is held now
         before = _status("VmRSS")
@@ -96,7 +94,7 @@ def _resident_growth(call: Callable[[], object]) -> int | None:
         del kept
         return _status("VmHWM") - before
     except OSError:
-        return None
+        return peak_bytes(call, torch.device("cpu"))
 
 
 def _status(key: str) -> int:
