@@ -22,6 +22,7 @@ from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.check import check_product, verdict
 from tpgen.inspection.dump import STAGES, dump_files
+from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.laws import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem
@@ -96,6 +97,11 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Section:
     for name in tour.problems:
         problem = find_problem(name)
         files = _dump(problem, folder / name, name in tour.compiled, console)
+        with console.status(f"   {name}: write the explorer"):
+            page = folder / name / "explorer.html"
+            # measured where there is time to compile
+            write_explorer(problem.plan, page, rows=problem.rows, measure=bool(tour.compiled))
+        console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: check"):
             report = check_product(problem.plan)
         (folder / name / "check.txt").write_text(f"{report}\n", encoding="utf-8")
@@ -133,7 +139,9 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
         )
         rows += [f"| {name} | {stage.about} | {links} |"] if links else []
     table = "\n".join(["| stage | what it shows | files |", "| --- | --- | --- |", *rows])
-    return f"### {problem.name}: {problem.about}\n\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
+    page = f"[Explore it]({problem.name}/explorer.html): every stage on one page, in a browser.\n"
+    title = f"### {problem.name}: {problem.about}\n\n{page}"
+    return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
 # --- training -----------------------------------------------------------------------------------------------------
