@@ -4,14 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint bench article clean
+.PHONY: demo test browser lint bench article kernels clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
 
 # One thread a worker: two workers with two threads each would fight over two cores.
-test: $(INSTALLED)
+test: $(INSTALLED) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
+browser:
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get && timeout 300 apt-get update \
+	    && timeout 300 apt-get install --yes --no-install-recommends chromium chromium-driver; } > /dev/null 2>&1 || true
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -20,6 +25,9 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/report.py
+
+kernels: $(INSTALLED)
+	$(BIN)/python benchmarks/kernels.py
 
 article: $(INSTALLED)
 	$(BIN)/python benchmarks/article.py
