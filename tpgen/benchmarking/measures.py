@@ -36,6 +36,7 @@ LAYOUTS = ("mul_ir", "ir_mul")
 OURS = {"mul_ir": "tpgen-auto/eager", "ir_mul": "tpgen-auto-ir_mul/eager"}
 RIVALS = ("e3nn/script", "e3nn/eager", "e3nn/inductor")
 _GATE_ROWS = 256  # the slow definition is slow: kernels that are timed by themselves are checked on so many
+_CONV_ROUNDS = 5  # a call of e3nn takes seconds
 
 Results = Callable[[], Sequence[Tensor]]
 
@@ -220,7 +221,7 @@ def convolution(unit: Unit) -> Findings:
             require_right(plan, task, who, call(), expected)
         del expected
         unit.show.say(f"{unit.subject}, {name}: time {len(calls)} in turn")
-        figures.append(_conv_figure(unit, name, time_in_turns(calls, CPU, unit.seconds)))
+        figures.append(_conv_figure(unit, name, time_in_turns(calls, CPU, unit.seconds, _CONV_ROUNDS)))
     return Findings(tuple(figures))
 
 
