@@ -209,3 +209,29 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [*arguments, "--section", "nothing"])
     assert result.exit_code == 2
     assert "error: unknown section 'nothing'; known sections:" in result.output
+
+
+def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InternalTorchDynamoError(RuntimeError):
+        """Named as Dynamo's own."""
+
+    def compiled(module, backend):
+        if backend == "aot_eager":
+            raise InternalTorchDynamoError("NotImplementedError")
+        return module
+
+    monkeypatch.setattr(sections, "compile_program", compiled)
+    report = compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["backends"], inductor=False, repeats=1)
+    section = report["backends"]
+    assert [row["backend"] for row in section.data["backends"]] == ["eager"]
+    assert "aot_eager fails: InternalTorchDynamoError: NotImplementedError; " in section.text
+    assert "report on trace_network(module)" in section.data["missing"]["aot_eager"]
+
+
+def test_shapes_that_depend_on_values() -> None:
+    class Selecting(nn.Module):
+        def forward(self, x):
+            return x[x.sum(1).nonzero().squeeze(1)]
+
+    report = compile_report(Selecting(), [torch.ones(3, 2)], sections=["joint"])
+    assert "take it out of the module, and give its result as an input" in report.missing["joint"]

@@ -17,7 +17,7 @@ import torch
 from tpgen.compiler.backends import CompileOptions, compile_program
 
 Module = Callable[..., Any]
-_ADDRESS = re.compile(r"\b\d{9,}\b")  # ids of objects, which differ in every process
+_ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in every process
 
 
 @dataclass(frozen=True)

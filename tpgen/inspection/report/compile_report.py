@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
-from tpgen.inspection.report.values import CompileReport, Section
+from tpgen.inspection.report.values import CompileReport, Section, reason
 
 
 class ReportError(TpgenError):
@@ -69,28 +70,28 @@ def compile_report(
     for name in (n for n in SECTIONS if n in names):
         progress(name)
         made.append(_section(name, subject))
-    title = type(module).__name__ if len(repr(module)) > 200 else repr(module)
+    shown = repr(module)
+    title = type(module).__name__ if "\n" in shown or len(shown) > 200 else shown
     return CompileReport(title, describe_inputs(given), tuple(made))
 
 
 def _section(name: str, subject: Subject) -> Section:
     """One section; a failure is its content, whatever it was."""
     part = SECTIONS[name]
+    logger = logging.getLogger("torch._guards")  # says at length what the section says in a line
+    level = logger.level
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
+        logger.setLevel(logging.CRITICAL)
         try:
             text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
-            text, data = "", {}
-            kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
-            missing = f"{kind}{_first_line(error)}"
+            text, data, missing = "", {}, reason(error)
+        finally:
+            logger.setLevel(level)
     heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
     return Section(name, part.title, text, data, missing, heard)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
 def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
@@ -109,7 +110,7 @@ def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
-            f"({type(error).__name__}: {_first_line(error)}); give inputs that it takes: "
+            f"({reason(error)}); give inputs that it takes: "
             f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
         ) from error
 

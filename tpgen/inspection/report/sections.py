@@ -20,7 +20,7 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
 from tpgen.inspection.report.joint import Joint, joint_graph
-from tpgen.inspection.report.values import size, table
+from tpgen.inspection.report.values import reason, size, table
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,13 @@ def step(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Tensor], 
 def _backends(subject: Subject) -> Written:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
     exact = _exact(subject)
-    rows: list[dict[str, Any]] = []
+    rows, missing = [], {}
     for name in names:
         torch.compiler.reset()
-        run = compile_program(subject.module, name)
-        start = time.perf_counter()
-        results = step(run, subject.inputs)
-        first = time.perf_counter() - start
-        rows.append(
-            {
-                "backend": name,
-                "first_step_seconds": first,
-                "forward_seconds": _timed(partial(_forward, run, subject.inputs), subject.repeats),
-                "step_seconds": _timed(partial(step, run, subject.inputs), subject.repeats),
-                "error": _difference(results[0], exact[0]) if exact else None,
-                "gradient_error": _difference(results[1], exact[1]) if exact else None,
-            }
-        )
+        try:
+            rows.append({"backend": name, **_measured(subject, name, exact)})
+        except Exception as error:  # one backend may fail where the others run
+            missing[name] = reason(error)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
     lines = [
@@ -87,7 +77,21 @@ def _backends(subject: Subject) -> Written:
         for r in rows
     ]
     note = "errors: largest difference from the same module in float64, relative to the largest entry"
-    return f"{table([head, *lines])}\n{note}", {"backends": rows}
+    failed = [f"{name} fails: {why}" for name, why in missing.items()]
+    return "\n".join([table([head, *lines]), *failed, note]), {"backends": rows, "missing": missing}
+
+
+def _measured(subject: Subject, backend: str, exact: tuple[list[Tensor], list[Tensor]] | None) -> dict[str, Any]:
+    run = compile_program(subject.module, backend)
+    start = time.perf_counter()
+    results = step(run, subject.inputs)
+    return {
+        "first_step_seconds": time.perf_counter() - start,
+        "forward_seconds": _timed(partial(_forward, run, subject.inputs), subject.repeats),
+        "step_seconds": _timed(partial(step, run, subject.inputs), subject.repeats),
+        "error": _difference(results[0], exact[0]) if exact else None,
+        "gradient_error": _difference(results[1], exact[1]) if exact else None,
+    }
 
 
 def _graphs(subject: Subject) -> Written:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tpgen.errors import TpgenError
+
 
 @dataclass(frozen=True)
 class Section:
@@ -94,3 +96,30 @@ def size(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+# What to do where a compiler stops, by the class of its error.
+_WAYS_OUT = {
+    "InternalTorchDynamoError": (
+        "torch.compile fails on an object in this Python code: report on trace_network(module), whose graph holds none"
+    ),
+    "DynamicOutputShapeException": (
+        "an operation makes a shape out of values, which fake tensors do not have: take it out of the module, "
+        "and give its result as an input"
+    ),
+    "DataDependentOutputException": (
+        "the code decides by a value, which fake tensors do not have: take the decision out of the module"
+    ),
+}
+
+
+def reason(error: Exception) -> str:
+    """Why something could not be made, in one line, with the way out where there is a known one.
+
+    >>> reason(TpgenError("left out")), reason(OSError("no compiler"))
+    ('left out', 'OSError: no compiler')
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
+    way_out = _WAYS_OUT.get(type(error).__name__)
+    return f"{kind}{lines[0] if lines else 'no reason given'}" + (f"; {way_out}" if way_out else "")
