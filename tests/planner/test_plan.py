@@ -204,6 +204,7 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
             ("8x1o", "1o", "8x0e", (0, 0, 0, "uvu", True, "1a")),
             r"instruction 0: path_weight must be a number, got '1a'",
         ),
+        (("8x1o", "1o", "8x0e", (0, 0, 0, "uvu", "no")), r"instruction 0: has_weight must be True or False, got 'no'"),
         (("8x1o", "1o", "8x0e", (0, 0, 0, "uvu")), r"instruction 0: expected \(i_in1, i_in2, i_out, mode, has_weight"),
         (("8x1o", "1o", "8x0e", (0, 0, 0, "uvu", True, 1.0, (), 1)), r"instruction 0: expected"),
         (("8x1o", "1o", "8x0e", "uvu"), r"instruction 0: expected .* got 'uvu'"),

@@ -11,7 +11,7 @@ import pytest
 from tests.cases import CASES, random_arguments, run_python
 from tpgen.errors import PlanError
 from tpgen.planner.plan import make_plan
-from tpgen.planner.plan_json import FORMAT, MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, plan_from_json
+from tpgen.planner.plan_json import FORMAT, MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, MAX_WEIGHTS, plan_from_json
 from tpgen.planner.problems import PROBLEMS
 
 PLAN = make_plan(
@@ -95,7 +95,7 @@ NESTED = "[" * 100_000 + "]" * 100_000
         ("[]", "field 'plan': must be a JSON object"),
         ("null", "field 'plan': must be a JSON object"),
         ("3", "field 'plan': must be a JSON object"),
-        ("{}", "field 'format': is missing"),
+        ("{}", "field 'format': is missing; a plan has the fields format, irreps_in1, .*shared_weights$"),
         ("NaN", "NaN is not a number that a plan may hold"),
         ("1" * 10_000, "not valid JSON"),
         (changed(in1_var=[float("nan"), 1.0]), "NaN is not a number that a plan may hold"),
@@ -111,6 +111,15 @@ NESTED = "[" * 100_000 + "]" * 100_000
 )
 def test_malformed_text(text: str, match: str) -> None:
     with pytest.raises(PlanError, match=match):
+        plan_from_json(text)
+
+
+def test_more_weights_than_any_machine_holds() -> None:
+    text = changed(
+        irreps_in1="9000x0e", irreps_in2="9000x0e", irreps_out="9000x0e", in1_var=[1], in2_var=[1], out_var=[1],
+        instructions=[[0, 0, 0, "uvw", True, 1.0]],
+    )  # fmt: skip
+    with pytest.raises(PlanError, match=f"field 'instructions': at most {MAX_WEIGHTS} weights, got '729000000000'"):
         plan_from_json(text)
 
 

@@ -67,6 +67,8 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
     for name, value in zip(("i_in1", "i_in2", "i_out"), slots, strict=True):
         if not hasattr(value, "__index__") or isinstance(value, bool):
             raise PlanError(f"instruction {index}: {name} must be an integer, got {value!r}")
+    if has_weight not in (True, False):  # 'no' would count as true
+        raise PlanError(f"instruction {index}: has_weight must be True or False, got {has_weight!r}")
     weight = fields[5] if len(fields) > 5 else 1.0
     try:
         path_weight = float(weight)

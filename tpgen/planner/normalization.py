@@ -76,7 +76,7 @@ def normalization_factors(
     by_output: dict[int, list[int]] = {}
     for index, path in enumerate(paths):
         by_output.setdefault(path.i_out, []).append(index)
-    scale = {}
+    scale: dict[int, float] = {}
     for siblings in by_output.values():
         numbers = PATH_NORMALIZATIONS[path_normalization]([paths[index] for index in siblings])
         scale.update(zip(siblings, numbers, strict=True))

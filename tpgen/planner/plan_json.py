@@ -24,6 +24,7 @@ MAX_DEGREE = 20
 MAX_DIM = 2**24
 MAX_INSTRUCTIONS = 20_000
 MAX_TEXT = 2**24
+MAX_WEIGHTS = 2**30
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -73,10 +74,13 @@ def plan_from_json(text: str) -> Plan:
     for name in fields:
         _check(name in _READERS, name, f"is not a field of a plan; known fields: {', '.join(_READERS)}", fields[name])
     for name in _READERS:
-        _check(name in fields, name, "is missing", None)
+        if name not in fields:
+            raise PlanError(f"plan field {name!r}: is missing; a plan has the fields {', '.join(_READERS)}")
     values = {name: read(name, fields[name]) for name, read in _READERS.items()}
     del values["format"]
-    return make_plan(**values)
+    plan = make_plan(**values)
+    _check(plan.weight_numel <= MAX_WEIGHTS, "instructions", f"at most {MAX_WEIGHTS} weights", plan.weight_numel)
+    return plan
 
 
 def _reject_constant(name: str) -> float:
