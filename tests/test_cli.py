@@ -196,6 +196,13 @@ def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> N
     assert message in " ".join(run(*arguments, code=2).stderr.split())
 
 
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("dump", "--problem", "article", "--stage", "form", "--out", str(tmp_path / "file" / "below"), code=2)
+    assert result.stderr.startswith("error: ")
+    assert "Not a directory" in result.stderr
+
+
 def test_a_broken_plan_file_is_one_message(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     for content, message in ((b"{", "error: plan: not valid JSON"), (b"\xff\xfe", "is not a text file; `tpgen plan")):

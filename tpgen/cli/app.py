@@ -30,12 +30,12 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Commands whose `TpgenError` is a message and not a traceback."""
+    """Commands whose `TpgenError`, or trouble with a file, is a message and not a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except TpgenError as error:
+        except (TpgenError, OSError) as error:
             raise _Failure(str(error)) from error
 
 
