@@ -13,11 +13,11 @@ INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False), (1, 0, 2, "uvu"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("backend", ["aot_eager"])
-def test_derivatives_of_three_orders(shared: bool, backend: str) -> None:
+@pytest.mark.parametrize("strategy", ["unrolled", "kernel"])
+def test_derivatives_of_three_orders(shared: bool, strategy: str) -> None:
     torch._dynamo.reset()
     plan = make_plan("3x1o+3x0e", "3x1o+3x1o", "3x1e+3x0e+3x1o", INSTRUCTIONS, shared_weights=shared)
-    product = TensorProduct.from_plan(plan, False, strategy="unrolled", backend=backend).double()
+    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager").double()
     weights = (plan.weight_numel,) if shared else (4, plan.weight_numel)
     shapes = ((4, plan.irreps_in1.dim), (4, plan.irreps_in2.dim), weights)
     inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]

@@ -61,14 +61,14 @@ class _Open(torch.autograd.Function):
     """One slot of the form, given the other three."""
 
     @staticmethod
-    def forward(ctx, closed: ClosedForm, slot: str, weighted: bool, *operands: Tensor | None) -> Tensor:  # type: ignore[no-untyped-def,override]
+    def forward(ctx, closed: ClosedForm, slot: str, weighted: bool, *operands: Tensor | None) -> Tensor:
         ctx.closed, ctx.slot, ctx.weighted = closed, slot, weighted
         ctx.save_for_backward(*operands)
         # detached: the compiled program is for values alone, its derivatives are other programs
         return closed.program(slot, weighted)(*(x.detach() for x in operands if x is not None))
 
     @staticmethod
-    def backward(ctx, cotangent: Tensor) -> tuple:  # type: ignore[no-untyped-def,override]
+    def backward(ctx, cotangent: Tensor) -> tuple:
         operands = list(ctx.saved_tensors)
         opened = SLOTS.index(ctx.slot)
         # where something stands in the weights' place, paths without weights drop out

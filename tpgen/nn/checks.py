@@ -35,7 +35,9 @@ def check_options(options: Iterable[str]) -> None:
 def check_operand(
     name: str, x: Tensor, dim: int, irreps: Irreps | None, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Last dimension, dtype and device of one operand."""
+    """Type, last dimension, dtype and device of one operand."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
     if x.dim() == 0 or x.shape[-1] != dim:
         got = "no dimension" if x.dim() == 0 else str(x.shape[-1])
         raise InputError(
@@ -44,14 +46,27 @@ def check_operand(
             + f", got {got}"
         )
     if x.dtype != dtype:
-        raise InputError(
-            f"{name}: the product is {_short(dtype)} but {name} is {_short(x.dtype)}; convert one: "
-            f"product.to({x.dtype}), or {name}.to({dtype})"
-        )
+        convert = f"{name}.to({dtype})"
+        if x.dtype.is_floating_point:
+            convert = f"product.to({x.dtype}), or {convert}"
+        raise InputError(f"{name}: the product is {_short(dtype)} but {name} is {_short(x.dtype)}; convert: {convert}")
     if x.device != device:
         raise InputError(
             f"{name}: the product is on {device} but {name} is on {x.device}; move one of them with .to(device)"
         )
+
+
+def check_batches(operands: Sequence[Tensor]) -> None:
+    """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
+    batches = [x.shape[:-1] for x in operands]
+    if all(batch == batches[0] for batch in batches):
+        return
+    try:
+        torch.broadcast_shapes(*batches)
+    except RuntimeError:
+        names = ("x", "y", "weight")[-len(operands) :]
+        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(names, operands, strict=True))
+        raise InputError(f"batch dimensions (all but the last) must be equal or 1 to broadcast, got {got}") from None
 
 
 def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> None:
@@ -73,8 +88,17 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
         )
 
 
+def check_index(instruction: int, count: int) -> int:
+    """The position of an instruction, which may be counted from the end."""
+    if not -count <= instruction < count:
+        raise InputError(f"instruction {instruction} is out of range: this product has {count} instructions")
+    return instruction % count
+
+
 def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     """Weights given as one tensor for each weighted instruction, flattened and joined."""
+    if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):
+        raise InputError(f"weight: must be a tensor, or a list of tensors, got {type(weights).__name__}")
     shapes = [i.path_shape for i in plan.instructions if i.has_weight]
     if len(weights) != len(shapes):
         raise InputError(

@@ -19,7 +19,15 @@ from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.form import Layout, split_layout
-from tpgen.nn.checks import check_operand, check_options, check_weight, flat_weight, widest_dtype
+from tpgen.nn.checks import (
+    check_batches,
+    check_index,
+    check_operand,
+    check_options,
+    check_weight,
+    flat_weight,
+    widest_dtype,
+)
 from tpgen.planner.plan import Plan, make_plan
 
 
@@ -229,6 +237,8 @@ class TensorProduct(nn.Module):
             return compile_program(program, self.backend, self._compile_options)
 
         program = self._forward_program if direction == "forward" else self._right_program
+        if direction == "forward" and self.choice.strategy == "kernel" and self.backend != "script":
+            return program  # one call, differentiable to any order; torch.compile around it would stop at the first
         if direction == "right" or self.choice.strategy not in OWN_GRADIENTS or torch.compiler.is_compiling():
             return compiled(program)
         return ClosedForm(self.plan, self.layout, self.choice.strategy, self.output_mask, compiled)
@@ -262,6 +272,8 @@ class TensorProduct(nn.Module):
         return self._run("right", y, w)
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal
+            check_batches(operands)
         if self.streams:
             with restoring_stream(operands[0].device):
                 return self._runner(direction)(*operands)
@@ -324,7 +336,7 @@ class TensorProduct(nn.Module):
 
         Raises `InputError` where the instruction has no weights.
         """
-        index = range(len(self.instructions))[instruction]
+        index = check_index(instruction, len(self.instructions))
         where = self.plan.weight_slices[index]
         if where is None:
             raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
@@ -354,8 +366,9 @@ class TensorProduct(nn.Module):
         sizes = None
         if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
             with torch.no_grad():
-                views = {i: v for i, _, v in self.weight_views(weight, yield_instruction=True)}
-                sizes = [float(views[i].pow(2).mean()) if i in views else 0.0 for i in range(len(self.instructions))]
+                sizes = [0.0] * len(self.instructions)
+                for index, _, view in self.weight_views(weight, yield_instruction=True):
+                    sizes[index] = float(view.pow(2).mean()) if view.numel() else 0.0
         return draw_product(self.plan, sizes, aspect_ratio, ax)
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
@@ -401,8 +414,5 @@ class TensorProduct(nn.Module):
 
 def _output_mask(plan: Plan) -> Tensor:
     """One for every output entry that some path writes, else zero."""
-    pieces = [
-        torch.full((mul * ir.dim,), float(reached))
-        for (mul, ir), reached in zip(plan.irreps_out, plan.reached, strict=True)
-    ]
-    return torch.cat(pieces) if pieces else torch.ones(0)
+    reached = zip(plan.irreps_out, plan.reached, strict=True)
+    return torch.cat([torch.zeros(0), *(torch.full((mul_ir.dim,), float(live)) for mul_ir, live in reached)])

@@ -11,7 +11,7 @@ from typing import Any
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError
+from tpgen.errors import PlanError, unknown
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import Plan, PlanMaker, make_plan
 
@@ -126,7 +126,7 @@ def tensor_square(
     """
     in1 = parse_irreps(irreps_in, "irreps_in").simplify()
     if irrep_normalization not in _SQUARE_SCALES:
-        raise PlanError(f"unknown irrep_normalization {irrep_normalization!r}; known: {', '.join(_SQUARE_SCALES)}")
+        raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
         found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
         out, position = _sorted([(_square_mul(in1, i1, i2, mode), ir) for i1, i2, mode, ir, _ in found])
