@@ -57,9 +57,6 @@ class EmittedModule(fx.GraphModule):
     state_dict does not hold them.
     """
 
-    # e3nn.util.jit.compile leaves a program alone (scripting the product scripts it): it would put a scripted copy in its
-    # place, whose constants are persistent and so enter the state_dict.
-    __e3nn_compile_mode__ = None
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     @classmethod

@@ -196,6 +196,7 @@ class TensorProduct(nn.Module):
         self.register_buffer("output_mask", _output_mask(plan))
         self.choice: Choice = self._choose()
         self._write_programs(compile_right)
+        self.register_state_dict_post_hook(_without_programs)
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -410,6 +411,12 @@ class TensorProduct(nn.Module):
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Keep constants out of a state_dict.  e3nn's scripting puts a copy in a program's place whose buffers persist."""
+    for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
+        del state_dict[key]
 
 
 def _output_mask(plan: Plan) -> Tensor:

@@ -250,7 +250,9 @@ def _bind(index: int, instruction: Instruction, legs: list[list[Segment]]) -> _B
     chosen: list[Segment] = []
     for name, i, segments in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
         if not 0 <= i < len(segments):
-            raise PlanError(f"{where}: i_{name} = {i} is out of range, irreps_{name} has {len(segments)} entries")
+            raise PlanError(
+                f"{where}: i_{name} = {i} is out of range: irreps_{name} has {len(segments)} of them, counted from 0"
+            )
         chosen.append(segments[i])
     in1, in2, out = chosen
     spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
@@ -267,12 +269,14 @@ def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spell
     if ir1.p * ir2.p != ir3.p:
         wanted = "even" if ir1.p * ir2.p == 1 else "odd"
         raise PlanError(
-            f"{where}: the parity of the output must be the product of the input parities, {wanted} {spelled}"
+            f"{where}: the parity of the output must be the product of the input parities, {wanted}: change the output "
+            f"to {ir3.l}{wanted[0]}, or leave the instruction out {spelled}"
         )
     if not abs(ir1.l - ir2.l) <= ir3.l <= ir1.l + ir2.l:
         raise PlanError(
             f"{where}: the triangle rule |l1 - l2| <= l3 <= l1 + l2 asks for an output degree between "
-            f"{abs(ir1.l - ir2.l)} and {ir1.l + ir2.l}, got {ir3.l} {spelled}"
+            f"{abs(ir1.l - ir2.l)} and {ir1.l + ir2.l}, got {ir3.l}: name an output in that range, or leave the "
+            f"instruction out {spelled}"
         )
 
 
