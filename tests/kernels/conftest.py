@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tpgen.kernels import build, cache
 from tpgen.kernels.compiler import find_compiler
 
 
@@ -17,3 +19,12 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("TPGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own, and no kernel loaded yet."""
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "_loaded", {})
+    cache.forget_directory()
+    return tmp_path / "cache" / "kernels"

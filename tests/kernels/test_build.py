@@ -25,26 +25,6 @@ from tpgen.planner.presets import channelwise, full, fully_connected
 
 PLAN = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
 TEXT = describe(PLAN)
-USE = """
-import sys, torch
-from tpgen.kernels.ops import kernel_product
-from tpgen.kernels.description import read_description
-text = sys.argv[1]
-plan = read_description(text).plan
-torch.manual_seed(0)
-x1, x2, w = (torch.randn(5, n) for n in (plan.irreps_in1.dim, plan.irreps_in2.dim, plan.weight_numel))
-out = kernel_product(x1, x2, w, text)
-print(out.double().sum().item())
-"""
-
-
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own, and no kernel loaded yet."""
-    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_loaded", {})
-    cache.forget_directory()
-    return tmp_path / "cache" / "kernels"
 
 
 def run_product() -> torch.Tensor:
@@ -55,16 +35,6 @@ def run_product() -> torch.Tensor:
 
 def libraries(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.so"))
-
-
-def use_elsewhere(**environment: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", USE, TEXT],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_a_kernel_is_built_once_and_found_again(fresh: Path) -> None:
@@ -103,14 +73,6 @@ def test_ten_threads_build_one_kernel(fresh: Path) -> None:
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda _: run_product(), range(10)))
     assert len(libraries(fresh)) == 1
-
-
-def test_many_processes_share_one_cache(fresh: Path) -> None:
-    started = [use_elsewhere() for _ in range(4)]
-    results = [process.communicate(timeout=300) for process in started]
-    assert len({out for out, _ in results}) == 1, results
-    assert len(libraries(fresh)) == 1
-    assert not list(fresh.glob(".new-*"))
 
 
 def test_a_directory_that_others_may_write_to_is_not_used(fresh: Path) -> None:

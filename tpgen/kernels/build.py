@@ -7,6 +7,7 @@ True
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from tpgen.errors import BackendError
 from tpgen.form.form import Layout
 from tpgen.kernels import cache
 from tpgen.kernels.cache import CacheInfo, Entry
-from tpgen.kernels.compiler import Compiler, need_compiler
+from tpgen.kernels.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.cpp import ENTRY
 
 _loaded: dict[str, Callable[..., int]] = {}
@@ -50,10 +51,33 @@ def load(text: str, indexed: bool = False) -> Callable[..., int]:
         lock = _building.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            function = _entry(_built(key, text, compiler))
+            function = _function(key, text, compiler)
             function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
             _loaded[key] = function
         return _loaded[key]
+
+
+def _function(key: str, text: str, compiler: Compiler) -> Any:
+    library = _built(key, text, compiler)
+    try:
+        return _entry(library)
+    except BackendError:
+        if library.exists():
+            raise
+        return _entry(_built(key, text, compiler))  # another process cleared the cache in between
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads that held locks; GNU's OpenMP runtime waits for its own for ever."""
+    global _guard
+    _guard = threading.Lock()
+    _building.clear()
+    if _loaded and Path(openmp_runtime()).name.startswith("libgomp"):
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _entry(library: Path) -> Any:
@@ -109,8 +133,9 @@ def _key(text: str, compiler: Compiler) -> str:
 
 def _built(key: str, text: str, compiler: Compiler) -> Path:
     """The library of a source, from the cache or made now."""
-    entry = Entry(cache.current_directory(), key)
-    if entry.intact():
+    found = cache.finished(key)
+    entry = found or Entry(cache.current_directory(), key)
+    if found or entry.intact():
         return entry.library
     try:
         return _make(entry, text, compiler)
@@ -151,6 +176,9 @@ def _compile(compiler: Compiler, source: Path, library: Path) -> None:
             f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can"
         ) from error
     if done.returncode != 0:
+        full = os.strerror(errno.ENOSPC)
+        if full in done.stderr:
+            raise OSError(errno.ENOSPC, full, str(library))
         lines = (
             [line for line in done.stderr.splitlines() if "error" in line.lower()]
             or done.stderr.splitlines()

@@ -103,7 +103,10 @@ def default_directory() -> Path:
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
         return Path(named) / "kernels"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home: no place of their own, see `directory`
+        base = os.devnull
     return Path(base) / "tpgen" / "kernels"
 
 
@@ -146,8 +149,26 @@ def _fallback(wanted: str, reason: str) -> Path:
         stacklevel=2,
     )
     made = tempfile.mkdtemp(prefix="tpgen-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    atexit.register(_remove, made, os.getpid())
     return Path(made)
+
+
+def _remove(made: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process ends before the one that made the directory
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def finished(key: str) -> Entry | None:
+    """The entry if it stands, whole, in the user's directory, which need not be writable for that.
+
+    Raises `BackendError` as `directory` does.
+    """
+    wanted = Entry(default_directory(), key)
+    try:
+        _check_private(wanted.directory)
+    except OSError:
+        return None
+    return wanted if wanted.intact() else None
 
 
 def _check_private(path: Path) -> None:

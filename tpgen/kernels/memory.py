@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from math import prod
 
 import torch
 from torch import Tensor
@@ -67,9 +68,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     >>> empty((3, 2), torch.float32).shape
     torch.Size([3, 2])
     """
-    count = 1
-    for n in shape:
-        count *= n
+    count = prod(shape)
     size = count * dtype.itemsize
     if size < _LARGE or size > _slabs.limit:
         return torch.empty(shape, dtype=dtype)

@@ -23,6 +23,7 @@ from torch import _C, Tensor
 from torch.autograd import forward_ad
 
 from tpgen.kernels.batching import fold_batch
+from tpgen.kernels.compiler import DTYPES
 from tpgen.kernels.cpp_text import GeneratedSource
 from tpgen.kernels.description import describe, kernel_source, kernel_supported
 from tpgen.kernels.runtime import OUT, W, product_of
@@ -125,7 +126,7 @@ def _gradients_cpu(
     src: Tensor | None = None,
     dst: Tensor | None = None,
 ) -> list[Tensor]:
-    return product_of(description).run(mask, x1, x2, w, g, src, dst, g.shape[0])
+    return product_of(description).run(mask, x1, x2, w, g, src, dst, _rows(g))
 
 
 def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):
@@ -134,7 +135,7 @@ def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):
 
 
 def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
-    product_of(description).check(x1, x2, w, g, src, dst, g.shape[0])
+    product_of(description).check(x1, x2, w, g, src, dst, _rows(g))
     return [
         torch.empty_like(x, memory_format=torch.contiguous_format)
         for n, x in enumerate((x1, x2, w, g))
@@ -148,7 +149,7 @@ def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
 def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Gradients of the operands for cotangents of the slots that were open."""
     totals: list[Tensor | None] = [None] * 4
-    wanted = sum(1 << n for n in range(4) if needed[n])
+    wanted = _mask(needed)
     for slot, cotangent in zip(_bits(ctx.mask), cotangents, strict=True):
         if cotangent is not None:
             _accumulate(totals, wanted, ctx, slot, cotangent)
@@ -182,6 +183,14 @@ def _accumulate(
         totals[n] = value if before is None else before + value
 
 
+def _mask(chosen: Sequence[bool]) -> int:
+    return sum(1 << n for n, yes in enumerate(chosen) if yes)
+
+
+def _rows(x: Tensor) -> int:
+    return x.shape[0] if x.dim() else 0
+
+
 def _bits(mask: int) -> list[int]:
     return [n for n in range(4) if mask >> n & 1]
 
@@ -191,7 +200,8 @@ def _remember(
 ) -> None:
     src, dst, nodes = edges
     ctx.save_for_backward(x1, x2, w, g, src, dst)
-    ctx.save_for_forward(x1, x2, w, g, src, dst)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(x1, x2, w, g, src, dst)
     ctx.description, ctx.mask, ctx.nodes = description, mask, nodes
     ctx.set_materialize_grads(False)
 
@@ -202,7 +212,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
         _remember(ctx, *inputs)
-        return tuple(_below_autograd(keys, *inputs))
+        return tuple(_below_autograd(keys, *inputs, _mask(ctx.needs_input_grad[1:4])))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
@@ -242,11 +252,25 @@ class _Transformed(torch.autograd.Function):
 
 
 def _below_autograd(
-    keys: Any, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int
+    keys: Any,
+    x1: Any,
+    x2: Any,
+    w: Any,
+    g: Any,
+    description: str,
+    mask: int,
+    src: Any,
+    dst: Any,
+    nodes: int,
+    ahead: int = 0,
 ) -> list[Tensor]:
+    """The open slots of a mask; the kernel of the slots ``ahead`` is built beside it."""
     rest = keys & _C._after_autograd_keyset
     if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
-        return product_of(description).run(mask, x1, x2, w, g, src, dst, nodes if g is None else g.shape[0])
+        product = product_of(description)
+        if g is None and ahead and x1.dtype in DTYPES:
+            product.build_together((mask, ahead), x1.dtype, src is not None)
+        return product.run(mask, x1, x2, w, g, src, dst, nodes if g is None else _rows(g))
     with _C._AutoDispatchBelowAutograd():
         if g is None:
             return [_product.redispatch(rest, x1, x2, w, description, src, dst, nodes)]

@@ -5,7 +5,8 @@ This is the plain computation below autograd; `tpgen.kernels.ops` wraps it into 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 
 import torch
@@ -30,6 +31,7 @@ class Product:
         self.description: Description = read_description(text)
         self.dims = self.description.dims
         self.shared = self.description.plan.shared_weights
+        self.live = bool(self.description.form.live_terms)
         self._kernels: dict[tuple[int, torch.dtype, bool], Function] = {}
 
     def kernel(self, mask: int, dtype: torch.dtype, indexed: bool) -> Function:
@@ -42,6 +44,13 @@ class Product:
             )
         return found
 
+    def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool) -> None:
+        """Build several kernels side by side where more than one is missing."""
+        missing = [mask for mask in masks if mask and (mask, dtype, indexed) not in self._kernels]
+        if len(missing) > 1 and self.live:
+            with ThreadPoolExecutor(len(missing)) as pool:
+                list(pool.map(lambda mask: self.kernel(mask, dtype, indexed), missing))
+
     @cached_property
     def _rounds_between_tiles(self) -> bool:
         """Whether sums over edges go through memory, where bfloat16 would round each part."""
@@ -53,18 +62,35 @@ class Product:
         """Raise `InputError` where a tensor does not fit."""
         rows = x2.shape[0] if x2.dim() else 0
         indexed = src is not None
+        if indexed != (dst is not None):
+            raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
         counts = (None if indexed else rows, rows, rows, nodes if indexed else rows)
         for name, x, dim, count in zip(SLOTS, (x1, x2, w, g), self.dims, counts, strict=True):
             if x is not None:
                 self._check_one(name, x, dim, count, x1.dtype)
         if indexed:
             assert src is not None
+            assert dst is not None
             _check_index("edge_src", src, rows)
-            if dst is None:
-                raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
             _check_index("edge_dst", dst, rows)
             if nodes < 0:
                 raise InputError(f"num_nodes must not be negative, got {nodes}")
+
+    def _fits(self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None) -> bool:
+        """The same for rows without edges, in few steps and without saying what is wrong."""
+        d1, d2, dw, dout = self.dims
+        rows, dtype = x1.shape[0] if x1.dim() else 0, x1.dtype
+        return (
+            dtype in DTYPES
+            and x1.shape == (rows, d1)
+            and x2.shape == (rows, d2)
+            and w.shape == ((dw,) if self.shared else (rows, dw))
+            and dtype == x2.dtype == w.dtype
+            and x1.is_cpu
+            and x2.is_cpu
+            and w.is_cpu
+            and (g is None or (g.shape == (rows, dout) and g.dtype == dtype and g.is_cpu))
+        )
 
     def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, dtype: torch.dtype) -> None:
         shape = x.shape
@@ -100,7 +126,8 @@ class Product:
         """The open slots of a mask, in slot order."""
         if not 0 < mask < 16:
             raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
-        self.check(x1, x2, w, g, src, dst, nodes)
+        if src is not None or dst is not None or not self._fits(x1, x2, w, g):
+            self.check(x1, x2, w, g, src, dst, nodes)
         if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
             return rest + self.run(OUT, x1, x2, w, g, src, dst, nodes)
@@ -121,6 +148,8 @@ class Product:
                 pointers.append(made.data_ptr())
             else:
                 pointers.append(0)
+        if not self.live:  # no path, nothing to compile
+            return [x.zero_() for x in results]
         call = self.kernel(mask, x1.dtype, src is not None)
         if src is None:
             fault = call(*pointers, rows)

@@ -1,0 +1,174 @@
+"""Faults of disks and processes, and operands that lie in memory in unusual ways."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.plans import operands
+from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
+from tpgen.errors import InputError
+from tpgen.kernels import build, cache
+from tpgen.kernels.ops import describe, kernel_product
+from tpgen.kernels.runtime import product_of
+from tpgen.planner.plan import make_plan
+
+USE = """
+import os, signal, sys, torch
+from tpgen.kernels.ops import kernel_product
+from tpgen.kernels.description import read_description
+text = sys.argv[1]
+plan = read_description(text).plan
+torch.manual_seed(0)
+x1, x2, w = (torch.randn(5, n) for n in (plan.irreps_in1.dim, plan.irreps_in2.dim, plan.weight_numel))
+"""
+
+
+def run_elsewhere(code: str, **environment: str) -> str:
+    """What a program prints in a process of its own, where one product is set up."""
+    command = [sys.executable, "-c", USE + code, TEXT]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_ten_processes_build_one_kernel(fresh: Path) -> None:
+    code = """
+children = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os.write(1, f"{kernel_product(x1, x2, w, text).double().sum().item()}\\n".encode())
+        os._exit(0)
+    children.append(child)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+"""
+    printed = run_elsewhere(code).splitlines()
+    assert len(printed) == 10
+    assert len(set(printed)) == 1
+    assert len(libraries(fresh)) == 1
+    assert not list(fresh.glob(".new-*"))
+
+
+def test_a_read_only_cache_is_read_and_said_nothing_about(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_product()
+    build._loaded.clear()
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(cache.tempfile, "TemporaryFile", no_room)
+    cache.forget_directory()
+    run_product()  # a warning would be an error here
+    assert len(libraries(fresh)) == 1
+
+
+def test_a_disk_that_fills_up_while_compiling(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "fills-up"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *{fresh}*) echo "as: error: No space left on device" >&2; exit 1;; esac\n'
+        'exec g++ "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("TPGEN_CXX", str(script))
+    cache._fallback.cache_clear()
+    with pytest.warns(UserWarning, match=r"cannot write its kernel cache.*\(No space left on device\)"):
+        assert run_product().shape == (5, PLAN.irreps_out.dim)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("TPGEN_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cache.Path, "home", homeless)
+    cache.forget_directory()
+    with pytest.warns(UserWarning, match="cannot write its kernel cache.*Set TPGEN_CACHE_DIR"):
+        assert cache.current_directory().is_dir()
+    cache.forget_directory()
+
+
+def test_a_library_removed_between_check_and_use_is_built_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, calls = build._built, []
+
+    def removed_once(*arguments: object) -> Path:
+        library = built(*arguments)
+        if not calls:
+            library.unlink()
+        calls.append(library)
+        return library
+
+    monkeypatch.setattr(build, "_built", removed_once)
+    run_product()
+    assert len(calls) == 2
+
+
+def test_forward_and_backward_kernels_are_built_together(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    product_of.cache_clear()
+    x1, x2, w, _ = (x.requires_grad_() for x in operands(PLAN, 5, torch.float32).values())
+    out = kernel_product(x1, x2, w, TEXT)
+    assert len(libraries(fresh)) == 2
+    monkeypatch.setattr(build, "_make", lambda *_: pytest.fail("built twice"))
+    out.sum().backward()
+    product_of.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_computes() -> None:
+    code = """
+x1, x2, w = (x.repeat(600, 1) for x in (x1, x2, w))
+kernel_product(x1, x2, w, text)
+if os.fork() == 0:
+    signal.alarm(60)
+    kernel_product(x1, x2, w, text)
+    kernel_product(x1.double(), x2.double(), w.double(), text)  # one that is not loaded yet
+    os._exit(0)
+assert os.wait()[1] == 0
+"""
+    run_elsewhere(code, OMP_NUM_THREADS="2")
+
+
+def test_a_product_without_paths_is_zero_and_needs_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPGEN_CXX", "none")
+    text = describe(make_plan("4x0e", "0e", "3x0e", []))
+    x1, x2, w = torch.ones(2, 4), torch.ones(2, 1), torch.ones(0)
+    assert kernel_product(x1, x2, None, text).eq(0).all()
+    found = torch.ops.tpgen.gradients(x1, x2, w, torch.ones(2, 3), text, 7)
+    assert [tuple(x.shape) for x in found] == [(2, 4), (2, 1), (0,)]
+    assert all(x.eq(0).all() for x in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_operands_that_are_unaligned_overlap_or_carry_a_sign(dtype: torch.dtype) -> None:
+    x1, x2, w, _ = (x.to(dtype) for x in operands(PLAN, 7, torch.float32).values())
+    wanted = kernel_product(x1, x2, w, TEXT)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(x.numel() + 1, dtype=dtype)[1:].view(x.shape).copy_(x)
+
+    assert torch.equal(kernel_product(shifted(x1), shifted(x2), shifted(w), TEXT), wanted)
+    sliding = torch.randn(100).to(dtype).as_strided((7, x1.shape[1]), (3, 1))
+    assert torch.equal(kernel_product(sliding, x2, w, TEXT), kernel_product(sliding.contiguous(), x2, w, TEXT))
+    if dtype == torch.float32:
+        negative = torch.complex(torch.zeros_like(x1), -x1).conj().imag
+        assert negative.is_neg()
+        assert torch.equal(kernel_product(negative, x2, w, TEXT), wanted)
+
+
+def test_cotangents_and_edges_that_do_not_fit() -> None:
+    x1, x2, w, _ = operands(PLAN, 5).values()
+    rows = torch.zeros(5, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"out must have shape \(5, 64\), got \(\)"):
+        torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7)
+    with pytest.raises(InputError, match=r"out must have shape .*got \(\)"):
+        torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7, rows, rows)
+    for edges in ((rows, None), (None, rows)):
+        with pytest.raises(InputError, match="edge_src needs edge_dst"):
+            torch.ops.tpgen.product(x1, x2, w, TEXT, *edges, 3)
