@@ -215,6 +215,30 @@ def test_one_row_of_an_example_is_not_taken_for_all() -> None:
     torch.testing.assert_close(flat(x, y), network(x, y))
 
 
+def test_the_classifier_of_the_demo_as_one_graph() -> None:
+    network = Tetris(tpgen.FullyConnectedTensorProduct, layers=1, mul=2, lmax=1).double()
+    points = shapes(torch.Generator().manual_seed(0)).double()
+    flat = inline_products(trace_network(network, functions=[neighbours]), strategy="grouped", inputs=[points])
+    assert flat.gain.products == 4
+    turned = shapes(torch.Generator().manual_seed(1)).double()
+    torch.testing.assert_close(flat(turned), network(turned), rtol=1e-12, atol=1e-12)
+
+
+def test_unread_nodes_of_the_network_stay() -> None:
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.square = tpgen.TensorSquare("1o", strategy="einsum")
+
+        def forward(self, x):
+            out = self.square(x)
+            out.register_hook(print)
+            return out
+
+    flat = inline_products(trace_network(Watching()))
+    assert "register_hook" in {node.target for node in flat.graph.nodes}
+
+
 # --- sharing --------------------------------------------------------------------------------------------------------
 
 

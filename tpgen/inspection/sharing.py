@@ -32,7 +32,7 @@ def share(graph: fx.Graph, module: nn.Module) -> int:
     known: dict[Any, fx.Node] = {}
     removed = 0
     for node in list(graph.nodes):
-        if node in writers:
+        if node in writers or _changes_state(node):
             known.clear()
         elif node not in written and _is_pure(node):
             key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
@@ -46,9 +46,10 @@ def share(graph: fx.Graph, module: nn.Module) -> int:
 
 
 def drop_unread(graph: fx.Graph, module: nn.Module) -> None:
-    """Drop pure nodes that nothing reads."""
+    """Drop what inlining left without a reader; nodes of the network's own code stay."""
     for node in reversed(list(graph.nodes)):
-        if not node.users and _is_pure(node) and not _writes(node, module):
+        inlined = "tpgen" in node.meta or node.op == "get_attr"
+        if inlined and not node.users and _is_pure(node) and not _writes(node, module):
             graph.erase_node(node)
 
 
@@ -84,6 +85,11 @@ def _writes(node: fx.Node, module: nn.Module) -> bool:
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
+
+
+def _changes_state(node: fx.Node) -> bool:
+    """Whether what follows is computed under other conditions, such as another mode of autograd."""
+    return node.op == "call_function" and node.is_impure(impure_random=False)
 
 
 def _is_pure(node: fx.Node) -> bool:
