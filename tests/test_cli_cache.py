@@ -37,3 +37,8 @@ def test_tune_as_text_and_as_json() -> None:
     arguments = ("tune", *PRODUCT, "--rows", "4", "--seconds", "0.05")
     assert "from now on" in _run(*arguments)
     assert json.loads(_run(*arguments, "--json"))["rows"] == 4
+
+
+def test_bench_looks_for_the_folder_of_its_files_first(tmp_path) -> None:
+    result = CliRunner().invoke(main, ["bench", "--problem", "mace-large", "--json", str(tmp_path / "gone" / "a.json")])
+    assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)

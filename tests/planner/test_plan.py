@@ -179,7 +179,7 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
         ),
         (
             ("8x1o", "1o", "8x0o", (0, 0, 0, "uvu", True)),
-            r"product of the input parities, even .*irreps_out\[0\] = 8x0o",
+            r"product of the input parities, even.*irreps_out\[0\] = 8x0o",
         ),
         (("8x1o", "1e", "8x0e", (0, 0, 0, "uvu", True)), r"product of the input parities, odd"),
         (("8x1o", "1o", "8x3e", (0, 0, 0, "uvu", True)), r"triangle rule .* between 0 and 2, got 3"),

@@ -53,6 +53,9 @@ def bench(
 
     Without a product, on all named problems.
     """
+    for file in filter(None, (json_file, plot_file)):  # before the measurement, which may take long
+        if not file.parent.is_dir():
+            raise click.UsageError(f"cannot write {file}: there is no folder {file.parent}")
     described = [free_problem(free)] if free is not None else []
     named = select_problems(problems, suites) if problems or suites or not described else ()
     report = run_benchmarks(
