@@ -17,7 +17,7 @@ from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.explorer.page import explorer_page, write_explorer
 from tpgen.inspection.provenance import provenance
 from tpgen.kernels.compiler import find_compiler
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
@@ -75,6 +75,13 @@ def test_what_is_missing_says_why() -> None:
         explorer_page("article")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("irreps", [("", "", ""), ("2x0e", "1o", "2x1o+1e")])
+def test_a_product_without_paths_has_a_page(irreps: tuple[str, str, str]) -> None:
+    page = explorer_page(make_plan(*irreps, []), ceilings=GIVEN, strategy="einsum")
+    assert "the product has no paths" in page
+    assert 'class="path"' not in page
+
+
 def test_markup_in_texts_stays_text() -> None:
     assert highlighted("a < b && c", "text") == ["a &lt; b &amp;&amp; c"]
     assert highlighted("x = '</script>'\n\n", "python")[0] == "x = <i class=s>'&lt;/script&gt;'</i>"
@@ -128,14 +135,15 @@ def lit(page: Any) -> dict[str, list[int]]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("path", [0, 5])
-def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any, path: int) -> None:
-    click(page, f'.path[data-p="{path}"] circle')
-    graphs = provenance(ARTICLE, STAGES[:-2], strategy="einsum").trace_forward(path)
-    kernels = provenance(ARTICLE, STAGES[-2:], strategy="kernel").trace_forward(path)
-    assert lit(page) == {name: list(lines) for name, lines in {**graphs, **kernels}.items()}
-    assert all(lit(page).values())
-    assert f"path {path}" in page.execute_script("return document.getElementById('chosen').textContent")
+def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
+    graphs = provenance(ARTICLE, STAGES[:-2], strategy="einsum")
+    kernels = provenance(ARTICLE, STAGES[-2:], strategy="kernel")
+    for path in (0, 5):
+        click(page, f'.path[data-p="{path}"] circle')
+        wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}
+        assert lit(page) == {name: list(lines) for name, lines in wanted.items()}
+        assert all(wanted.values())
+        assert f"path {path}" in page.execute_script("return document.getElementById('chosen').textContent")
 
 
 def test_choosing_a_line_lights_its_path_everywhere(page: Any) -> None:

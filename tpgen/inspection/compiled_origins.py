@@ -197,6 +197,8 @@ def _no_kernel(request: Request) -> str:
         return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
     if request.direction != "forward":
         return "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
+    if not request.plan.paths:
+        return "the product has no paths, so there is nothing to write a kernel for"
     return kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
 
 
