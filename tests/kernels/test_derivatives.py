@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -139,3 +145,32 @@ def test_exported_program_finds_its_kernel() -> None:
     program = torch.export.export(Network(), inputs, dynamic_shapes=({0: rows}, {0: rows}, {0: rows}))
     more = tuple(x.detach() for x in differentiable(plan, 7))
     torch.testing.assert_close(program.module()(*more), Network()(*more))
+
+
+def test_saved_packages_run_in_another_process(tmp_path: Path) -> None:
+    plan = PLANS["channel"]
+    text = describe(plan)
+
+    class Network(torch.nn.Module):
+        def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+            return kernel_product(x1.sin(), x2, w, text).tanh()
+
+    inputs, more = (tuple(x.detach() for x in differentiable(plan, rows)) for rows in (5, 7))
+    program = torch.export.export(Network(), inputs, dynamic_shapes=({0: torch.export.Dim("rows")},) * 3)
+    torch.export.save(program, tmp_path / "exported.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
+    torch.save((more, Network()(*more)), tmp_path / "values.pt")
+    code = """
+import torch, tpgen
+more, wanted = torch.load("values.pt")
+for run in (torch.export.load("exported.pt2").module(), torch._inductor.aoti_load_package("compiled.pt2")):
+    torch.testing.assert_close(run(*more), wanted)
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -212,7 +212,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
         _remember(ctx, *inputs)
-        return tuple(_below_autograd(keys, *inputs, _mask(ctx.needs_input_grad[1:4])))
+        return tuple(_below_autograd(keys, _mask(ctx.needs_input_grad[1:4]), *inputs))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
@@ -252,17 +252,7 @@ class _Transformed(torch.autograd.Function):
 
 
 def _below_autograd(
-    keys: Any,
-    x1: Any,
-    x2: Any,
-    w: Any,
-    g: Any,
-    description: str,
-    mask: int,
-    src: Any,
-    dst: Any,
-    nodes: int,
-    ahead: int = 0,
+    keys: Any, ahead: int, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int
 ) -> list[Tensor]:
     """The open slots of a mask; the kernel of the slots ``ahead`` is built beside it."""
     rest = keys & _C._after_autograd_keyset
@@ -282,13 +272,13 @@ def _recording(*tensors: Tensor) -> bool:
 
 
 def _product_autograd(keys, x1, x2, w, description, src=None, dst=None, nodes=0):
-    inputs = (keys, x1, x2, w, None, description, OUT, src, dst, nodes)
-    return (_Recorded.apply(*inputs) if _recording(x1, x2, w) else _below_autograd(*inputs))[0]
+    inputs = (x1, x2, w, None, description, OUT, src, dst, nodes)
+    return (_Recorded.apply(keys, *inputs) if _recording(x1, x2, w) else _below_autograd(keys, 0, *inputs))[0]
 
 
 def _gradients_autograd(keys, x1, x2, w, g, description, mask, src=None, dst=None):
-    inputs = (keys, x1, x2, w, g, description, mask, src, dst, 0)
-    return list(_Recorded.apply(*inputs) if _recording(x1, x2, w, g) else _below_autograd(*inputs))
+    inputs = (x1, x2, w, g, description, mask, src, dst, 0)
+    return list(_Recorded.apply(keys, *inputs) if _recording(x1, x2, w, g) else _below_autograd(keys, 0, *inputs))
 
 
 def _product_transformed(x1, x2, w, description, src=None, dst=None, nodes=0):
