@@ -59,7 +59,7 @@ def check_operand(
 def check_batches(operands: Sequence[Tensor]) -> None:
     """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
     batches = [x.shape[:-1] for x in operands]
-    if all(batch == batches[0] for batch in batches):
+    if all(not batch or batch == batches[0] for batch in batches):  # no batch: shared by all rows
         return
     try:
         torch.broadcast_shapes(*batches)
