@@ -15,8 +15,9 @@ test: $(INSTALLED) browser
 
 # The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
 browser:
-	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get && timeout 300 apt-get update \
-	    && timeout 300 apt-get install --yes --no-install-recommends chromium chromium-driver; } > /dev/null 2>&1 || true
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
+	    { [ "$$(id -u)" = 0 ] && command -v apt-get && timeout 300 apt-get update && DEBIAN_FRONTEND=noninteractive \
+	    timeout 300 apt-get install --yes --no-install-recommends chromium chromium-driver; } > /dev/null 2>&1 || true
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
