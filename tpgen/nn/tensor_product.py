@@ -28,6 +28,7 @@ from tpgen.nn.checks import (
     flat_weight,
     widest_dtype,
 )
+from tpgen.nn.state import output_mask_of, without_programs
 from tpgen.planner.plan import Plan, make_plan
 
 
@@ -193,10 +194,10 @@ class TensorProduct(nn.Module):
             self.weight = nn.Parameter(torch.randn(self.weight_numel))
         else:
             self.register_buffer("weight", torch.empty(0))
-        self.register_buffer("output_mask", _output_mask(plan))
+        self.register_buffer("output_mask", output_mask_of(plan))
         self.choice: Choice = self._choose()
         self._write_programs(compile_right)
-        self.register_state_dict_post_hook(_without_programs)
+        self.register_state_dict_post_hook(without_programs)
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -256,6 +257,8 @@ class TensorProduct(nn.Module):
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
         w = self._given_weight(weight)
+        if not torch.compiler.is_compiling() and self._is_plain(x, y, w):
+            return self._runner("forward")(x, y, w)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
 
@@ -271,6 +274,28 @@ class TensorProduct(nn.Module):
         w = self._given_weight(weight)
         y, w = self._fit({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
+
+    def _is_plain(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
+        """Whether a call is the usual one: rows alike, nothing to convert, nothing to complain of.
+
+        Small products are called often enough to notice the thorough checks of `_fit`.
+        """
+        like = self.output_mask
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
+            return False
+        rows, dtype, device = x.shape[0], like.dtype, like.device
+        return (
+            x.shape[1] == self._in1_dim
+            and y.shape == (rows, self._in2_dim)
+            and (self.shared_weights or w.shape == (rows, self.weight_numel))
+            and x.dtype == dtype
+            and y.dtype == dtype
+            and w.dtype == dtype
+            and x.device == device
+            and y.device == device
+            and w.device == device
+            and not torch.is_autocast_enabled(device.type)
+        )
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal
@@ -411,15 +436,3 @@ class TensorProduct(nn.Module):
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Keep constants out of a state_dict.  e3nn's scripting puts a copy in a program's place whose buffers persist."""
-    for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
-        del state_dict[key]
-
-
-def _output_mask(plan: Plan) -> Tensor:
-    """One for every output entry that some path writes, else zero."""
-    reached = zip(plan.irreps_out, plan.reached, strict=True)
-    return torch.cat([torch.zeros(0), *(torch.full((mul_ir.dim,), float(live)) for mul_ir, live in reached)])
