@@ -23,7 +23,7 @@ How fast tpgen's products are, against e3nn's, a plain loop over instructions an
 This page is written by `python benchmarks/report.py` from records that `tpgen bench --json` writes as well, and by
 `python benchmarks/kernels.py`, which measures the generated CPU kernels; run them on the machine that matters to you.
 `tpgen bench --problem mace-large` measures one problem, `python benchmarks/article.py` repeats the comparison that
-tpgen grew out of.
+tpgen grew out of.  What the numbers do not say stands in [the remarks](benchmarks_remarks.md).
 """
 
 KERNEL_METHOD = """\
