@@ -10,8 +10,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import comb
@@ -180,16 +178,6 @@ def assert_close(got: Tensor, want: Tensor, tolerance: float = TOLERANCE) -> Non
         return
     error = (got - want).abs().max().item()
     assert error <= tolerance * max(1.0, want.abs().max().item()), f"largest error {error:.3g}"
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def run_python(code: str) -> str:

@@ -20,10 +20,8 @@ x2[1x1o] of x1, w, out
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
@@ -222,15 +220,6 @@ def _term(path: Path, layouts: tuple[str, str, str], weight_position: dict[int, 
     )
 
 
-def segment_dims(operand: Operand) -> Iterable[int]:
-    """Length of every segment of an operand."""
-    return (stop - start for start, stop in operand.segments)
-
-
 def group_dim(form: Form, group: tuple[str, ...]) -> tuple[int, ...]:
     """Shape of a group's tensor without the batch: one axis per operand."""
     return tuple(form.operand(name).dim for name in group)
-
-
-def group_numel(form: Form, group: tuple[str, ...]) -> int:
-    return prod(group_dim(form, group))
