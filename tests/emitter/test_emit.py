@@ -17,7 +17,6 @@ from tests.cases import (
     STRATEGIES,
     Case,
     assert_close,
-    default_dtype,
     operands,
     random_arguments,
     reference_right,
@@ -29,6 +28,7 @@ from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import EmitError
 from tpgen.form.form import Layout, right_form
 from tpgen.form.reference import reference_product
+from tpgen.inspection.laws import default_dtype
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected
 
