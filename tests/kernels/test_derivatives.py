@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels.ops import describe, kernel_product
+from tpgen.kernels.runtime import OUT, X1, X2, Product, W
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -63,6 +64,29 @@ def test_third_derivative(name: str) -> None:
 
     kernel, definition = both(plan)
     torch.testing.assert_close(third(kernel), third(definition), rtol=1e-10, atol=0.0)
+
+
+@ALL
+def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x1, x2, w = differentiable(PLANS[name])
+    kernel, definition = both(PLANS[name])
+    masks: list[int] = []
+    run = Product.run
+    monkeypatch.setattr(Product, "run", lambda self, mask, *rest: masks.append(mask) or run(self, mask, *rest))
+
+    def force_step(product):
+        inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network
+        (force,) = torch.autograd.grad(product(x1, inner, w).square().sum(), inner, create_graph=True)
+        return force, *torch.autograd.grad(force.square().sum(), w)
+
+    torch.testing.assert_close(force_step(kernel), force_step(definition))
+    # the product, its gradient of x2; then of that the gradients of w and the cotangent, whose path leads to w again
+    assert masks == [OUT, X2, W | OUT, W]
+    masks.clear()
+    product = kernel(x1, x2, w)
+    product.sum().backward(inputs=[w], retain_graph=True)
+    product.sum().backward()
+    assert masks == [OUT, W, X1 | X2 | W]
 
 
 @ALL

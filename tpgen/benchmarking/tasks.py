@@ -87,11 +87,12 @@ def _backward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
 
 
 def _double(product: Product, operands: Operands) -> tuple[Tensor, ...]:
-    # A square, so that the cotangent of the product depends on every operand, as it does inside a network.
-    energy = product(operands.x1, operands.x2, operands.w).square().sum() / 2
-    (force,) = torch.autograd.grad(energy, operands.x2, create_graph=True)
-    loss = energy + (force * operands.force_cotangent).sum()
-    return force.detach(), *torch.autograd.grad(loss, operands.leaves)
+    # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
+    cotangent = operands.out_cotangent.detach().requires_grad_()
+    out = product(operands.x1, operands.x2, operands.w)
+    (force,) = torch.autograd.grad(out, operands.x2, cotangent, create_graph=True)
+    cotangents = (operands.out_cotangent, operands.force_cotangent)
+    return force.detach(), *torch.autograd.grad((out, force), (cotangent, *operands.leaves), cotangents)
 
 
 TASKS: dict[str, Task] = {
@@ -99,8 +100,8 @@ TASKS: dict[str, Task] = {
     "backward": Task("backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward),
     "double": Task(
         "double",
-        "forward, dE/dy, and gradients of both with respect to x, y and w, as training on forces does",
-        ("force", "x1", "x2", "w"),
+        "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
+        ("force", "out_cotangent", "x1", "x2", "w"),
         _double,
     ),
 }

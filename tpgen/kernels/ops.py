@@ -206,6 +206,22 @@ def _remember(
     ctx.set_materialize_grads(False)
 
 
+def _asked_for(ctx: Any) -> list[bool]:
+    """Which operands' gradients the running pass wants.  What torch tells a function is which of them can have one."""
+    edges = zip(
+        ctx.needs_input_grad[1:5], ctx.next_functions, strict=False
+    )  # these have no entry for what is no tensor
+    return [possible and _runs(node) for possible, (node, _) in edges]
+
+
+def _runs(node: Any) -> bool:
+    """Whether the running pass goes on to a node of its graph."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
+        return True
+
+
 class _Recorded(torch.autograd.Function):
     """The operators as autograd records them.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
 
@@ -216,7 +232,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, *_pull_back(ctx, cotangents, ctx.needs_input_grad[1:5]), *(None,) * 5)
+        return (None, *_pull_back(ctx, cotangents, _asked_for(ctx)), *(None,) * 5)
 
     @staticmethod
     def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
