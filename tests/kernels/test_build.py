@@ -55,6 +55,15 @@ def test_info_clear_and_warm(fresh: Path) -> None:
     assert build.cache_info().entries == 0
 
 
+def test_products_without_paths_have_text_and_nothing_to_build(fresh: Path) -> None:
+    for irreps in (("4x0e", "0e", "3x0e"), ("0x0e", "0x0e", "0x0e")):
+        plan = make_plan(*irreps, [])
+        for opened in (("out",), ("x1", "x2", "w")):
+            for indexed in (False, True):
+                assert "tpgen_kernel" in Description(plan, ("mul_ir",) * 3).source(opened, torch.float32, indexed).text
+        assert build.warm([plan]) == 0
+
+
 @pytest.mark.parametrize("damage", [lambda whole: whole[:100], lambda whole: whole[:-1] + b"x", lambda whole: b""])
 def test_a_damaged_library_is_built_again(fresh: Path, damage) -> None:
     run_product()
@@ -207,7 +216,8 @@ def changed(**fields: object) -> str:
     [
         ("", "not valid JSON"),
         ("[" * 100000, "not valid JSON"),
-        ("[]", "must be an object with the fields format, layout, paths and plan"),
+        ("[]", "must be an object with the fields check_index, format, layout, paths, plan, in this order"),
+        (changed(check_index=1), "check_index must be true or false, got '1'"),
         (changed(extra=1), "must be an object with the fields"),
         (changed(format="tpgen.kernel/9"), "format must be 'tpgen.kernel/1'"),
         (changed(layout="mul_ir"), "layout must be a list of three names"),
@@ -236,9 +246,12 @@ def test_hostile_descriptions(text: str, message: str) -> None:
         ({"w": torch.ones(PLAN.weight_numel)}, r"w must have shape \(5, \d+\), got"),
         (
             {"x1": torch.ones(5, 32, dtype=torch.int64), "x2": torch.ones(5, 4, dtype=torch.int64)},
-            "must be float32, float64 or bfloat16",
+            "x1 is int64, and kernels compute in float32, float64 or bfloat16",
         ),
-        ({"x1": torch.ones(5, 32, dtype=torch.float16)}, "must be float32, float64 or bfloat16"),
+        (
+            {"x1": torch.ones(5, 32, dtype=torch.float16)},
+            r"x1 is float16, and kernels compute in .*: convert it with \.float\(\) .*or use strategy='grouped'",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit(change: dict, message: str) -> None:

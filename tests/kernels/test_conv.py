@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +11,10 @@ from torch import Tensor
 from tests.kernels.test_products import identical, on_threads
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
+from tpgen.kernels import build
 from tpgen.kernels.ops import describe, kernel_conv
-from tpgen.planner.plan import Plan
+from tpgen.kernels.runtime import Product, product_of
+from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLANS = {
@@ -19,6 +23,7 @@ PLANS = {
     "batch": fully_connected("2x0e+1o", "0e+1o", "2x1o", shared_weights=False),
     "batch, shared": fully_connected("2x0e+1o", "0e+1o", "2x1o"),
 }
+MIXED = make_plan("3x1o", "1o", "3x1e+3x0e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False)])  # in weights
 ALL = pytest.mark.parametrize("name", PLANS)
 SOURCES, NODES, EDGES = 7, 6, 23
 
@@ -141,3 +146,102 @@ def test_low_precision_sums_are_not_rounded_between_edges(name: str) -> None:
     got = kernel_conv(*low, src, dst, NODES, describe(plan))
     assert got.dtype == torch.bfloat16
     assert (got.double() - wanted).abs().max() < 2**-8 * wanted.abs().max()
+
+
+@ALL
+def test_low_precision_builds_only_what_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, made, ran = PLANS[name], set(), set()
+    kernel = Product.kernel
+
+    def listening(product: Product, *key):
+        made.add(key)
+        return lambda *values: (ran.add(key), kernel(product, *key)(*values))[1]
+
+    product_of.cache_clear()
+    monkeypatch.setattr(Product, "kernel", listening)
+    *inputs, src, dst = graph(plan, dtype=torch.bfloat16)
+    kernel_conv(*inputs, src, dst, NODES, describe(plan)).sum().backward()
+    product_of.cache_clear()
+    assert len(ran) == 2
+    assert made == ran
+
+
+# -- edges that are trusted --------------------------------------------------------------------------------------------
+
+
+def trusting(plan: Plan) -> str:
+    return describe(plan, check_index=False)
+
+
+@ALL
+def test_trusted_edges_give_the_same(name: str) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan)
+    for order in (torch.tensor(range(EDGES)), torch.randperm(EDGES)):
+        outs = [kernel_conv(*inputs, src, dst[order], NODES, text) for text in (describe(plan), trusting(plan))]
+        assert identical(*(list(torch.autograd.grad(out.sin().sum(), inputs)) for out in outs))
+
+
+@ALL
+def test_nothing_checks_trusted_edges(name: str) -> None:
+    """Rows past the end of an operand that is part of a larger one are read, where a check would refuse them."""
+    plan = PLANS[name]
+    x1, x2, w, src, dst = (x.detach() for x in graph(plan))
+    src[0], dst[-1] = SOURCES - 1, NODES - 1
+    wanted = kernel_conv(x1, x2, w, src, dst, NODES, describe(plan))
+    assert torch.equal(kernel_conv(x1[:-1], x2, w, src, dst, NODES, trusting(plan)), wanted)
+    with pytest.raises(InputError, match="edge_src holds an index out of range"):
+        kernel_conv(x1[:-1], x2, w, src, dst, NODES, describe(plan))
+    g = torch.randn(NODES, plan.irreps_out.dim, dtype=x1.dtype)
+    wanted = torch.ops.tpgen.gradients(x1, x2, w, g, describe(plan), 6, src, dst)
+    assert identical(torch.ops.tpgen.gradients(x1[:-1], x2, w, g[:-1], trusting(plan), 6, src, dst), wanted)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each kernel that runs is told to check its edges."""
+    heard: list[bool] = []
+    load = build.load
+
+    def listening(text: str, indexed: bool):
+        kernel = load(text, indexed)
+        return lambda *values: (heard.append(values[-1]), kernel(*values))[1]
+
+    product_of.cache_clear()
+    monkeypatch.setattr(build, "load", listening)
+    yield heard
+    product_of.cache_clear()
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("name", ["channel", "channel, shared", "mixed"])
+def test_derivatives_check_as_their_product_does(name: str, check: bool, told: list[bool]) -> None:
+    plan = {**PLANS, "mixed": MIXED}[name]
+    text = describe(plan, check_index=check)
+    *inputs, src, dst = graph(plan, 9)
+
+    def energy(x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        return kernel_conv(x1, x2, w, src, dst, NODES, text).sin().sum()
+
+    value = energy(*inputs)
+    for _ in range(3):
+        value = sum(g.sin().sum() for g in torch.autograd.grad(value, inputs, create_graph=True))
+    x1, x2, w = (x.detach() for x in inputs)
+    torch.func.vmap(torch.func.grad(energy, 2), (None, None, 0))(x1, x2, torch.stack([w, w]))
+    torch.func.hessian(energy, 1)(x1, x2, w)
+    torch.func.jvp(lambda x: energy(x, x2, w), (x1,), (x1,))
+    assert len(told) > 10
+    assert set(told) == {check}
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_compiled_programs_check_as_they_were_told(check: bool, told: list[bool]) -> None:
+    plan = PLANS["channel"]
+    text = describe(plan, check_index=check)
+    *inputs, src, dst = graph(plan, 9)
+
+    def energy(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return kernel_conv(x1, x2, w, src, dst, NODES, text).sin().sum()
+
+    torch.compile(energy, fullgraph=True, backend="aot_eager")(*inputs, src, dst).backward()
+    assert told == [check] * 2

@@ -118,6 +118,34 @@ def test_too_few_nodes() -> None:
         conv(*operands, src, dst, num_nodes=2)
 
 
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")])
+def test_edges_can_be_trusted(around) -> None:
+    """Without the check a node past the end of the features is read, here from the tensor they are a part of."""
+    plan = PLANS["per-row"]
+    conv = TensorProductConv.from_plan(plan, strategy="kernel").double()
+    operands, src, dst = _graph(plan)
+    x, y, w = (x.detach() for x in operands)
+    src[0], part = NODES - 1, x[:-1]
+    run = around(lambda x, check: conv(x, y, w, src, dst, NODES, check_index=check))
+    torch.testing.assert_close(run(part, False), conv(x, y, w, src, dst))
+    with pytest.raises(InputError, match="edge_src holds an index out of range: indices run from 0 to 5"):
+        run(part, True)
+
+
+def test_an_exported_network_keeps_its_trust() -> None:
+    plan = PLANS["per-row"]
+    conv = TensorProductConv.from_plan(plan, strategy="kernel").double()
+    (x, y, w), src, dst = _graph(plan)
+
+    class Network(torch.nn.Module):
+        def forward(self, x, y, w, src, dst):
+            return conv(x, y, w, src, dst, check_index=False)
+
+    program = torch.export.export(Network(), (x, y, w, src, dst))
+    assert '"check_index":false' in program.graph_module.code.replace("\\", "")
+    torch.testing.assert_close(program.module()(x, y, w, src, dst), conv(x, y, w, src, dst))
+
+
 def test_right_says_where_to_find_it() -> None:
     with pytest.raises(InputError, match="right is not defined for a convolution"):
         TensorProductConv.from_plan(PLANS["shared"]).right(torch.randn(2, 4))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tpgen.errors import BackendError
-from tpgen.form.form import Layout
+from tpgen.form.form import Layout, make_form
 from tpgen.kernels import cache
 from tpgen.kernels.cache import CacheInfo, Entry
 from tpgen.kernels.compiler import Compiler, need_compiler, openmp_runtime
@@ -33,10 +33,11 @@ _building: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 _POINTERS = [ctypes.c_void_p] * 8
-# operands, gradients, rows; then for an indexed kernel its two indices and how many rows they point into
+# operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and whether to
+# check that they do
 _ARGUMENTS = {
     False: [*_POINTERS, ctypes.c_int64],
-    True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64],
+    True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],
 }
 
 
@@ -113,15 +114,16 @@ def warm(
     dtypes: Iterable[torch.dtype] = (torch.float32,),
     directions: Iterable[str] = ("forward", "backward"),
 ) -> int:
-    """Build the kernels of plans ahead of use, side by side; returns how many were asked for.
+    """Build the kernels of plans ahead of use, side by side; returns how many there are.
 
-    Raises `BackendError` where there is no compiler or it fails.
+    A product without paths has none.  Raises `BackendError` where there is no compiler or it fails.
     """
     from tpgen.kernels.description import kernel_source
 
     dtypes, directions = tuple(dtypes), tuple(directions)
+    live = [plan for plan in plans if make_form(plan, layout).live_terms]
     texts = [
-        (kernel_source(plan, layout, d, dtype).text, False) for plan in plans for dtype in dtypes for d in directions
+        (kernel_source(plan, layout, d, dtype).text, False) for plan in live for dtype in dtypes for d in directions
     ]
     load_all(texts)
     return len(texts)

@@ -1,8 +1,8 @@
 """Schedule to C++: one source per direction, deterministic, with a C entry point and no includes.
 
 The entry point takes the four operands, the four gradients (null where a slot is not open) and the number of rows;
-that of an *indexed* kernel also the indices of the gather (x1) and of the scatter (out).  It returns 0, or one of
-`FAULTS`.
+that of an *indexed* kernel also the indices of the gather (x1) and of the scatter (out), how many rows each of them
+points into, and whether to check that it does.  It returns 0, or one of `FAULTS`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
 
 FORMAT = "tpgen.kernel/1"
+_FIELDS = ("check_index", "format", "layout", "paths", "plan")
 
 # Which paths of a plan a kernel computes.
 PATHS: dict[str, Callable[[Term], bool]] = {
@@ -41,6 +42,7 @@ class Description:
     plan: Plan
     layout: tuple[str, str, str]
     paths: str = "all"
+    check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
 
     @cached_property
     def form(self) -> Form:
@@ -69,7 +71,7 @@ class Description:
             in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
             irrep_normalization=p.irrep_normalization, path_normalization=p.path_normalization, shared_weights=False,
         )  # fmt: skip
-        return describe(plan, self.layout, self.paths)
+        return describe(plan, self.layout, self.paths, self.check_index)
 
     @cached_property
     def weighted(self) -> str:
@@ -80,18 +82,22 @@ class Description:
         mixed = any(i.has_weight for i in self.plan.instructions) and not all(
             i.has_weight for i in self.plan.instructions
         )
-        return describe(self.plan, self.layout, "weighted" if mixed else self.paths)
+        return describe(self.plan, self.layout, "weighted" if mixed else self.paths, self.check_index)
 
 
 @cache
-def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all") -> str:
+def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all", check_index: bool = True) -> str:
     """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
+
+    Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
+    undefined behaviour.
 
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
     >>> read_description(describe(plan)).plan == plan
     True
     """
     fields = {
+        "check_index": check_index,
         "format": FORMAT,
         "layout": list(split_layout(layout)),
         "paths": paths,
@@ -114,8 +120,8 @@ def read_description(text: str) -> Description:
         fields = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
-    if not isinstance(fields, dict) or list(fields) != ["format", "layout", "paths", "plan"]:
-        raise PlanError("kernel description: must be an object with the fields format, layout, paths and plan")
+    if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
+        raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
     if fields["format"] != FORMAT:
         raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
     layout = fields["layout"]
@@ -124,8 +130,12 @@ def read_description(text: str) -> Description:
     paths = fields["paths"]
     if not isinstance(paths, str) or paths not in PATHS:
         raise PlanError(f"kernel description: paths must be one of {', '.join(PATHS)}, got {str(paths)[:40]!r}")
+    check_index = fields["check_index"]
+    if not isinstance(check_index, bool):
+        raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
     try:
-        return Description(plan_from_json(json.dumps(fields["plan"])), split_layout(tuple(layout)), paths)
+        plan = plan_from_json(json.dumps(fields["plan"]))
+        return Description(plan, split_layout(tuple(layout)), paths, check_index)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 

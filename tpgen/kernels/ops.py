@@ -64,7 +64,8 @@ def kernel_conv(
         num_nodes: rows of the result.
         description: what `describe` returns.
 
-    The sum runs over a node's edges in their order, whatever the number of threads.  Indices are checked on each call.
+    The sum runs over a node's edges in their order, whatever the number of threads.  Indices are checked on each call
+    and in each derivative, unless the description was made with ``check_index=False``.
     Raises `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _alike(x1, x2, w)

@@ -45,11 +45,16 @@ class Product:
         return found
 
     def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool) -> None:
-        """Build several kernels side by side where more than one is missing."""
-        missing = [mask for mask in masks if mask and (mask, dtype, indexed) not in self._kernels]
+        """Build the kernels of calls with these masks and operands side by side, where more than one is missing."""
+        keys = ((mask, torch.float32 if self._widened(mask, dtype, indexed) else dtype, indexed) for mask in masks)
+        missing = [key for key in keys if key[0] and key not in self._kernels]
         if len(missing) > 1 and self.live:
             with ThreadPoolExecutor(len(missing)) as pool:
-                list(pool.map(lambda mask: self.kernel(mask, dtype, indexed), missing))
+                list(pool.map(lambda key: self.kernel(*key), missing))
+
+    def _widened(self, mask: int, dtype: torch.dtype, indexed: bool) -> bool:
+        """Whether a call on bfloat16 computes on float32 copies of its operands."""
+        return indexed and dtype == torch.bfloat16 and bool(mask & (X1 | OUT)) and self._rounds_between_tiles
 
     @cached_property
     def _rounds_between_tiles(self) -> bool:
@@ -105,8 +110,13 @@ class Product:
                 else f"({'rows' if count is None else count}, {dim})"
             )
             raise InputError(f"{name} must have shape {wanted}, got {tuple(shape)}")
-        if x.dtype != dtype or dtype not in DTYPES:
-            raise InputError(f"{name} must be float32, float64 or bfloat16 and the same as x1 ({dtype}), got {x.dtype}")
+        if x.dtype not in DTYPES:
+            raise InputError(
+                f"{name} is {_short(x.dtype)}, and kernels compute in float32, float64 or bfloat16: convert it with "
+                ".float() or .bfloat16() (a module with its operands), or use strategy='grouped', which takes any dtype"
+            )
+        if x.dtype != dtype:
+            raise InputError(f"{name} must be {_short(dtype)} as x1 is, got {_short(x.dtype)}: convert one of them")
         if x.device.type != "cpu":
             raise InputError(
                 f"{name} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='unrolled'"
@@ -131,7 +141,7 @@ class Product:
         if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
             return rest + self.run(OUT, x1, x2, w, g, src, dst, nodes)
-        if src is not None and x1.dtype == torch.bfloat16 and mask & (X1 | OUT) and self._rounds_between_tiles:
+        if self._widened(mask, x1.dtype, src is not None):
             wide = None if g is None else g.float()
             summed = self.run(mask, x1.float(), x2.float(), w.float(), wide, src, dst, nodes)
             return [x.bfloat16() for x in summed]
@@ -156,10 +166,15 @@ class Product:
         else:
             assert dst is not None
             src, dst = _dense(src), _dense(dst)
-            fault = call(*pointers, rows, src.data_ptr(), dst.data_ptr(), x1.shape[0], nodes)
+            check = self.description.check_index
+            fault = call(*pointers, rows, src.data_ptr(), dst.data_ptr(), x1.shape[0], nodes, check)
         if fault:
             raise _fault(fault, x1.shape[0], nodes)
         return results
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -59,8 +59,8 @@ class TensorProductConv(TensorProduct):
         num_nodes
             rows of the result; as many as ``x`` has where it is left out.
         check_index
-            check that indices are in range, where no kernel does: kernels check while they sort the edges, which costs
-            nothing beside it.  Without the check, an index out of range is undefined behaviour.
+            check that indices are in range, on each call and in each derivative.  Give False only for edges that are
+            known to be right: an index out of range is undefined behaviour then.
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
         """
@@ -69,14 +69,17 @@ class TensorProductConv(TensorProduct):
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
         if self.choice.strategy == "kernel":
-            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, self._description)
+            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, self._descriptions[check_index])
         messages = self._run("forward", x.index_select(0, edge_src), y, w)
         return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, edge_dst, messages)
 
     def _write_programs(self, with_right: bool) -> None:
         super()._write_programs(with_right)
-        # written here, not where it is used: torch.compile cannot trace the writing
-        self._description = describe(self.plan, self.layout) if self.choice.strategy == "kernel" else ""
+        # with and without a check of the edges; written here, as torch.compile cannot trace the writing
+        self._descriptions = {
+            check: describe(self.plan, self.layout, check_index=check) if self.choice.strategy == "kernel" else ""
+            for check in (False, True)
+        }
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
