@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,18 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--window-size=1440,900",
 )
-_HOW = "install them (Debian: apt-get install chromium chromium-driver), or the explorer is not tested in a browser"
+_HOW = (
+    "install them (Debian: apt-get install chromium chromium-driver; pip install selenium), "
+    "or the explorer is not tested in a browser"
+)
 
 
 def find_browser() -> tuple[str, str]:
     """Paths of Chromium and its driver."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
-    missing = [name for name, found in (("chromium", browser), ("chromedriver", driver)) if found is None]
+    parts = {"chromium": browser, "chromedriver": driver, "selenium": find_spec("selenium")}
+    missing = [name for name, found in parts.items() if found is None]
     if missing:
         reason = f"BROWSER TESTS DO NOT RUN: no {' and no '.join(missing)} here; {_HOW}"
         warnings.filterwarnings("default", message="BROWSER TESTS DO NOT RUN")  # loud, and no error

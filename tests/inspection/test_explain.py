@@ -114,6 +114,21 @@ def test_errors() -> None:
         explain(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match="must be positive, got 0"):
         explained("article", rows=0)
+    with pytest.raises(TpgenError, match=r"not str; a named product is .*find_problem\('article'\).plan"):
+        explain("article")  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="unknown option 'foo'; known options: direction, layout"):
+        explained("article", foo=1)
+    with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
+        explained("article", device="nowhere")
+
+
+def test_a_network_is_told_its_products() -> None:
+    product = tpgen.FullyConnectedTensorProduct("1o", "1o", "0e")
+    with pytest.raises(TpgenError, match=r"holds 1 product \(0\): give one, as in network.get_submodule\('0'\)"):
+        explain(torch.nn.Sequential(product))  # type: ignore[arg-type]
+    many = torch.nn.ModuleDict({str(n): tpgen.FullyConnectedTensorProduct("1o", "1o", "0e") for n in range(5)})
+    with pytest.raises(TpgenError, match=r"holds 5 products \(0, 1, 2, 3, …\)"):
+        explain(many)  # type: ignore[arg-type]
 
 
 def test_pictures(tmp_path: Path) -> None:

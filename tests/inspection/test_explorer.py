@@ -72,6 +72,11 @@ def test_what_is_missing_says_why() -> None:
         explorer_page("article")  # type: ignore[arg-type]
 
 
+def test_a_folder_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(TpgenError, match=r"the explorer is one file and '.*' is a folder: name a file in it"):
+        write_explorer(ARTICLE, tmp_path)
+
+
 @pytest.mark.parametrize("irreps", [("", "", ""), ("2x0e", "1o", "2x1o+1e")])
 def test_a_product_without_paths_has_a_page(irreps: tuple[str, str, str]) -> None:
     page = explorer_page(make_plan(*irreps, []), ceilings=GIVEN, strategy="einsum")
@@ -136,7 +141,7 @@ def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
     graphs = provenance(ARTICLE, STAGES[:-2], strategy="einsum")
     kernels = provenance(ARTICLE, STAGES[-2:], strategy="kernel")
     for path in (0, 5):
-        click(page, f'.path[data-p="{path}"] circle')
+        click(page, f'.path[data-p="{path}"] .dot')
         wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}
         assert lit(page) == {name: list(lines) for name, lines in wanted.items()}
         assert all(wanted.values())
@@ -159,7 +164,7 @@ def test_keys_go_through_the_paths_and_search(page: Any) -> None:
     assert lit(page)["form"] == [3]
     keys(page, Keys.ARROW_UP, Keys.ARROW_UP)
     assert lit(page)["form"] == [12]
-    keys(page, "/")
+    keys(page, "3", "/")  # the third pane is the form
     field = page.find_element(By.ID, "search")
     field.send_keys("path 7")
     assert page.execute_script("return document.querySelectorAll('#pane-form .hit').length") == 1
@@ -181,6 +186,73 @@ def test_tabs_open_panes_and_the_switch_changes_the_colours(page: Any) -> None:
     assert page.execute_script(paper) != before
 
 
+def test_the_costs_follow_the_choice_and_choose(page: Any) -> None:
+    assert page.execute_script("return document.querySelectorAll('#bars tr[data-p]').length") == len(ARTICLE.paths)
+    click(page, '#bars tr[data-p="6"] span')
+    assert page.execute_script("return document.querySelector('.path.lit').dataset.p") == "6"
+    shown = "return [...document.querySelectorAll('#roofline .point')].filter(p => p.getClientRects().length).length"
+    assert page.execute_script(shown) == 1
+    tab = "return document.querySelector('#tabs [data-pane=\"pane-form\"]').dataset.count"
+    assert page.execute_script(tab) == "1"
+
+
+def test_keys_are_explained_and_panes_have_numbers(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    keys(page, "?")
+    assert page.execute_script("return document.getElementById('help').open")
+    keys(page, Keys.ESCAPE)
+    assert not page.execute_script("return document.getElementById('help').open")
+    keys(page, "2")
+    assert not page.execute_script("return document.getElementById('pane-plan').hidden")
+    width = "return document.querySelector('#pane-code .code').scrollWidth"
+    before = page.execute_script(width)
+    keys(page, "w")
+    assert page.execute_script(width) < before
+
+
+def test_lines_keep_their_numbers_where_they_are_not_laid_out(page: Any) -> None:
+    """Lines stand in chunks that a browser lays out as they come into view; a choice still scrolls to its line."""
+    keys(page, "\ue013")  # up: the last path
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    seen = page.execute_script(
+        "const box = document.querySelector('#pane-joint .code'), room = box.getBoundingClientRect();"
+        "return [...box.querySelectorAll('.own')].some(line => { const at = line.getBoundingClientRect();"
+        "return at.height > 0 && at.top >= room.top && at.bottom <= room.bottom })"
+    )
+    assert seen
+    starts = page.execute_script(
+        "return [...document.querySelectorAll('#pane-joint .code > span')].map(chunk =>"
+        "[Number(chunk.style.getPropertyValue('--from')), chunk.children.length])"
+    )
+    assert [first for first, _ in starts] == [sum(n for _, n in starts[:k]) for k in range(len(starts))]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_has_contrast(page: Any, theme: str) -> None:
+    """Texts against the backgrounds they stand on: the ratio that WCAG asks for."""
+    page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+    click(page, '.path[data-p="3"] .dot')
+    pairs = page.execute_script(
+        "const color = (s, p) => getComputedStyle(document.querySelector(s))[p];"
+        "const paper = color('body', 'backgroundColor'), own = color('.code b.own', 'backgroundColor');"
+        "return [[color('body', 'color'), paper], [color('body', 'color'), own], [color('dt', 'color'), paper],"
+        "...['.k', '.m', '.s', '.c', '.f'].map(s => [color(s, 'color'), paper])]"
+    )
+    assert all(contrast(text, paper) >= 4.5 for text, paper in pairs)
+
+
+def contrast(*colors: str) -> float:
+    dark, light = sorted(luminance(color) for color in colors)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: str) -> float:
+    channels = [int(n) / 255 for n in re.findall(r"\d+", color)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def test_a_large_product_opens_without_a_request(browser: Any, tmp_path: Path) -> None:
     file = write_explorer(large(), tmp_path / "large.html", ceilings=GIVEN)
     assert file.stat().st_size < 5e6
@@ -191,5 +263,7 @@ def test_a_large_product_opens_without_a_request(browser: Any, tmp_path: Path) -
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
     assert all(url.startswith(("file:", "data:")) for url in asked)
-    click(browser, '.path[data-p="67"] circle')
+    room = "const map = document.getElementById('map'); return map.scrollHeight - map.clientHeight"
+    assert browser.execute_script(room) <= 0, "the map of 68 paths stands on the screen whole"
+    click(browser, '.path[data-p="67"] .dot')
     assert all(lit(browser).values())

@@ -334,3 +334,21 @@ def test_a_list_of_weights_has_no_program() -> None:
 
     with pytest.raises(TraceError, match="product 'product' is called with a list of weights"):
         inline_products(trace_network(Listed()))
+
+
+def test_what_is_no_network_or_not_traced_is_told_so() -> None:
+    with pytest.raises(TraceError, match=r"give an nn\.Module to trace, not function; wrap a function in a module"):
+        trace_network(lambda x: x)  # type: ignore[arg-type]
+    network = Layers(count=1).double()
+    with pytest.raises(TraceError, match=r"got Layers: give it trace_network\(network\)"):
+        inline_products(network)  # type: ignore[arg-type]
+    with pytest.raises(TraceError, match=r"fails on the inputs given .*; give inputs that it takes"):
+        inline_products(trace_network(network), inputs=[torch.ones(2)])
+
+
+def test_trying_inputs_leaves_statistics_alone() -> None:
+    network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), nn.BatchNorm1d(21))
+    traced = trace_network(network)
+    inline_products(traced, inputs=[torch.randn(5, 6)])
+    assert network.training
+    assert network[1].num_batches_tracked == 0

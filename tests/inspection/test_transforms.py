@@ -111,3 +111,8 @@ def test_what_cannot_be_undone_says_why_and_the_way_out(function, message: str) 
     with pytest.raises(InverseError, match=message):
         invert(fx.symbolic_trace(function))
     assert issubclass(InverseError, TpgenError)
+
+
+def test_what_is_not_traced_is_told_so() -> None:
+    with pytest.raises(InverseError, match=r"got Tanh: give it trace_network\(module\), or torch.fx.symbolic_trace"):
+        invert(nn.Tanh())  # type: ignore[arg-type]

@@ -132,8 +132,8 @@ def explain(
     """
     if rows < 1:
         raise TpgenError(f"rows is the batch that totals are for and must be positive, got {rows}")
-    asked = _asked(subject, options)
     request = replace(request_of(subject, **options), rows=rows)
+    asked = _asked(subject, options)
     plan, how = request.plan, _how(request)
     seconds = seconds_of_paths(request, _SECONDS / 5) if measure else {}
     found = Explanation(

@@ -79,12 +79,18 @@ def _measured(found: Explanation) -> str:
     return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} and backward"
 
 
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+
+
 def duration(seconds: float | None) -> str:
     """
-    >>> duration(0.00213)
-    '2.13 ms'
+    >>> duration(0.00213), duration(3.1e-7)
+    ('2.13 ms', '310 ns')
     """
-    return "-" if seconds is None else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    if seconds is None:
+        return "-"
+    unit, scale = next(((u, s) for u, s in _UNITS if seconds >= s), _UNITS[-1])
+    return f"{seconds / scale:.3g} {unit}"
 
 
 def quantity(value: float, unit: str) -> str:

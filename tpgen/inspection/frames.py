@@ -7,11 +7,12 @@ several products have in common are different nodes in each.  An example tells w
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 # methods that keep all entries in their order: where they also keep the shape, they do nothing
 _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten", "expand")
@@ -44,6 +45,19 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
             node.args = (rows.first(node.args[0]), 0)
 
 
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Leave a module as it was after a trial call: without gradients, with the same random numbers ahead."""
+    modes = {m: m.training for m in module.modules()}
+    module.eval()  # so that a batch norm keeps its statistics
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for m, training in modes.items():
+            m.training = training
+
+
 class _Shapes(fx.Interpreter):
     """Runs a graph and notes the shapes of its tensors; the module is as it was afterwards."""
 
@@ -52,14 +66,8 @@ class _Shapes(fx.Interpreter):
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        modes = {m: m.training for m in self.module.modules()}
-        self.module.eval()  # so that a batch norm keeps its statistics
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                return super().run(*args, **kwargs)
-        finally:
-            for m, training in modes.items():
-                m.training = training
+        with undisturbed(self.module):
+            return super().run(*args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)

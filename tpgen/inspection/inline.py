@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
 from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
-from tpgen.inspection.frames import drop_frames
+from tpgen.inspection.frames import drop_frames, undisturbed
 from tpgen.inspection.sharing import drop_unread, share
 from tpgen.inspection.tracer import TraceError
 from tpgen.kernels.description import describe
@@ -91,8 +91,10 @@ def inline_products(
         then takes batches of the same form (any number of rows) only.
 
     The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
-    Raises `TraceError` for a call that has no single program, such as one with a list of weights.
+    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
+    single program, such as one with a list of weights.
     """
+    _check(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
     before = _count(flat.graph)
     flops_before = None
@@ -109,6 +111,22 @@ def inline_products(
         flat.products, before, _count(flat.graph), flat.constants_before, len(constants), flops_before, flops
     )
     return module
+
+
+def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
+    if not isinstance(graph_module, fx.GraphModule):
+        raise TraceError(
+            f"inline_products reads the graph of a traced network, got {type(graph_module).__name__}: "
+            "give it trace_network(network)"
+        )
+    if inputs is None:
+        return
+    try:
+        with undisturbed(graph_module):
+            graph_module(*inputs)
+    except Exception as error:  # whatever the network says of them
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TraceError(f"the network fails on the inputs given ({reason}); give inputs that it takes") from error
 
 
 class _Inliner:
@@ -268,6 +286,6 @@ def _count(graph: fx.Graph) -> int:
 def _flops(module: nn.Module, inputs: Sequence[Any]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+    with undisturbed(module), FlopCounterMode(display=False) as counter:
         module(*inputs)
     return counter.get_total_flops()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
+from torch import nn
 
 from tpgen.compiler import autotune
-from tpgen.errors import TpgenError
+from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.dump import Request
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
@@ -21,7 +22,10 @@ def request_of(subject: Subject, **options: object) -> Request:
     >>> from tpgen.planner.presets import channelwise
     >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
     'einsum'
+
+    Raises `TpgenError` for what is neither, for an option that is none, and for a device that is not there.
     """
+    _check_options(options)
     if isinstance(subject, TensorProduct):
         like = subject.output_mask
         given: dict[str, object] = {
@@ -34,9 +38,41 @@ def request_of(subject: Subject, **options: object) -> Request:
         return decided(Request(subject.plan, **{**given, **options}))  # type: ignore[arg-type]
     if isinstance(subject, Plan):
         return decided(Request(subject, **options))  # type: ignore[arg-type]
-    raise TpgenError(
-        f"give a tpgen TensorProduct or a Plan, not {type(subject).__name__}; tpgen.convert makes products"
-    )
+    raise TpgenError(f"give a tpgen TensorProduct or a Plan, not {type(subject).__name__}; {_way_out(subject)}")
+
+
+_OPTIONS = tuple(field.name for field in fields(Request) if field.name != "plan")
+_SHOWN = 4  # products of a network that an error names
+
+
+def _check_options(options: dict[str, object]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise TpgenError(unknown("option", name, _OPTIONS))
+    try:
+        torch.empty(0, device=options.get("device", "cpu"))  # type: ignore[call-overload]
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _way_out(subject: object) -> str:
+    """What to give in the place of something that is no product."""
+    if isinstance(subject, str):
+        return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
+    held = _products_in(subject)
+    if held:
+        more = ", …" if len(held) > _SHOWN else ""
+        return (
+            f"it holds {len(held)} product{'s' * (len(held) > 1)} ({', '.join(held[:_SHOWN])}{more}): give one, as in "
+            f"network.get_submodule({held[0]!r})"
+        )
+    return "tpgen.convert makes products of e3nn's"
+
+
+def _products_in(subject: object) -> list[str]:
+    if not isinstance(subject, nn.Module):
+        return []
+    return [path for path, module in subject.named_modules() if path and isinstance(module, TensorProduct)]
 
 
 def choice_of(request: Request) -> autotune.Choice:

@@ -132,6 +132,10 @@ def trace_network(
     """
     from tpgen.inspection.inline import inline_products
 
+    if not isinstance(network, nn.Module):
+        raise TraceError(
+            f"give an nn.Module to trace, not {type(network).__name__}; wrap a function in a module that calls it"
+        )
     if _globals(type(network)) is None:
         raise TraceError(
             f"{type(network).__name__} has no Python code to trace (it is TorchScript, or its forward is built in): "

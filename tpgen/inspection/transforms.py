@@ -114,13 +114,18 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
         function ``(y, place, *constants) -> x`` in torch code: ``place`` is the position that the input has among the
         step's arguments, and ``constants`` are the other arguments.
 
-    Raises `InverseError` at a step without an inverse, naming the node.
+    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
     >>> double(torch.tensor(1.5)).sin()
     tensor(0.5000)
     """
+    if not isinstance(graph_module, fx.GraphModule):
+        raise InverseError(
+            f"invert reads the graph of a traced function, got {type(graph_module).__name__}: give it "
+            "trace_network(module), or torch.fx.symbolic_trace(function)"
+        )
     return _Inversion(graph_module, inverses or {}).run()
 
 

@@ -1,18 +1,22 @@
-"""The two drawings of the page, as SVG: the path diagram and the roofline."""
+"""The drawings of the page, as SVG and HTML: the path diagram, the roofline, the bars of every path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
-from math import log10
+from itertools import pairwise
+from math import ceil, floor, log10
 
-from tpgen.inspection.explain import Explanation
+from tpgen.inspection.ceilings import Ceilings
+from tpgen.inspection.explain import Explanation, PathExplanation
+from tpgen.inspection.explain_text import duration, quantity
 from tpgen.inspection.pictures import path_color
 from tpgen.planner.plan import Path, Plan
 
-_WIDTH = 380
-_STEP = 19  # between two paths
-_COLUMNS = {"in": 84, "path": 200, "out": 300}
+_WIDTH = 352
+_HEIGHT = 676  # what the screen of a laptop has room for: more paths stand closer, down to the closest
+_CLOSEST, _WIDEST = 9.5, 30.0  # between two paths
+_COLUMNS = {"in": 66, "path": 186, "out": 284}
 _GROWTH = 6.0  # stroke of the path with the most operations, above the thinnest
 
 
@@ -21,9 +25,20 @@ def css_color(index: int, count: int) -> str:
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in path_color(index, count))
 
 
+def hues(index: int, count: int) -> str:
+    """The colour of a path and the colour of text on it, as the custom properties of CSS that the page reads."""
+    red, green, blue = path_color(index, count)
+    light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2  # relative luminance
+    return f"--hue:{css_color(index, count)};--on:{'#111' if light > 0.3 else '#fff'}"
+
+
+# --- the diagram ------------------------------------------------------------------------------------------------------
+
+
 def diagram(plan: Plan) -> str:
     """Inputs on the left, the output on the right, a dot and three curves for each path, thick for many operations."""
-    height = max(_STEP * (len(plan.paths) + 1), 22 * (len(plan.irreps_in1) + len(plan.irreps_in2) + 3), 120)
+    step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(plan.paths) + 1)))
+    height = max(step * (len(plan.paths) + 1), 22 * (len(plan.irreps_in1) + len(plan.irreps_in2) + 3), 120)
     half = height * len(plan.irreps_in1) / max(1, len(plan.irreps_in1) + len(plan.irreps_in2))
     places = {
         "in1": _spread(len(plan.irreps_in1), 14, half),
@@ -33,10 +48,10 @@ def diagram(plan: Plan) -> str:
     }
     most = max((path.flops for path in plan.paths), default=1)
     parts = [f'<svg id="diagram" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">']
-    for title, x, y in (("in1", 8, 11), ("in2", 8, half + 11), ("out", _WIDTH - 26, 11)):
+    for title, x, y in (("in1", 4, 11), ("in2", 4, half + 11), ("out", _WIDTH - 22, 11)):
         parts.append(f'<text class="side" x="{x}" y="{y:.0f}">{title}</text>')
     for n, path in enumerate(plan.paths):
-        parts.append(_curves(path, len(plan.paths), places, places["path"][n], 1 + _GROWTH * path.flops / most))
+        parts.append(_curves(path, len(plan.paths), places, places["path"][n], 1 + _GROWTH * path.flops / most, step))
     parts += _labels(plan.irreps_in1, places["in1"], _COLUMNS["in"] - 6, "end")
     parts += _labels(plan.irreps_in2, places["in2"], _COLUMNS["in"] - 6, "end")
     parts += _labels(plan.irreps_out, places["out"], _COLUMNS["out"] + 6, "start")
@@ -48,13 +63,16 @@ def _spread(count: int, top: float, bottom: float) -> list[float]:
 
 
 def _labels(irreps: Iterable, places: list[float], x: float, anchor: str) -> list[str]:
+    room = min((b - a for a, b in pairwise(places)), default=20.0)
+    size = min(11.0, max(8.5, room - 1))
     return [
-        f'<text class="leg" x="{x}" y="{y + 4:.1f}" text-anchor="{anchor}">{escape(str(segment))}</text>'
+        f'<text x="{x}" y="{y + 0.36 * size:.1f}" text-anchor="{anchor}" style="font-size:{size:.1f}px">'
+        f"{escape(str(segment))}</text>"
         for segment, y in zip(irreps, places, strict=True)
     ]
 
 
-def _curves(path: Path, count: int, places: dict[str, list[float]], y: float, width: float) -> str:
+def _curves(path: Path, count: int, places: dict[str, list[float]], y: float, width: float, step: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
     y1, y2, y3 = places["in1"][path.in1.index], places["in2"][path.in2.index], places["out"][path.out.index]
     bends = "".join(
@@ -62,37 +80,133 @@ def _curves(path: Path, count: int, places: dict[str, list[float]], y: float, wi
         for x0, from_y, x1, to_y in ((a, y1, m, y), (a, y2, m, y), (m, y, b, y3))
     )
     name = f"path {path.index}: {path.in1} x {path.in2} → {path.out} ({path.mode.name})"
+    tall, size = min(9.0, 0.48 * step), min(10.0, step - 1.2)
     return (
         f'<g class="path" data-p="{path.index}" role="button" aria-label="{escape(name)}" '
-        f'style="--hue:{css_color(path.index, count)}"><title>{escape(name)}, {path.flops:,} FLOP per row</title>'
+        f'style="{hues(path.index, count)}"><title>{escape(name)}, {path.flops:,} FLOP per row</title>'
         f'<path class="grip" d="{bends}"/><path d="{bends}" stroke-width="{width:.1f}"/>'
-        f'<circle cx="{m}" cy="{y:.1f}" r="8"/><text x="{m}" y="{y + 3:.1f}">{path.index}</text></g>'
+        f'<ellipse class="dot" cx="{m}" cy="{y:.1f}" rx="9" ry="{tall:.1f}"/>'
+        f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{path.index}</text></g>'
     )
+
+
+# --- the roofline -----------------------------------------------------------------------------------------------------
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
+
+
+_At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
 def roofline(found: Explanation) -> str:
-    """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured."""
-    if found.ceilings is None or not found.intensity:
+    """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
+
+    Each path has a point too, by its own operations and bytes, which the page shows while the path is chosen.
+    """
+    ceilings = found.ceilings
+    if ceilings is None or not found.intensity:
         return ""
-    left, right = -1.0, max(2.0, log10(4 * found.ceilings.ridge), log10(4 * found.intensity))
-    low, high = log10(found.ceilings.flops) - 4, log10(found.ceilings.flops) + 0.4
+    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
+    high = log10(ceilings.flops) + 0.35
+    times = [seconds for seconds in (found.predicted_seconds, found.forward_seconds) if seconds]
+    low = min([high - 3, *(log10(found.flops / seconds) - 0.6 for seconds in times)])
 
     def at(intensity: float, rate: float) -> tuple[float, float]:
-        x = 44 + 310 * (log10(intensity) - left) / (right - left)
-        return x, min(150.0, 150 - 140 * (log10(rate) - low) / (high - low))
+        x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
+        y = _BOTTOM - (_BOTTOM - _TOP) * (log10(rate) - low) / (high - low)
+        return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
-    roof = [(10**left, 10**left * found.ceilings.bandwidth), (found.ceilings.ridge, found.ceilings.flops)]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in [*roof, (10**right, found.ceilings.flops)]))
-    marks = {"predicted": found.predicted_seconds, "measured": found.forward_seconds}
-    dots = []
-    for name, seconds in marks.items():
+    parts = [*_grid(at, left, right, low, high), *_roof(at, ceilings, left, right)]
+    parts += [_point(at, found, path) for path in found.paths if path.flops]
+    parts += _totals(at, found)
+    return f'<svg id="roofline" viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
+
+
+def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[str]:
+    """A line and a number for each power of ten, and the names of the axes."""
+    parts = []
+    for n in range(ceil(left), floor(right) + 1):
+        x, _ = at(10.0**n, 10**low)
+        parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_BOTTOM}"/>')
+        parts.append(_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
+    for n in range(ceil(low), floor(high) + 1):
+        _, y = at(10**left, 10.0**n)
+        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
+    middle = (_TOP + _BOTTOM) / 2
+    parts.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 28, "middle", "FLOP per byte"))
+    parts.append(f'<text x="9" y="{middle}" transform="rotate(-90 9 {middle})" class="middle">FLOP/s</text>')
+    return parts
+
+
+def _roof(at: _At, ceilings: Ceilings, left: float, right: float) -> list[str]:
+    start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
+    points = (start, ridge, at(10**right, ceilings.flops))
+    return [
+        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>',
+        _text((ridge[0] + _RIGHT) / 2, ridge[1] - 4, "middle", quantity(ceilings.flops, "FLOP/s")),
+        _text((start[0] + ridge[0]) / 2 - 6, (start[1] + ridge[1]) / 2 - 4, "end", quantity(ceilings.bandwidth, "B/s")),
+    ]
+
+
+def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
+    intensity = path.flops / path.bytes
+    least = found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes) if found.ceilings else None
+    rate = found.rows * path.flops / (path.seconds or least or 1.0)
+    x, y = at(intensity, rate)
+    name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
+    return (
+        f'<circle class="point" data-p="{path.index}" style="{hues(path.index, len(found.paths))}" cx="{x:.1f}" '
+        f'cy="{y:.1f}" r="4"><title>{name}</title></circle>'
+    )
+
+
+def _totals(at: _At, found: Explanation) -> list[str]:
+    parts = []
+    for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
         if seconds:
             x, y = at(found.intensity, found.flops / seconds)
-            dots.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{name}</title></circle>')
-            dots.append(f'<text x="{x + 9:.1f}" y="{y + 12:.1f}">{name}</text>')
-    return (
-        f'<svg id="roofline" viewBox="0 0 370 180" width="370" height="180"><polyline points="{points}"/>'
-        f'<line x1="44" y1="150" x2="354" y2="150"/><line x1="44" y1="8" x2="44" y2="150"/>'
-        f'<text x="200" y="172" text-anchor="middle">FLOP per byte, 0.1 to {10**right:,.0f}</text>'
-        f'<text x="12" y="90" transform="rotate(-90 12 90)" text-anchor="middle">FLOP/s</text>{"".join(dots)}</svg>'
-    )
+            # below the roof there is room
+            place, side = (x - 9, "end") if x > _RIGHT - 110 else (x + 9, "start")
+            parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
+            parts.append(_text(place, y + 13, side, f"{name} {duration(seconds)}"))
+    return parts
+
+
+def _text(x: float, y: float, css: str, content: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}">{content}</text>'
+
+
+# --- the bars ---------------------------------------------------------------------------------------------------------
+
+# What each column shows of a path, and how it writes it; a column of nothing is left out.
+_BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[float], str]]] = {
+    "FLOP per row": (lambda p: p.flops, lambda value: f"{value:,.0f}"),
+    "bytes per row": (lambda p: p.bytes, lambda value: f"{value:,.0f}"),
+    "time alone": (lambda p: p.seconds, duration),
+}
+
+
+def bars(found: Explanation) -> str:
+    """A row for each path: what it couples, and bars of its operations, bytes and (if measured) time."""
+    shown = {
+        name: (value, text)
+        for name, (value, text) in _BARS.items()
+        if any(value(path) is not None for path in found.paths)
+    }
+    if not shown:
+        return ""
+    most = {name: max(value(path) or 0 for path in found.paths) or 1 for name, (value, _) in shown.items()}
+    head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
+    rows = []
+    for path in found.paths:
+        cells = "".join(_bar(value(path) or 0, most[name], text) for name, (value, text) in shown.items())
+        rows.append(
+            f'<tr data-p="{path.index}" style="{hues(path.index, len(found.paths))}"><td><em>{path.index}</em></td>'
+            f"<td>{escape(f'{path.in1} × {path.in2} → {path.out}')}</td>{cells}</tr>"
+        )
+    return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
+
+
+def _bar(value: float, most: float, text: Callable[[float], str]) -> str:
+    return f'<td><s style="width:{100 * value / most:.0f}%"></s><span>{text(value)}</span></td>'

@@ -4,11 +4,12 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const panes = all(".pane");
-const curves = new Map(all(".path").map((curve) => [Number(curve.dataset.p), curve]));
+const tabs = all("#tabs button");
 const order = data.paths.map((path) => path.index);
-const served = new Map(); // path -> its lines in every pane
-for (const line of all(".code b[data-p]"))
-  for (const path of pathsOf(line)) served.has(path) ? served.get(path).push(line) : served.set(path, [line]);
+const served = new Map(order.map((path) => [path, []])); // path -> its lines in every pane
+const marks = new Map(order.map((path) => [path, []])); // path -> its curve, its row, its point
+for (const line of all(".code b[data-p]")) for (const path of pathsOf(line)) served.get(path).push(line);
+for (const mark of all("#map [data-p], #pane-costs [data-p]")) marks.get(Number(mark.dataset.p)).push(mark);
 
 let chosen = new Set();
 let hits = [];
@@ -21,14 +22,14 @@ function pathsOf(line) {
 
 function choose(paths, from = null) {
   for (const path of chosen) {
-    curves.get(path)?.classList.remove("lit");
-    for (const line of served.get(path) ?? []) line.classList.remove("lit", "own");
+    for (const mark of marks.get(path)) mark.classList.remove("lit");
+    for (const line of served.get(path)) line.classList.remove("lit", "own");
   }
   chosen = new Set(paths);
   document.body.classList.toggle("choosing", chosen.size > 0);
   for (const path of chosen) {
-    curves.get(path)?.classList.add("lit");
-    for (const line of served.get(path) ?? []) line.classList.add(line.dataset.p === String(path) ? "own" : "lit");
+    for (const mark of marks.get(path)) mark.classList.add("lit");
+    for (const line of served.get(path)) line.classList.add(line.dataset.p === String(path) ? "own" : "lit");
   }
   for (const pane of panes) report(pane, pane === from);
   describe();
@@ -38,6 +39,9 @@ function choose(paths, from = null) {
 function report(pane, stay) {
   const lit = all(".lit, .own", pane.querySelector(".code"));
   pane.querySelector("output").textContent = chosen.size ? `${lit.length} line${lit.length === 1 ? "" : "s"}` : "";
+  const tab = tabs.find((tab) => tab.dataset.pane === pane.id);
+  if (chosen.size) tab.dataset.count = lit.length;
+  else delete tab.dataset.count;
   // a body of several lines rather than a mention in a comment
   const first = lit.find((line) => isOwn(line) && isOwn(line.nextElementSibling)) ?? lit.find(isOwn) ?? lit[0];
   if (first && !stay && !pane.hidden) show(first);
@@ -53,16 +57,17 @@ function show(line) {
 }
 
 function describe() {
-  const box = document.getElementById("chosen");
   const facts = data.paths.filter((path) => chosen.has(path.index)).slice(0, 3).map(factsOf);
   const more = chosen.size > 3 ? [text("p", `and ${chosen.size - 3} more paths`)] : [];
-  box.replaceChildren(...(chosen.size ? [...facts.flat(), ...more] : [text("p", "Nothing chosen.")]));
+  const box = document.getElementById("chosen");
+  box.replaceChildren(...facts.flat(), ...more);
+  if (chosen.size) box.parentElement.scrollTop = 0;
 }
 
 function factsOf(path) {
   const list = document.createElement("dl");
   for (const [name, value] of Object.entries(path.facts)) list.append(text("dt", name), text("dd", value));
-  return [text("h2", `path ${path.index}`), list];
+  return [text("h3", `path ${path.index}`), list];
 }
 
 function text(tag, content) {
@@ -72,12 +77,13 @@ function text(tag, content) {
 }
 
 function step(by) {
+  if (!order.length) return;
   const last = [...chosen].pop();
   const at = order.indexOf(last);
   const next = last === undefined ? (by > 0 ? 0 : order.length - 1) : (at + by + order.length) % order.length;
-  if (!order.length) return;
   choose([order[next]]);
-  curves.get(order[next]).scrollIntoView({ block: "nearest" });
+  const dot = document.querySelector(`.path[data-p="${order[next]}"] .dot`); // the curves reach across the whole map
+  dot.scrollIntoView({ block: "nearest" });
 }
 
 function search(word) {
@@ -87,7 +93,7 @@ function search(word) {
   hits = wanted ? open.flatMap((pane) => all(".code b", pane)).filter((line) => line.textContent.toLowerCase().includes(wanted)) : [];
   for (const line of hits) line.classList.add("hit");
   hit = -1;
-  document.getElementById("found").textContent = wanted ? `${hits.length}` : "";
+  document.getElementById("found").textContent = wanted ? (hits.length ? `${hits.length}` : "none") : "";
   if (hits.length) nextHit(1);
 }
 
@@ -104,30 +110,61 @@ function toggle(tab) {
   const pane = document.getElementById(tab.dataset.pane);
   pane.hidden = !pane.hidden;
   tab.setAttribute("aria-pressed", String(!pane.hidden));
-  if (!pane.hidden) report(pane, false);
+  if (!pane.hidden && panes.includes(pane)) report(pane, false);
+  if (field.value) search(field.value);
+  arrange();
 }
 
-for (const [path, curve] of curves)
-  curve.addEventListener("click", (event) => choose(event.shiftKey ? [...chosen, path] : [path]));
-for (const tab of all("#tabs button")) tab.addEventListener("click", () => toggle(tab));
-document.getElementById("panes").addEventListener("click", (event) => {
-  const line = event.target.closest("b[data-p]");
-  if (line && !String(getSelection())) choose(pathsOf(line), line.closest(".pane"));
-});
-const field = document.getElementById("search");
-field.addEventListener("input", () => search(field.value));
-document.getElementById("theme").addEventListener("click", () => {
+// In two columns the last of an odd number of panes takes both.
+function arrange() {
+  const open = all(".board, .pane").filter((pane) => !pane.hidden);
+  open.forEach((pane, n) => pane.classList.toggle("wide", open.length % 2 === 1 && n === open.length - 1));
+}
+
+function theme() {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
+}
+
+function wrap() {
+  const on = document.body.classList.toggle("wrap");
+  document.getElementById("wrap").setAttribute("aria-pressed", String(on));
+}
+
+const field = document.getElementById("search");
+const help = document.getElementById("help");
+for (const side of all("#map, #pane-costs"))
+  side.addEventListener("click", (event) => {
+    const mark = event.target.closest("[data-p]");
+    if (mark && !String(getSelection())) choose([...(event.shiftKey ? chosen : []), Number(mark.dataset.p)]);
+  });
+for (const tab of tabs) tab.addEventListener("click", () => toggle(tab));
+document.getElementById("panes").addEventListener("click", (event) => {
+  const line = event.target.closest(".code b[data-p]");
+  if (line && !String(getSelection())) choose(pathsOf(line), line.closest(".pane"));
 });
+field.addEventListener("input", () => search(field.value));
+document.getElementById("theme").addEventListener("click", theme);
+document.getElementById("wrap").addEventListener("click", wrap);
+document.getElementById("ask").addEventListener("click", () => help.showModal());
+help.addEventListener("click", () => help.close());
+
+arrange();
 
 const keys = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
-  "/": () => field.focus(),
+  "/": () => field.select(),
+  "?": () => help.showModal(),
+  n: () => nextHit(1),
+  N: () => nextHit(-1),
+  t: theme,
+  w: wrap,
   Escape: () => { field.value = ""; field.blur(); search(""); choose([]); },
 };
+tabs.forEach((tab, n) => { if (n < 10) keys[(n + 1) % 10] = () => toggle(tab); });
 document.addEventListener("keydown", (event) => {
+  if (help.open) return; // Escape closes it by itself
   if (event.target === field && event.key === "Enter") return nextHit(event.shiftKey ? -1 : 1);
   if (event.ctrlKey || event.metaKey || event.altKey || (event.target === field && event.key !== "Escape")) return;
   if (!(event.key in keys)) return;

@@ -9,9 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from tpgen.errors import TpgenError
 from tpgen.inspection.explain import Explanation, PathExplanation, explain
 from tpgen.inspection.explain_text import duration, explanation_text
-from tpgen.inspection.explorer.drawing import diagram, roofline
+from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.origins import Origin, TracedStage
 from tpgen.inspection.provenance import provenance
@@ -31,7 +32,8 @@ _TITLES = {
     "cpp": "C++",
     "cpp_backward": "C++ backward",
 }
-_OPEN = ("form", "code", "cpp", "joint")  # panes that are open at first
+_OPEN = ("code", "joint", "cpp")  # beside the costs, open at first
+_CHUNK = 64  # lines that a browser lays out together, once they come into view
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ def write_explorer(
     reason.
     """
     path = Path(path)
+    if path.is_dir():
+        raise TpgenError(
+            f"the explorer is one file and {str(path)!r} is a folder: name a file in it, like explorer.html"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(explorer_page(subject, rows, measure, inductor, **options), encoding="utf-8")
     return path
@@ -70,7 +76,7 @@ def explorer_page(
     found = explain(subject, rows=rows, measure=measure, **options)  # type: ignore[arg-type]
     asked = {name: value for name, value in options.items() if name != "ceilings"}
     panes = _panes(subject, inductor, asked)
-    opened = [pane.stage.name for pane in panes if pane.stage.name in _OPEN and not pane.stage.missing][:4]
+    opened = [pane.stage.name for pane in panes if pane.stage.name in _OPEN and not pane.stage.missing]
     here = files("tpgen.inspection.explorer")
     return Template(here.joinpath("page.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"{found.product}: {found.strategy}, {len(found.paths)} paths"),
@@ -81,6 +87,7 @@ def explorer_page(
         panes="".join(_pane(pane, pane.stage.name in opened, len(found.paths)) for pane in panes),
         diagram=diagram(request_of(subject, **asked).plan),
         machine=_machine(found),
+        bars=bars(found),
         roofline=roofline(found),
         data=json.dumps({"paths": [_facts(p) for p in found.paths]}).replace("</", "<\\/"),
     )
@@ -115,14 +122,20 @@ def _tab(pane: Pane, opened: bool) -> str:
 def _pane(pane: Pane, opened: bool, paths: int) -> str:
     stage = pane.stage
     if stage.missing:
-        body = f"<b>{escape(stage.missing)}</b>"
+        body = f'<span class="missing-reason">{escape(stage.missing)}</span>'
     else:
         html = highlighted("\n".join(stage.lines), stage.language)
-        body = "".join(_line(text, origin, paths) for text, origin in zip(html, stage.origins, strict=True))
+        lines = [_line(text, origin, paths) for text, origin in zip(html, stage.origins, strict=True)]
+        body = "".join(_chunk(lines[n : n + _CHUNK], n) for n in range(0, len(lines), _CHUNK))
     return (
         f'<section class="pane" id="pane-{stage.name}"{"" if opened else " hidden"}><h2>{_TITLES[stage.name]}'
         f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
     )
+
+
+def _chunk(lines: list[str], first: int) -> str:
+    """Some lines, with the number of the first: a browser skips chunks out of view, so large pages open fast."""
+    return f'<span style="--from:{first};--lines:{len(lines)}">{"".join(lines)}</span>'
 
 
 def _line(html: str, origin: Origin, paths: int) -> str:
@@ -153,7 +166,8 @@ def _facts(path: PathExplanation) -> dict:
 
 def _machine(found: Explanation) -> str:
     """The head and the totals of the explanation, as a list."""
-    facts = {"strategy": f"{found.strategy}: {found.reason}", "as": f"{found.dtype}, {found.device}, {found.backend}"}
+    written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
+    facts = {"strategy": written}
     for line in explanation_text(found).rsplit("\n\n", 1)[1].split("\n"):
         name, _, value = line.partition("  ")
         facts[name] = value.strip()
