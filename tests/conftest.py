@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.machine import needs_compiler
+
+RUN_KERNELS = ("tpgen.kernels.ops.kernel_product",)  # doctests
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--accept-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name in RUN_KERNELS:
+            item.add_marker(needs_compiler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from tests.machine import needs_compiler
 from tpgen.cli import main
 
 # a product that no other test has: kernels that are loaded already are not built again
@@ -24,6 +25,7 @@ def _run(*arguments: str) -> str:
     return result.stdout
 
 
+@needs_compiler
 def test_warm_info_and_clear(tmp_path) -> None:
     assert "2 kernels ready" in _run("cache", "warm", *PRODUCT)
     info = json.loads(_run("cache", "info", "--json"))

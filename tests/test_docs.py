@@ -25,10 +25,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.machine import needs_compiler
 from tpgen.planner.modes import MODES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMPILED = ("kernels.md", "tracer.md")  # what they show is what generated kernels do
 MEASURED = ROOT / "docs" / "benchmarks.md"  # benchmarks/report.py writes it; may be linked before there is one
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -54,7 +56,11 @@ def blocks(page: Path) -> list[Block]:
 
 def having(*infos: str) -> list:
     """The pages with a block of one of these kinds, as parameters."""
-    return [pytest.param(p, id=p.name) for p in PAGES if any(b.info in infos for b in blocks(p))]
+    return [
+        pytest.param(p, id=p.name, marks=needs_compiler if p.name in COMPILED else ())
+        for p in PAGES
+        if any(b.info in infos for b in blocks(p))
+    ]
 
 
 def matches(shown: str, printed: str) -> bool:

@@ -12,6 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.benchmarking.test_report import script
+from tests.machine import needs_compiler
 from tpgen.benchmarking import measures
 from tpgen.benchmarking.environment import environment
 from tpgen.benchmarking.goals import (
@@ -36,7 +37,6 @@ from tpgen.benchmarking.run import run_benchmarks
 from tpgen.benchmarking.startup import SHOW_MEMORY, in_fresh_process
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.errors import BackendError, TpgenError
-from tpgen.kernels.compiler import find_compiler
 from tpgen.planner.plan import make_plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, Problem
@@ -44,7 +44,6 @@ from tpgen.planner.problems import PROBLEMS, Problem
 CPU = torch.device("cpu")
 SMALL = Problem("small", "channelwise", 40, lambda: channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), "test")
 TIMES_FASTER = Goal("faster", "a test", {"forward": Target("≥", 0.0)}, ("small",), measures.speed)
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no compiler")
 
 
 @pytest.fixture

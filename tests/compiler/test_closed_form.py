@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.machine import KERNEL
 from tpgen.form.reference import reference_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import make_plan
@@ -13,7 +14,7 @@ INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False), (1, 0, 2, "uvu"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("strategy", ["unrolled", "kernel"])
+@pytest.mark.parametrize("strategy", ["unrolled", KERNEL])
 def test_derivatives_of_three_orders(shared: bool, strategy: str) -> None:
     torch._dynamo.reset()
     plan = make_plan("3x1o+3x0e", "3x1o+3x1o", "3x1e+3x0e+3x1o", INSTRUCTIONS, shared_weights=shared)

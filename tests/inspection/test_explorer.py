@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.inspection.browser import open_browser
+from tests.machine import needs_compiler
 from tests.test_cli import VECTORS, run
 from tpgen.errors import TpgenError
 from tpgen.inspection.ceilings import Ceilings
 from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.explorer.page import explorer_page, write_explorer
 from tpgen.inspection.provenance import provenance
-from tpgen.kernels.compiler import find_compiler
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
@@ -24,7 +24,6 @@ from tpgen.planner.problems import PROBLEMS
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
 STAGES = ("plan", "form", "graph", "code", "script", "joint", "cpp", "cpp_backward")
 ARTICLE = PROBLEMS["article"].plan
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler: no generated kernels to show")
 
 
 def large() -> Plan:
@@ -253,6 +252,7 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@needs_compiler
 def test_a_large_product_opens_without_a_request(browser: Any, tmp_path: Path) -> None:
     file = write_explorer(large(), tmp_path / "large.html", ceilings=GIVEN)
     assert file.stat().st_size < 5e6

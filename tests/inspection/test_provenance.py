@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.cases import CASES, Case
+from tests.machine import needs_compiler
 from tpgen.errors import EmitError, TpgenError
 from tpgen.inspection.origins import TracedStage
 from tpgen.inspection.provenance import STAGES, Provenance, provenance
@@ -21,7 +22,6 @@ from tpgen.planner.problems import PROBLEMS
 TEXTS = ("plan", "form", "graph", "code")
 KERNELS = ("cpp", "cpp_backward")
 STRATEGIES = ("einsum", "grouped", "unrolled", "kernel")
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler: no generated kernels to trace")
 
 
 def small() -> Plan:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import WITHOUT_COMPILER
 from tpgen.kernels import build, cache
 from tpgen.kernels.compiler import find_compiler
 
@@ -14,7 +15,7 @@ from tpgen.kernels.compiler import find_compiler
 @pytest.fixture(autouse=True, scope="session")
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if find_compiler() is None:
-        pytest.skip("no C++ compiler on this machine")
+        pytest.skip(WITHOUT_COMPILER)
     patch = pytest.MonkeyPatch()
     patch.setenv("TPGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     yield

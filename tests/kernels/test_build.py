@@ -103,9 +103,17 @@ def test_a_cache_that_cannot_be_written_falls_back(tmp_path: Path, monkeypatch: 
 
 def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CXX", "none")
-    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and none was found.*strategy='unrolled'"):
+    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and TPGEN_CXX=none forbids one: .*'grouped'"):
         run_product()
-    assert kernel_supported(PLAN) == "no C++ compiler was found (g++ 12 or later, or clang; TPGEN_CXX names one)"
+    assert str(kernel_supported(PLAN)).endswith("and TPGEN_CXX=none forbids one")
+    monkeypatch.setenv("TPGEN_CXX", "g--")
+    with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--', which cannot be run here: install g\+\+ 12"):
+        run_product()
+    monkeypatch.delenv("TPGEN_CXX")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and none was found: install g\+\+ 12"):
+        run_product()
 
 
 def test_a_compiler_that_fails_shows_command_error_and_source(

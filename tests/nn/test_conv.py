@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 
+from tests.machine import KERNEL, needs_compiler
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
@@ -19,7 +20,7 @@ PLANS = {
     "per-row": channelwise("4x0e+3x1o", "0e+1o", "0e+1o"),
     "shared": fully_connected("2x0e+3x1o", "0e+1o", "2x0e+2x1o"),
 }
-STRATEGIES = ["kernel", "grouped"]
+STRATEGIES = [KERNEL, "grouped"]
 
 
 def _graph(plan: Plan) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
@@ -118,6 +119,7 @@ def test_too_few_nodes() -> None:
         conv(*operands, src, dst, num_nodes=2)
 
 
+@needs_compiler
 @pytest.mark.parametrize("around", [lambda f: f, lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")])
 def test_edges_can_be_trusted(around) -> None:
     """Without the check a node past the end of the features is read, here from the tensor they are a part of."""
@@ -132,6 +134,7 @@ def test_edges_can_be_trusted(around) -> None:
         run(part, True)
 
 
+@needs_compiler
 def test_an_exported_network_keeps_its_trust() -> None:
     plan = PLANS["per-row"]
     conv = TensorProductConv.from_plan(plan, strategy="kernel").double()

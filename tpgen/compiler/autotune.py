@@ -6,6 +6,7 @@ model: a generated kernel where one can run, else what the backend does well.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -14,8 +15,10 @@ from tpgen.compiler.request import Choice, Request
 from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.description import kernel_supported
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 def choose_strategy(request: Request, strategy: str = "auto") -> Choice:
@@ -71,9 +74,16 @@ _RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, remembered, 
 @cache
 def _say_once_without_compiler() -> None:
     warnings.warn(
-        "no C++ compiler was found, so products run as fx graphs instead of generated kernels, which is slower; "
-        "install g++ 12 or later, or name a compiler with TPGEN_CXX. To choose graphs without this message, "
-        "give a strategy: strategy='grouped'",
+        f"kernels need a C++ compiler and {why_no_compiler()}: products run as fx graphs, which is slower. Install "
+        "g++ 12 or later or clang, or name one in TPGEN_CXX; strategy='grouped' chooses graphs without this message",
         UserWarning,
-        stacklevel=2,
+        stacklevel=_calls_within(),
     )
+
+
+def _calls_within() -> int:
+    """How many calls up, from the function that asks, the code stands that called this package: what to point at."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(f"{_PACKAGE}."):
+        frame, level = frame.f_back, level + 1
+    return level

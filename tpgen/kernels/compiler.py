@@ -76,13 +76,21 @@ def find_compiler() -> Compiler | None:
     return _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
+def why_no_compiler() -> str:
+    """What kept `find_compiler` from finding one."""
+    named = os.environ.get("TPGEN_CXX", "")
+    if named.lower() == "none":
+        return "TPGEN_CXX=none forbids one"
+    return f"TPGEN_CXX names {named!r}, which cannot be run here" if named else "none was found"
+
+
 def need_compiler() -> Compiler:
     """The compiler, or a `BackendError` that says what to do without."""
     found = find_compiler()
     if found is None:
         raise BackendError(
-            "generated kernels need a C++ compiler and none was found: install g++ 12 or later or clang, name one in "
-            "TPGEN_CXX, or use strategy='unrolled' or 'grouped', which need none"
+            f"generated kernels need a C++ compiler and {why_no_compiler()}: install g++ 12 or later or clang, name "
+            "it in TPGEN_CXX if it is not found, or use strategy='grouped' or 'unrolled', which need none"
         )
     return found
 

@@ -15,7 +15,7 @@ import torch
 
 from tpgen.errors import EmitError, PlanError, TpgenError, unknown
 from tpgen.form.form import Form, Layout, Term, make_form, split_layout
-from tpgen.kernels.compiler import DTYPES, find_compiler, target
+from tpgen.kernels.compiler import DTYPES, find_compiler, target, why_no_compiler
 from tpgen.kernels.cpp import generate
 from tpgen.kernels.cpp_text import GeneratedSource
 from tpgen.kernels.planning import plan_schedule
@@ -153,10 +153,13 @@ def kernel_supported(
         return f"kernels run on the CPU, not on {torch.device(device).type}"
     if dtype not in DTYPES:
         return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    form = make_form(plan, layout)
+    if not form.live_terms:
+        return "the product has no paths that contribute, so there is nothing to write a kernel for"
     if find_compiler() is None:
-        return "no C++ compiler was found (g++ 12 or later, or clang; TPGEN_CXX names one)"
+        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
     try:
-        plan_schedule(make_form(plan, layout), target(dtype))
+        plan_schedule(form, target(dtype))
     except TpgenError as error:
         return str(error)
     return None

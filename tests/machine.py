@@ -1,0 +1,11 @@
+"""What this machine has, for tests that need it: they skip elsewhere and say why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpgen.kernels.compiler import find_compiler
+
+WITHOUT_COMPILER = "no C++ compiler, or TPGEN_CXX=none: generated kernels are not tested"
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=WITHOUT_COMPILER)
+KERNEL = pytest.param("kernel", marks=needs_compiler)  # the strategy, as a parameter
