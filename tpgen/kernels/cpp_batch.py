@@ -13,12 +13,16 @@ block of q at a time: P never outgrows the cache.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tpgen.kernels.cpp_channel import gaps, write_block_sums
 from tpgen.kernels.cpp_core import Names, couple
 from tpgen.kernels.cpp_text import Writer
 from tpgen.kernels.schedule import INDEX, SLOTS, BatchSchedule, BatchTerm
 
 _BLOCK = 48 * 1024  # numbers in a block of P
+_STAGED = 128  # per-row weights in scratch: whole vectors of each row, and never more than the nearest cache
 LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g"}
 
 
@@ -55,7 +59,7 @@ class BatchText:
         if self.gradients:
             areas["D"] = block
         if self.row_weights:
-            chunk = max((self._chunk(t) for t in self.s.terms if t.weighted), default=0) * rows
+            chunk = max((self._chunk(t) * self._staged(t) for t in self.s.terms if t.weighted), default=0) * rows
             areas["s_w"] = chunk if "w" in self.given else 0
             areas["a_w"] = chunk if "w" in self.opened else 0
         return {name: size for name, size in areas.items() if size}
@@ -138,8 +142,14 @@ class BatchText:
         return inner * min(term.size(term.inputs[0]), first)
 
     def _chunk(self, term: BatchTerm) -> int:
-        """Per-row weights of a path staged at a time: those of one first copy."""
+        """Weights of one first copy."""
         return term.size(term.mode.weight[1:])
+
+    def _staged(self, term: BatchTerm) -> int:
+        """First copies whose per-row weights are staged at a time; as many each time, or nearly."""
+        size = term.size(term.mode.weight[0])
+        times = -(-size // max(1, _STAGED // self._chunk(term)))
+        return -(-size // times)
 
     def _term(self, term: BatchTerm) -> None:
         arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
@@ -187,51 +197,52 @@ class BatchText:
     def _rows(self) -> str:
         return "for (int r = 0; r < R; r += W)"
 
-    def _weight_index(self, term: BatchTerm) -> str:
-        """Position of the current letters within the weights that share the first."""
-        text = "0"
+    def _weight_place(self, term: BatchTerm, first: str) -> str:
+        """Where the weight of the current letters stands: among those staged, or among all that the rows share."""
+        text = f"({first} - {first}2)" if self.row_weights else first
         for a in term.mode.weight[1:]:
-            text = f"({text} * {term.size(a)} + {a})" if text != "0" else a
-        return text
+            text = f"({text} * {term.size(a)} + {a})"
+        return f"{text} * R + r" if self.row_weights else f"{term.start('w')} + {text}"
 
     # -- copies that do not mix --
 
     def _plain(self, term: BatchTerm) -> None:
         first, rest = term.mode.weight[0], term.mode.weight[1:]
-        staged = term.weighted and self.row_weights
-        with self.w.block(self._loops(first, term)):
-            if staged:
-                self._stage_weights(term, first)
-            head = self._loops(rest, term)
-            with self.w.block(f"{head} {self._rows()}".strip()):
-                self._plain_body(term, first)
-            if staged:
-                self._unstage_weights(term, first)
+        if term.weighted and self.row_weights:
+            copies = self._staged_weights(term, first, "0", str(term.size(first)))
+        else:
+            copies = self.w.block(self._loops(first, term))
+        with copies, self.w.block(f"{self._loops(rest, term)} {self._rows()}".strip()):
+            self._plain_body(term, first)
 
-    def _stage_weights(self, term: BatchTerm, first: str) -> None:
-        chunk = self._chunk(term)
-        if "w" in self.given:
-            self.w.line(f"stage_rows(p_w, n, {term.start('w')} + {first} * {chunk}, {chunk}, s_w, 1);")
-
-    def _unstage_weights(self, term: BatchTerm, first: str) -> None:
-        chunk = self._chunk(term)
-        if "w" in self.opened:
-            self.w.line(f"unstage_rows(a_w, q_w, n, {term.start('w')} + {first} * {chunk}, {chunk}, 1);")
+    @contextmanager
+    def _staged_weights(self, term: BatchTerm, first: str, start: str, end: str) -> Iterator[None]:
+        """A loop over first copies, with the weights of each row moved in and out for several of them."""
+        chunk, step = self._chunk(term), self._staged(term)
+        with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
+            self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
+            place = f"n, {term.start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
+            if "w" in self.given:
+                self.w.line(f"stage_rows(p_w, {place}, s_w, 1);")
+            with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
+                yield
+            if "w" in self.opened:
+                self.w.line(f"unstage_rows(a_w, q_w, {place}, 1);")
 
     def _plain_body(self, term: BatchTerm, first: str) -> None:
         names = {o: self._fetch(term, o) for o in self.given if o != "w"}
-        at = self._weight_index(term)
+        at = self._weight_place(term, first) if term.weighted else ""
         if term.weighted and "w" in self.given:
-            shared = f"vec{{}} + weights[{term.start('w')} + {first} * {self._chunk(term)} + {at}]"
-            self.w.line(f"const vec weight[1] = {{{shared if not self.row_weights else f'load(s_w + {at} * R + r)'}}};")
+            value = f"load(s_w + {at})" if self.row_weights else f"vec{{}} + weights[{at}]"
+            self.w.line(f"const vec weight[1] = {{{value}}};")
             names["w"] = "weight"
         opened = tuple(o for o in self.opened if o != "w" or term.weighted)
         results = couple(self.w, term.entries, opened, Names(*(names.get(o, "") for o in SLOTS)), self.s.target.dtype)
         for operand, values in results.items():
             if operand == "w" and self.row_weights:
-                self.w.line(f"store(a_w + {at} * R + r, {values[0]});")
+                self.w.line(f"store(a_w + {at}, {values[0]});")
             elif operand == "w":
-                self.w.line(f"a_w[{term.start('w')} + {first} * {self._chunk(term)} + {at}] += lane_sum({values[0]});")
+                self.w.line(f"a_w[{at}] += lane_sum({values[0]});")
             else:
                 self._add(term, operand, values)
 
@@ -325,20 +336,21 @@ class BatchText:
     def _row_weight_stage(self, term: BatchTerm) -> None:
         first, k, mix = term.inputs[0], term.size("k"), term.mode.mixing
         inner = term.size(term.inputs[1:])
-        with self.w.block(f"for (int {first} = {first}0; {first} < {first}1; ++{first})"):
-            self._stage_weights(term, first)
-            with self.w.block(f"for (int m = 0; m < {inner}; ++m) {self._rows()}"):
-                block = f"((({first} - {first}0) * {inner} + m) * {k})"
-                if self.needs_p:
-                    self._columns("c", k, f"P + {block} * R")
-                if self.gradients:
-                    self.w.line(f"vec d[{k}] = {{}};")
-                with self.w.block(self._loops(mix, term)):
-                    self._row_weight_body(term, f"(m * {term.size(mix)} + {mix}) * R + r")
-                if self.gradients:
-                    for n in range(k):
-                        self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
-            self._unstage_weights(term, first)
+        with (
+            self._staged_weights(term, first, f"{first}0", f"{first}1"),
+            self.w.block(f"for (int m = 0; m < {inner}; ++m) {self._rows()}"),
+        ):
+            block = f"((({first} - {first}0) * {inner} + m) * {k})"
+            if self.needs_p:
+                self._columns("c", k, f"P + {block} * R")
+            if self.gradients:
+                self.w.line(f"vec d[{k}] = {{}};")
+            with self.w.block(self._loops(mix, term)):
+                at = f"((({first} - {first}2) * {inner} + m) * {term.size(mix)} + {mix}) * R + r"
+                self._row_weight_body(term, at)
+            if self.gradients:
+                for n in range(k):
+                    self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
     def _columns(self, name: str, k: int, base: str) -> None:
         self.w.line(f"vec {name}[{k}]; " + " ".join(f"{name}[{n}] = load({base} + {n} * R + r);" for n in range(k)))
