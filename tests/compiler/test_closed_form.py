@@ -2,52 +2,164 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
+from torch import Tensor
 
+from tests.cases import STRATEGIES, assert_close, operands, reference_right
 from tests.machine import KERNEL
+from tpgen.compiler.closed_form import ClosedForm
+from tpgen.emitter.emit import emit_forms
+from tpgen.form.form import make_form
 from tpgen.form.reference import reference_product
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import make_plan
+from tpgen.planner.plan import Plan, make_plan
 
-INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False), (1, 0, 2, "uvu", True), (1, 1, 2, "uvv", False)]
+# weighted and not, two paths into one segment, vectors that meet copy by copy
+INSTRUCTIONS = [
+    (0, 0, 0, "uvu", True),
+    (0, 0, 1, "uvu", False),
+    (1, 0, 2, "uvu", True),
+    (1, 1, 2, "uvv", False),
+    (0, 1, 0, "uuu", True),
+]
+SHARED = {True: "shared", False: "rows"}
+# modes whose weights mix copies, two paths into one segment
+MIXING = [(0, 0, 0, "uvw", True), (0, 0, 0, "u<vw", True), (1, 0, 1, "uvw", True)]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("strategy", ["unrolled", KERNEL])
-def test_derivatives_of_three_orders(shared: bool, strategy: str) -> None:
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
-    plan = make_plan("3x1o+3x0e", "3x1o+3x1o", "3x1e+3x0e+3x1o", INSTRUCTIONS, shared_weights=shared)
-    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager").double()
-    weights = (plan.weight_numel,) if shared else (4, plan.weight_numel)
-    shapes = ((4, plan.irreps_in1.dim), (4, plan.irreps_in2.dim), weights)
-    inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
-
-    def definition(x1: torch.Tensor, x2: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return reference_product(plan, x1, x2, w)
-
-    for got, wanted in zip(_derivatives(product, inputs), _derivatives(definition, inputs), strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+    yield
+    torch._dynamo.reset()
 
 
-def _derivatives(function, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of order one, two and three of a scalar."""
+def small_plan(shared: bool) -> Plan:
+    return make_plan("3x1o+3x0e", "3x1o+3x1o", "3x1e+3x0e+3x1o", INSTRUCTIONS, shared_weights=shared)
+
+
+def derivatives(function: Callable[..., Tensor], inputs: list[Tensor], orders: int) -> list[Tensor]:
+    """Gradients of each order of a scalar that depends on every input in every order."""
     found, value = [], function(*inputs).sin().sum()
-    for _ in range(3):
+    for _ in range(orders):
         gradients = torch.autograd.grad(value, inputs, create_graph=True)
         found += gradients
         value = sum(g.cos().sum() for g in gradients)
     return found
 
 
+def check_derivatives(plan: Plan, product: TensorProduct, orders: int) -> None:
+    inputs = list(operands(plan, requires_grad=True).values())
+    wanted = derivatives(lambda *xs: reference_product(plan, *xs), inputs, orders)
+    for got, want in zip(derivatives(product, inputs, orders), wanted, strict=True):
+        assert_close(got, want, 1e-11)
+
+
+@pytest.mark.parametrize("shared", SHARED, ids=SHARED.get)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, KERNEL])
+def test_derivatives_of_three_orders(shared: bool, strategy: str) -> None:
+    plan = small_plan(shared)
+    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager").double()
+    check_derivatives(plan, product, orders=3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_derivatives_where_weights_mix_copies(strategy: str) -> None:
+    plan = make_plan("2x1o+1x0e", "2x1o", "2x1e+1x1o", MIXING)
+    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager").double()
+    check_derivatives(plan, product, orders=2)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "unrolled"])
+def test_derivatives_in_compiled_code(strategy: str) -> None:
+    """As in training on forces: first order in one operand, second order in all."""
+    plan = make_plan("2x1o", "1x1o", "2x1e", [(0, 0, 0, "uvu", True), (0, 0, 0, "uvw", True)])
+    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="inductor").double()
+    inputs = list(operands(plan, requires_grad=True).values())
+    found = []
+    for function in (product, lambda *xs: reference_product(plan, *xs)):
+        (force,) = torch.autograd.grad(function(*inputs).sum(), inputs[1], create_graph=True)
+        found.append((force, *torch.autograd.grad(force.sin().sum(), (inputs[0], inputs[2]))))
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize("strategy", ["unrolled", KERNEL])
+def test_derivatives_of_right(strategy: str) -> None:
+    plan = small_plan(shared=True)
+    product = TensorProduct.from_plan(plan, False, strategy=strategy, backend="aot_eager", compile_right=True).double()
+    _, *inputs = operands(plan, requires_grad=True).values()
+    wanted = derivatives(lambda x2, w: reference_right(plan, x2, w), inputs, 2)
+    for got, want in zip(derivatives(product.right, inputs, 2), wanted, strict=True):
+        assert_close(got, want, 1e-11)
+
+
 def test_gradients_of_broadcast_operands_have_their_shapes() -> None:
-    torch._dynamo.reset()
     product = TensorProduct("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)], strategy="unrolled", backend="aot_eager")
     x, y = torch.randn(5, 1, 6, requires_grad=True), torch.randn(3, requires_grad=True)
     eager = TensorProduct("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)], strategy="einsum")
     eager.load_state_dict(product.state_dict())
-    wanted = torch.autograd.grad(eager(x, y).square().sum(), (x, y, eager.weight))
-    for got, expected in zip(
-        torch.autograd.grad(product(x, y).square().sum(), (x, y, product.weight)), wanted, strict=True
-    ):
+    inputs = [x, y, product.weight]
+    wanted = derivatives(lambda x, y, w: eager(x, y, w), inputs, 2)
+    for got, expected in zip(derivatives(lambda x, y, w: product(x, y, w), inputs, 2), wanted, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def test_all_gradients_are_one_program() -> None:
+    compiled = []
+
+    def compile_program(module: torch.nn.Module) -> torch.nn.Module:
+        compiled.append(module)
+        return module
+
+    plan = small_plan(shared=False)
+    product = ClosedForm(make_form(plan), "unrolled", torch.empty(0, dtype=torch.float64), compile_program)
+    inputs = list(operands(plan, requires_grad=True).values())
+    product(*inputs).sum().backward()
+    assert len(compiled) == 2
+    # where less is wanted, less is computed
+    product(inputs[0].detach(), inputs[1], inputs[2].detach()).sum().backward()
+    assert len(compiled) == 3
+    outputs = next(node for node in compiled[-1].graph.nodes if node.op == "output").args[0]
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_joint_program_shares_nodes(strategy: str) -> None:
+    form = make_form(small_plan(shared=False))
+    slots = tuple(form.open(name) for name in ("x1", "x2", "w"))
+    joint = len(emit_forms(slots, strategy).graph.nodes)
+    assert joint < sum(len(emit_forms((slot,), strategy).graph.nodes) for slot in slots)
+
+
+def test_results_are_copied_where_the_next_run_overwrites_them() -> None:
+    def compile_program(module: torch.nn.Module) -> Callable[..., tuple[Tensor, ...]]:
+        memory: list[Tensor] = []
+
+        def run(*xs: Tensor) -> tuple[Tensor, ...]:
+            results = module(*xs)
+            if not memory:
+                memory.extend(results)
+            return tuple(kept.copy_(result) for kept, result in zip(memory, results, strict=True))
+
+        return run
+
+    plan = small_plan(shared=True)
+    like = torch.empty(0, dtype=torch.float64)
+    product = ClosedForm(make_form(plan), "einsum", like, compile_program, copies=True)
+    x1, x2, w = operands(plan).values()
+    first, kept = product(x1, x2, w), reference_product(plan, x1, x2, w)
+    product(2.0 * x1, x2, w)
+    assert_close(first, kept)
+
+
+def test_a_gradient_that_nobody_asked_for_is_none() -> None:
+    plan = small_plan(shared=False)
+    product = TensorProduct.from_plan(plan, False, strategy="grouped", backend="aot_eager").double()
+    x1, x2, w = operands(plan, requires_grad=True).values()
+    (force,) = torch.autograd.grad(product(x1, x2, w).sum(), x2, create_graph=True)
+    # the force is linear in x1 and w, and does not depend on x2 itself
+    assert torch.autograd.grad(force.sum(), x2, allow_unused=True)[0] is None

@@ -83,7 +83,7 @@ def _tpgen_row(strategy: str, backend: str, layout: Layout = "mul_ir", streams: 
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
     build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
     row = _row(f"tpgen-{strategy}{suffix}", backend, build)
-    return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0)
+    return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")

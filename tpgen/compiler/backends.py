@@ -58,6 +58,16 @@ def check_backend(backend: str, options: CompileOptions | None = None) -> None:
         )
 
 
+def overwrites_results(backend: str, options: CompileOptions, device: torch.device) -> bool:
+    """Whether a program writes its results into the same memory at each run, as CUDA graphs do.
+
+    >>> overwrites_results("inductor", CompileOptions(mode="reduce-overhead"), torch.device("cpu"))
+    False
+    """
+    records = backend == "cudagraphs" or options.mode in ("reduce-overhead", "max-autotune")
+    return records and device.type == "cuda"
+
+
 def script(module: nn.Module) -> torch.jit.ScriptModule:
     """`torch.jit.script`, its deprecation warnings handled: scripting is what was asked for."""
     with warnings.catch_warnings():

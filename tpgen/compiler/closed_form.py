@@ -1,82 +1,100 @@
-r"""Run a product whose every derivative is a program of its own.
+r"""Run a form whose every derivative is a program of its own.
 
 `torch.compile` derives a backward graph from the forward one, and has no second derivative.  The form knows better:
 the gradient of :math:`\partial L/\partial s` for a cotangent :math:`c`, with respect to another operand :math:`t`,
-is :math:`\partial L/\partial t` with :math:`c` in the place of :math:`s`.  So each slot has one emitted and
-compiled program, and autograd of any order goes from program to program.
+is :math:`\partial L/\partial t` with :math:`c` in the place of :math:`s`.  All operands that a gradient is wanted for
+are opened by one program, which reads everything once; its derivatives are sums of such programs at other points.
+So autograd of any order goes from program to program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tpgen.emitter.emit import Emission, emit_form
-from tpgen.form.form import Form, Layout, make_form
-from tpgen.planner.plan import Plan
+from tpgen.emitter.emit import Emission, emit_forms
+from tpgen.form.form import Form
 
-# Strategies whose gradients are written as graphs of their own.  A kernel brings its own; for the others autograd of
-# few large operations is as good.
-OWN_GRADIENTS = ("unrolled",)
-SLOTS = ("x1", "x2", "w", "out")
-Compile = Callable[[torch.nn.Module], Callable[..., Tensor]]
+Program = Callable[..., Any]  # returns a tuple of tensors
+Compile = Callable[[torch.nn.Module], Program]
+Slots = tuple[int, ...]  # positions among the groups of the form
 
 
 class ClosedForm:
-    """The programs of one product, one for each open slot, written and compiled when first needed."""
+    """The programs of one form, one for each choice of open slots, written and compiled when first needed.
 
-    def __init__(self, plan: Plan, layout: Layout, strategy: str, like: Tensor, compile_program: Compile) -> None:
-        self._form = make_form(plan, layout)
+    Programs have the dtype and device of ``like``.  With ``copies`` the results are copied out of memory that the next
+    run of a program overwrites.
+    """
+
+    def __init__(self, form: Form, strategy: str, like: Tensor, compile_program: Compile, copies: bool = False) -> None:
+        self._form = form
         self._strategy = strategy
         self._like = like
         self._compile = compile_program
-        self._programs: dict[tuple[str, bool], Callable[..., Tensor]] = {}
+        self._copies = copies
+        self._programs: dict[tuple[Slots, bool], Program] = {}
+        self._opened = form.groups.index(form.opened)
+        self.shared = tuple(not form.row(group) for group in form.groups)
 
-    def __call__(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """The product, differentiable to any order."""
-        return _Open.apply(self, "out", False, x1, x2, w, None)
+    def __call__(self, *operands: Tensor) -> Tensor:
+        """The form at the operands that are given, differentiable to any order."""
+        point = (*operands[: self._opened], None, *operands[self._opened :])
+        return _Open.apply(self, (self._opened,), False, *point)[0]
 
-    def program(self, slot: str, weighted: bool) -> Callable[..., Tensor]:
-        """The compiled program that opens a slot, of all paths or of the weighted ones alone."""
-        key = (slot, weighted)
+    def run(self, opened: Slots, weighted: bool, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """Values of the open slots, of all paths or of the weighted ones alone."""
+        key = (opened, weighted)
         if key not in self._programs:
-            module = self.emission(slot, weighted).module()
+            module = self.emission(opened, weighted).module()
             self._programs[key] = self._compile(module.to(device=self._like.device, dtype=self._like.dtype))
-        return self._programs[key]
+        # where a single slot is open, nothing reads what stands there
+        given = [x for n, x in enumerate(point) if opened != (n,)]
+        # detached: the compiled program is for values alone, its derivatives are other programs
+        results = self._programs[key](*(x.detach() for x in given if x is not None))
+        return tuple(x.clone() for x in results) if self._copies else results
 
-    def emission(self, slot: str, weighted: bool = False) -> Emission:
-        form: Form = self._form.open(slot)
+    def emission(self, opened: Slots, weighted: bool = False) -> Emission:
+        """The program that opens some slots, written."""
+        form = self._form
         if weighted:
             form = replace(form, terms=tuple(t for t in form.terms if t.leg("w")))
-        return emit_form(form, self._strategy, title=f"{slot} of {form.plan.digest}, {self._strategy}")
+        forms = tuple(form.open(*form.groups[n]) for n in opened)
+        names = ", ".join("*".join(f.opened) for f in forms)
+        return emit_forms(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
-    def shared(self, slot: str) -> bool:
-        return not self._form.operand(slot).row
+    def weights(self, slot: int) -> bool:
+        return self._form.groups[slot] == ("w",)
 
 
 class _Open(torch.autograd.Function):
-    """One slot of the form, given the other three."""
+    """Some slots of the form opened at a point: an operand for each slot, nothing where a single one is open."""
 
     @staticmethod
-    def forward(ctx, closed: ClosedForm, slot: str, weighted: bool, *operands: Tensor | None) -> Tensor:
-        ctx.closed, ctx.slot, ctx.weighted = closed, slot, weighted
-        ctx.save_for_backward(*operands)
-        # detached: the compiled program is for values alone, its derivatives are other programs
-        return closed.program(slot, weighted)(*(x.detach() for x in operands if x is not None))
+    def forward(ctx, closed: ClosedForm, opened: Slots, weighted: bool, *point: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.closed, ctx.opened, ctx.weighted = closed, opened, weighted
+        ctx.save_for_backward(*point)
+        ctx.set_materialize_grads(False)
+        return closed.run(opened, weighted, point)
 
     @staticmethod
-    def backward(ctx, cotangent: Tensor) -> tuple:
-        operands = list(ctx.saved_tensors)
-        opened = SLOTS.index(ctx.slot)
-        # where something stands in the weights' place, paths without weights drop out
-        weighted = ctx.weighted or ctx.slot == "w"
-        gradients: list[Tensor | None] = [None] * 4
-        for n, slot in enumerate(SLOTS):
-            if n != opened and ctx.needs_input_grad[3 + n]:
-                point = [cotangent if m == opened else None if m == n else x for m, x in enumerate(operands)]
-                gradient = _Open.apply(ctx.closed, slot, weighted, *point)
-                gradients[n] = gradient if ctx.closed.shared(slot) else gradient.sum_to_size(operands[n].shape)
+    def backward(ctx, *cotangents: Tensor | None) -> tuple:
+        point = ctx.saved_tensors
+        wanted = tuple(n for n in range(len(point)) if ctx.needs_input_grad[3 + n])
+        gradients: list[Tensor | None] = [None] * len(point)
+        for slot, cotangent in zip(ctx.opened, cotangents, strict=True):
+            others = tuple(n for n in wanted if n != slot)  # the form is linear in each slot
+            if cotangent is None or not others:
+                continue
+            # where something stands in the weights' place, paths without weights drop out
+            weighted = ctx.weighted or ctx.closed.weights(slot)
+            moved = (*point[:slot], cotangent, *point[slot + 1 :])
+            for n, gradient in zip(others, _Open.apply(ctx.closed, others, weighted, *moved), strict=True):
+                if not ctx.closed.shared[n] and gradient.shape != point[n].shape:
+                    gradient = gradient.sum_to_size(point[n].shape)
+                gradients[n] = gradient if gradients[n] is None else gradients[n] + gradient
         return (None, None, None, *gradients)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from tpgen.emitter.graph_writer import GraphWriter, graph_table
+from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
@@ -132,14 +132,36 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
     """Write a form with the given strategy; ``streams`` CUDA streams share the paths where it is above zero."""
-    if strategy not in STRATEGIES:
-        raise EmitError(unknown("strategy", strategy, STRATEGIES))
     writer = GraphWriter()
-    given = {group: writer.placeholder(_argument(group)) for group in form.closed}
-    graph = name_nodes(writer.finish(STRATEGIES[strategy](writer, form, given)))
+    (output,) = _write(writer, (form,), strategy)
+    graph = name_nodes(writer.finish(output))
     if streams:
         graph = put_on_streams(graph, streams)
     return Emission(graph, writer.constants, title)
+
+
+def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
+    """Write one form with several of its groups open as one program, which returns a tuple in that order.
+
+    Operands are read once, and what several of the forms compute on the way is computed once.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> form = make_form(channelwise("4x0e", "0e", "0e"))
+    >>> emit_forms((form.open("x1"), form.open("w"))).arguments
+    ('x1', 'x2', 'w', 'g')
+    """
+    writer = GraphWriter()
+    graph = name_nodes(writer.finish(_write(writer, forms, strategy)))
+    return Emission(graph, writer.constants, title)
+
+
+def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
+    """Every form in one graph.  Each is given all operands, also its own open one, so that all share one frame."""
+    if strategy not in STRATEGIES:
+        raise EmitError(unknown("strategy", strategy, STRATEGIES))
+    groups = [group for group in forms[0].groups if any(group in form.closed for form in forms)]
+    given = {group: writer.placeholder(_argument(group)) for group in groups}
+    return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
 
 
 def _argument(group: tuple[str, ...]) -> str:

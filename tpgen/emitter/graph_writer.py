@@ -79,8 +79,14 @@ class GraphWriter:
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """A buffer of the module.  Values are kept in float64 (or integers) and rounded where the module is."""
-        self.constants.setdefault(name, values)
+        """A buffer of the module.  Values are kept in float64 (or integers) and rounded where the module is.
+
+        Where other values have the name already, as happens where several forms are written, a number follows it.
+        """
+        wanted, number = name, 0
+        while not np.array_equal(self.constants.setdefault(name, values), values):
+            number += 1
+            name = f"{wanted}_{number}"
         return self._recorder.create_proxy("get_attr", name, (), {})
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Traced:
@@ -108,9 +114,12 @@ class GraphWriter:
         """Share no node written so far with what follows (an impure node stands between)."""
         self._recorder.known.clear()
 
-    def finish(self, output: Traced) -> fx.Graph:
-        """Close the graph, drop what nothing reads, check it."""
-        node = self.graph.output(output.node, torch.Tensor)
+    def finish(self, output: Traced | tuple[Traced, ...]) -> fx.Graph:
+        """Close the graph, drop what nothing reads, check it.  The output is one value, or a tuple of them."""
+        if isinstance(output, tuple):
+            node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
+        else:
+            node = self.graph.output(output.node, torch.Tensor)
         node.meta["tpgen"] = Provenance((), "reshape")
         self.graph.eliminate_dead_code(is_impure_node=_is_kept)
         read = {node.target for node in self.graph.nodes if node.op == "get_attr"}

@@ -13,9 +13,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.compiler.autotune import Choice, Request, choose_strategy
-from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program
-from tpgen.compiler.closed_form import OWN_GRADIENTS, ClosedForm
-from tpgen.emitter.emit import emit_plan
+from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program, overwrites_results
+from tpgen.compiler.closed_form import ClosedForm
+from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.form import Layout, split_layout
@@ -233,7 +233,7 @@ class TensorProduct(nn.Module):
         return self._runners[direction]
 
     def _compiled(self, direction: str) -> Runner:
-        """A direction under a backend; where gradients are graphs of their own, with those."""
+        """A direction under a backend; where that uses `torch.compile`, with gradients as programs of their own."""
 
         def compiled(program: nn.Module) -> Runner:
             return compile_program(program, self.backend, self._compile_options)
@@ -241,9 +241,11 @@ class TensorProduct(nn.Module):
         program = self._forward_program if direction == "forward" else self._right_program
         if direction == "forward" and self.choice.strategy == "kernel" and self.backend != "script":
             return program  # one call, differentiable to any order; torch.compile around it would stop at the first
-        if direction == "right" or self.choice.strategy not in OWN_GRADIENTS or torch.compiler.is_compiling():
+        if self.backend == "script" or torch.compiler.is_compiling():
             return compiled(program)
-        return ClosedForm(self.plan, self.layout, self.choice.strategy, self.output_mask, compiled)
+        form = DIRECTIONS[direction](self.plan, self.layout)
+        copies = overwrites_results(self.backend, self._compile_options, self.output_mask.device)
+        return ClosedForm(form, self.choice.strategy, self.output_mask, compiled, copies)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
