@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from e3nn import o3
 from torch import nn
 
 import tpgen
@@ -15,6 +16,7 @@ from tpgen.compiler.probe import capture
 from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
+from tpgen.inspection.report.values import reason
 from tpgen.kernels.compiler import find_compiler
 
 QUICK = ("graphs", "guards", "recompilations", "joint", "partition")
@@ -228,10 +230,100 @@ def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
     assert "report on trace_network(module)" in section.data["missing"]["aot_eager"]
 
 
-def test_shapes_that_depend_on_values() -> None:
-    class Selecting(nn.Module):
-        def forward(self, x):
-            return x[x.sum(1).nonzero().squeeze(1)]
+class Selecting(nn.Module):
+    """Rows that a value decides on: no shape of the result is known before."""
 
-    report = compile_report(Selecting(), [torch.ones(3, 2)], sections=["joint"])
+    def forward(self, x):
+        kept = x.detach().sum(1).nonzero().squeeze(1)
+        return torch.tanh(x[kept])
+
+
+def test_shapes_that_depend_on_values() -> None:
+    report = compile_report(Selecting(), [torch.ones(3, 2)], sections=["joint", "partition"])
+    assert not report.missing
+    text = report["joint"].text
+    assert "none of the module as a whole (DynamicOutputShapeException" in text
+    assert "give its result as an input); these are of the graphs that torch.compile captures" in text
+    assert "graph 0: nothing in the result depends on a parameter or a floating input" in text
+    (graph,) = report["joint"].data["graphs"]
+    assert graph["name"] == "graph 1"
+    assert "tanh" in graph["code"]
+    rows = report["partition"].text.splitlines()
+    assert rows[2].split()[:2] == ["graph", "partitioner"]
+    assert rows[3].split()[:2] == ["1", "default"]
+    assert {p["graph"] for p in report["partition"].data["partitions"]} == {"graph 1"}
+
+
+def test_what_no_stage_can_take_is_missing() -> None:
+    class Counting(nn.Module):
+        def forward(self, x):
+            return x.detach().nonzero()
+
+    report = compile_report(Counting(), [torch.ones(3, 2)], sections=["joint"])
     assert "take it out of the module, and give its result as an input" in report.missing["joint"]
+
+
+class HoldsIrreps(nn.Module):
+    """Reads irreps in forward, as e3nn-style networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.irreps = o3.Irreps("2x0e+1o")
+
+    def forward(self, x):
+        return x * float(self.irreps[1].ir.l) + sum(mul for mul, _ in self.irreps)
+
+
+def test_irreps_as_attributes_do_not_stop_a_report() -> None:
+    report = compile_report(
+        HoldsIrreps(), [torch.randn(3, 5)], sections=["backends", "graphs", "partition"], inductor=False, repeats=1
+    )
+    assert not report.missing
+    assert not report["backends"].data["missing"]
+    (remark,) = report.remarks
+    assert "or compile trace_network(module), whose graph holds irreps as text" in remark
+    assert f"remark: {remark}" in str(report)
+    assert json.loads(report.to_json())["remarks"] == [remark]
+    with pytest.raises(NotImplementedError):
+        len(o3.Irrep("1o"))  # e3nn is as it was
+
+
+def test_a_report_without_irreps_has_no_remark() -> None:
+    assert compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["graphs", "partition"]).remarks == ()
+
+
+def test_an_error_without_words_says_where() -> None:
+    def refused() -> None:
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError) as caught:
+        refused()
+    line = caught.traceback[-1].lineno + 1
+    assert reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
+
+
+def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef made():\n    return torch.nn.ReLU(), [torch.ones(2, 2)]\ndef alone():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["report", "--section", "partition", *arguments])
+        return result.exit_code, result.output
+
+    code, said = run("--network", "mine:made")
+    assert code == 0
+    assert "Compile report of ReLU()" in said
+    for arguments, message in (
+        (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
+        (["--network", "mine:alone"], "error: mine:alone must return a module and a list of arguments, got int"),
+        (
+            ["--network", "mine"],
+            "error: unknown network 'mine'; known networks: tetris; or give package.module:function",
+        ),
+        (["--network", "tetris", "--problem", "article"], "Error: give a product or --network, not both"),
+    ):
+        code, said = run(*arguments)
+        assert code == 2
+        assert message in said

@@ -14,6 +14,7 @@ from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
 from tpgen.cli.explain import explain
 from tpgen.cli.explore import explore
+from tpgen.cli.flat import flat
 from tpgen.cli.plan import plan
 from tpgen.cli.report import report
 from tpgen.cli.tune import tune
@@ -48,5 +49,5 @@ def main() -> None:
     """
 
 
-for command in (plan, explain, explore, dump, check, bench, tune, cache, demo, report):
+for command in (plan, explain, explore, dump, check, bench, tune, cache, demo, report, flat):
     main.add_command(command)

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.cli.options import NamedFirst, json_option, product_options, run_options
 from tpgen.inspection.explain import explain as explain_product
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command(cls=NamedFirst)
 @product_options
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
@@ -22,7 +22,10 @@ from tpgen.planner.problems import Problem
 def explain(
     problem: Problem, rows: int | None, measure: bool, plot: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's ceilings."""
+    """Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's ceilings.
+
+    `tpgen explain NAME` takes the name of a problem.
+    """
     found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, **options)
     if plot is not None:
         found.plot(plot)

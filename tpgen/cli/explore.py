@@ -8,20 +8,12 @@ from typing import Any
 
 import click
 
-from tpgen.cli.options import product_options, run_options
+from tpgen.cli.options import NamedFirst, product_options, run_options
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.planner.problems import Problem
 
 
-class _NamedFirst(click.Command):
-    """``explore NAME`` is short for ``explore --problem NAME``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and not args[0].startswith("-")
-        return super().parse_args(ctx, ["--problem", *args] if named else args)
-
-
-@click.command(cls=_NamedFirst)
+@click.command(cls=NamedFirst)
 @partial(product_options, out_is_folder=True)
 @run_options
 @click.option(

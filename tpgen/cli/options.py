@@ -88,6 +88,14 @@ class DeviceType(click.ParamType):
         return value
 
 
+class NamedFirst(click.Command):
+    """A command whose first argument may be the name of a problem: ``NAME`` is short for ``--problem NAME``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and not args[0].startswith("-")
+        return super().parse_args(ctx, ["--problem", *args] if named else args)
+
+
 def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
     for option in reversed(options):
         function = option(function)
@@ -151,11 +159,20 @@ def free_options(command: Callable[..., Any], *, out_is_folder: bool = False) ->
     return _apply(_described_by(("--irreps-out",) if out_is_folder else ("--out", "--irreps-out")), wrapper)
 
 
-def product_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
-    """Options that name one product in any way; the command gets ``problem``."""
+def product_options(
+    command: Callable[..., Any], *, out_is_folder: bool = False, instead: str | None = None
+) -> Callable[..., Any]:
+    """Options that name one product in any way; the command gets ``problem``.
+
+    Where the option ``instead`` is given there is none, and ``problem`` is None.
+    """
 
     @functools.wraps(command)
     def wrapper(free: Plan | None, name: str | None, **given: Any) -> Any:
+        if instead is not None and given[instead] is not None:
+            if free is not None or name is not None:
+                raise click.UsageError(f"give a product or --{instead}, not both")
+            return command(problem=None, **given)
         if (free is None) == (name is None):
             raise click.UsageError(
                 "say which product, in one way: --problem NAME, or --preset with irreps, or irreps with --instruction, "

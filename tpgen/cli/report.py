@@ -1,26 +1,31 @@
-"""``tpgen report``: what torch.compile makes of a product."""
+"""``tpgen report``: what torch.compile makes of a product or a network."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 import torch
 from rich.console import Console
+from torch import nn
 
-from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.cli.networks import find_network, network_option
+from tpgen.cli.options import NamedFirst, json_option, product_options, run_options
 from tpgen.compiler import autotune
 from tpgen.form.form import Layout
 from tpgen.inspection.dump import Request, example_arguments
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 
 
-@click.command()
-@product_options
+@click.command(cls=NamedFirst)
+@partial(product_options, instead="network")
 @run_options
+@network_option
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Rows of the example.")
 @click.option(
     "--section",
@@ -32,34 +37,42 @@ from tpgen.planner.problems import Problem
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
 @json_option
 def report(
-    problem: Problem,
+    problem: Problem | None,
+    network: str | None,
     rows: int,
     sections: tuple[str, ...],
     inductor: bool,
     as_json: bool,
-    layout: Layout,
-    strategy: str,
-    backend: str,
-    dtype: torch.dtype,
-    device: str,
+    **run: Any,
 ) -> None:
-    """Show what torch.compile makes of a product: graphs, guards, recompilations, backward, kernels.
+    """Show what torch.compile makes of a product or a network: graphs, guards, recompilations, backward, kernels.
 
-    The product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
+    A product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
+    A network runs as it is.  `tpgen report NAME` takes the name of a problem.
     """
-    plan = problem.plan
-    asked = autotune.Request(plan, backend, layout, dtype, torch.device(device).type)
-    chosen = autotune.choose_strategy(asked, strategy).strategy
-    product = TensorProduct.from_plan(plan, internal_weights=False, layout=layout, strategy=chosen)
-    product.to(device=device, dtype=dtype)
-    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
-    inputs: list[Any] = example_arguments(Request(plan, dtype=dtype, device=device, rows=rows), names)
+    module, inputs = _product(problem.plan, rows, **run) if problem else _network(str(network))
     with Console(stderr=True).status("report") as status:
         made = compile_report(
-            product,
+            module,
             inputs,
             sections=sections or None,
             inductor=inductor,
             progress=lambda section: status.update(f"report: {section}"),
         )
     click.echo(made.to_json() if as_json else str(made))
+
+
+def _network(name: str) -> tuple[nn.Module, list[Any]]:
+    found = find_network(name)
+    return found.module, list(found.inputs)
+
+
+def _product(
+    plan: Plan, rows: int, layout: Layout, strategy: str, backend: str, dtype: torch.dtype, device: str
+) -> tuple[nn.Module, list[Any]]:
+    asked = autotune.Request(plan, backend, layout, dtype, torch.device(device).type)
+    chosen = autotune.choose_strategy(asked, strategy).strategy
+    product = TensorProduct.from_plan(plan, internal_weights=False, layout=layout, strategy=chosen)
+    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
+    inputs: list[Any] = example_arguments(Request(plan, dtype=dtype, device=device, rows=rows), names)
+    return product.to(device=device, dtype=dtype), inputs

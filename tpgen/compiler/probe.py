@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Capture:
     graphs: tuple[Graph, ...]
     breaks: tuple[Break, ...]
     guards: tuple[Guard, ...]
+    programs: tuple[Any, ...] = field(default=(), repr=False, compare=False)  # the graphs as modules of torch's
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
         for g in found.out_guards or []
         if g.guard_types and g.code_list
     )
-    return Capture(graphs, breaks, tuple(guards))
+    return Capture(graphs, breaks, tuple(guards), tuple(found.graphs))
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:

@@ -73,6 +73,7 @@ def inline_products(
     *,
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
+    shared: bool = True,
 ) -> FlatNetwork:
     """Replace the calls of products by their programs, and compute once what is computed alike.
 
@@ -89,6 +90,8 @@ def inline_products(
         example inputs with at least two rows.  With them the frame that broadcasts batch dimensions is dropped where
         the example needs none, and products that read the same rows share what they make of them; the flat network
         then takes batches of the same form (any number of rows) only.
+    shared
+        whether to compute once what is computed alike; without it the graph is as it was put together, to compare with.
 
     The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
     Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
@@ -100,8 +103,10 @@ def inline_products(
     flops_before = None
     if inputs is not None:
         flops_before = _flops(flat.module(), inputs)
-        drop_frames(flat.module(), inputs)
-    share(flat.graph, graph_module)
+        if shared:
+            drop_frames(flat.module(), inputs)
+    if shared:
+        share(flat.graph, graph_module)
     drop_unread(flat.graph, graph_module)
     flat.graph.lint()
     module = flat.module()

@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tpgen.errors import TpgenError, unknown
+from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
 from tpgen.inspection.report.values import CompileReport, Section, reason
 
@@ -72,7 +74,7 @@ def compile_report(
         made.append(_section(name, subject))
     shown = repr(module)
     title = type(module).__name__ if "\n" in shown or len(shown) > 200 else shown
-    return CompileReport(title, describe_inputs(given), tuple(made))
+    return CompileReport(title, describe_inputs(given), tuple(made), (REMARK,) if subject.was_given_length else ())
 
 
 def _section(name: str, subject: Subject) -> Section:
@@ -84,7 +86,8 @@ def _section(name: str, subject: Subject) -> Section:
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:
-            text, data = part.write(subject)
+            with irreps_with_length() if part.compiles and subject.needs_length else nullcontext():
+                text, data = part.write(subject)
             missing = ""
         except Exception as error:  # compilers fail in many ways; the other sections are still worth having
             text, data, missing = "", {}, reason(error)

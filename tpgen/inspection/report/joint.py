@@ -2,6 +2,9 @@
 
 AOTAutograd runs forward and backward once on fake tensors (shapes without values) and records both in one graph, with
 make_fx.  A partitioner then says which nodes are the forward's, and what the forward saves for the backward.
+
+A module that fake tensors cannot run (a shape that depends on values) has no joint graph as a whole.  `torch.compile`
+breaks its graph there, and each captured graph has one: see `joint_of_captured`.
 """
 
 from __future__ import annotations
@@ -52,12 +55,34 @@ class Joint:
     partitions: tuple[Partition, ...]
 
 
+def joint_of_captured(program: fx.GraphModule) -> Joint:
+    """The joint graph of a graph that Dynamo captured: its inputs are parameters and buffers too.
+
+    Raises `TpgenError` where nothing in it is differentiable.
+    """
+    holders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
+    constant = ["_buffers_" in str(node.target) for node in holders]
+    inputs = [_like(node.meta["example_value"]) for node in holders]
+    return joint_graph(program, inputs, constant)
+
+
+def _like(value: Any) -> Any:
+    """A tensor of the same kind as Dynamo's fake one; its values are never read."""
+    if not isinstance(value, Tensor):
+        return value
+    shape, stride = (tuple(int(n) for n in sizes) for sizes in (value.shape, value.stride()))
+    return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+
+
 class _Done(Exception):
     """Leaves AOTAutograd once the graph is cut: nothing is to be compiled or run."""
 
 
-def joint_graph(module: nn.Module, inputs: Sequence[Any]) -> Joint:
+def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
     """Trace a module on fake tensors, its gradients with respect to all parameters and all floating inputs.
+
+    ``constant`` says of each input whether it is one that nobody differentiates.
 
     >>> joint = joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
@@ -69,12 +94,14 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any]) -> Joint:
         "default": default_partition,
         "min-cut": min_cut_rematerialization_partition,
     }
-    found = [_cut(module, inputs, name, cut) for name, cut in cutters.items()]
+    found = [_cut(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
     return Joint(code, operations, tuple(partition for _, _, partition in found))
 
 
-def _cut(module: nn.Module, inputs: Sequence[Any], name: str, cut: Callable[..., Any]) -> tuple[str, int, Partition]:
+def _cut(
+    module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
+) -> tuple[str, int, Partition]:
     from torch._functorch.aot_autograd import aot_function
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -90,6 +117,9 @@ def _cut(module: nn.Module, inputs: Sequence[Any], name: str, cut: Callable[...,
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     parameters = {n: _fake(mode, p) for n, p in module.named_parameters()}
     given = pytree.tree_map(lambda a: _fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
+    for value, is_constant in zip(given, constant, strict=False):
+        if is_constant and isinstance(value, Tensor):
+            value.requires_grad_(False)
 
     def run(own: dict[str, Tensor], *arguments: Any) -> Any:
         return torch.func.functional_call(module, own, arguments)

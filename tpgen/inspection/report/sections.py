@@ -7,7 +7,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from statistics import median
 from typing import Any
@@ -19,7 +20,8 @@ from torch.utils import _pytree as pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
-from tpgen.inspection.report.joint import Joint, joint_graph
+from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
+from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason, size, table
 
 
@@ -34,12 +36,65 @@ class Subject:
     repeats: int
 
     @cached_property
+    def needs_length(self) -> bool:
+        """Whether Dynamo stops at an irrep of the module, which is then given a length."""
+        try:
+            self.captured  # noqa: B018  asked once, and kept where it could be made
+        except Exception as error:  # whatever else is wrong shows up where it belongs
+            return is_missing_length(error)
+        return False
+
+    @property
+    def was_given_length(self) -> bool:
+        return self.__dict__.get("needs_length", False)  # not asked where no section compiles
+
+    @cached_property
     def captured(self) -> Capture:
         return capture(self.module, self.inputs)
 
     @cached_property
-    def joint(self) -> Joint:
-        return joint_graph(self.module, self.inputs)
+    def joints(self) -> Joints:
+        """The joint graph of the module; or of each graph captured from it, where it has none as a whole."""
+        try:
+            return Joints((joint_graph(self.module, self.inputs),))
+        except TpgenError:
+            raise
+        except Exception as error:  # of many classes: what fake tensors cannot run
+            why = reason(error)
+        with irreps_with_length() if self.needs_length else nullcontext():
+            programs = self.captured.programs
+        found, without = {}, {}
+        for number, program in enumerate(programs):
+            try:
+                found[number] = joint_of_captured(program)
+            except Exception as error:  # one graph may have no backward where the others have
+                without[number] = reason(error)
+        if not found:
+            raise TpgenError(why)
+        return Joints(tuple(found.values()), tuple(found), without, why)
+
+
+@dataclass(frozen=True)
+class Joints:
+    """Joint graphs: one of the module, or those of the captured graphs with their numbers, and why it is so."""
+
+    graphs: tuple[Joint, ...]
+    numbers: tuple[int, ...] = ()
+    without: dict[int, str] = field(default_factory=dict)
+    why: str = ""
+
+    def head(self) -> list[str]:
+        if not self.why:
+            return []
+        return [
+            f"there is none of the module as a whole ({self.why}); these are of the graphs that torch.compile captures",
+            *(f"graph {number}: {why}" for number, why in self.without.items()),
+        ]
+
+    def named(self) -> list[tuple[str, Joint]]:
+        """Each with a head for its text; a single one of the module needs none."""
+        names = [f"graph {number}" for number in self.numbers] or [""]
+        return list(zip(names, self.graphs, strict=True))
 
 
 Written = tuple[str, dict[str, Any]]  # a section's text and data
@@ -137,24 +192,37 @@ def _recompilations(subject: Subject) -> Written:
 
 
 def _joint(subject: Subject) -> Written:
-    joint = subject.joint
-    return f"{joint.operations} operations\n{joint.code}", {"operations": joint.operations, "code": joint.code}
+    joints = subject.joints
+    parts = joints.head()
+    for name, joint in joints.named():
+        parts.append(f"{f'{name}: ' if name else ''}{joint.operations} operations\n{joint.code}")
+    graphs = [{"name": name, "operations": joint.operations, "code": joint.code} for name, joint in joints.named()]
+    data = {
+        "operations": sum(joint.operations for joint in joints.graphs),
+        "code": "\n\n".join(joint.code for joint in joints.graphs),
+        "graphs": graphs,
+        "why_in_parts": joints.why,
+    }
+    return "\n".join(parts), data
 
 
 def _partition(subject: Subject) -> Written:
-    rows: list[tuple[Any, ...]] = [
-        ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
-    ]
+    joints = subject.joints
+    found = [(name, p) for name, joint in joints.named() for p in joint.partitions]
+    head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
+    rows: list[tuple[Any, ...]] = [(*(("graph",) if joints.why else ()), *head)]
     details = []
-    for p in subject.joint.partitions:
-        inputs = sum(saved.is_input for saved in p.saved)
-        rows.append((p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), inputs, size(p.bytes)))
+    for name, p in found:
+        of_inputs = sum(saved.is_input for saved in p.saved)
+        numbers = (p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), of_inputs, size(p.bytes))
+        rows.append((*((name.removeprefix("graph "),) if joints.why else ()), *numbers))
+        title = f"{name}, {p.partitioner}" if name else p.partitioner
         kept = [f"  {s.name} {list(s.shape)} {'input' if s.is_input else size(s.bytes)}" for s in p.saved]
-        details += [f"{p.partitioner} saves", *kept]
+        details += [f"{title} saves", *kept]
         if p.recomputed:
-            details.append(f"{p.partitioner} recomputes: {', '.join(p.recomputed)}")
-    data = {"partitions": [{**asdict(p), "bytes": p.bytes} for p in subject.joint.partitions]}
-    return "\n".join([table(rows), *details]), data
+            details.append(f"{title} recomputes: {', '.join(p.recomputed)}")
+    data = {"partitions": [{**asdict(p), "bytes": p.bytes, "graph": name} for name, p in found]}
+    return "\n".join([*joints.head(), table(rows), *details]), data
 
 
 _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<source>.*?)'''", re.M | re.S)
@@ -183,6 +251,7 @@ class Part:
 
     title: str
     write: Callable[[Subject], Written]
+    compiles: bool = True  # whether Dynamo runs the module
 
 
 SECTIONS: dict[str, Part] = {
@@ -190,8 +259,8 @@ SECTIONS: dict[str, Part] = {
     "graphs": Part("Captured graphs and graph breaks", _graphs),
     "guards": Part("Guards", _guards),
     "recompilations": Part("Recompilations as shapes vary", _recompilations),
-    "joint": Part("Joint forward-backward graph", _joint),
-    "partition": Part("Partition: what is saved for backward", _partition),
+    "joint": Part("Joint forward-backward graph", _joint, compiles=False),
+    "partition": Part("Partition: what is saved for backward", _partition, compiles=False),
     "kernels": Part("Inductor's kernels", _kernels),
 }
 

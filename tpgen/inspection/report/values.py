@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tpgen.errors import TpgenError
@@ -50,6 +52,7 @@ class CompileReport:
     subject: str
     inputs: tuple[str, ...]
     sections: tuple[Section, ...]
+    remarks: tuple[str, ...] = ()  # what holds for the whole report
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,13 +67,16 @@ class CompileReport:
         return next(section for section in self.sections if section.name == name)
 
     def __str__(self) -> str:
-        head = f"Compile report of {self.subject}\ninputs: {', '.join(self.inputs)}"
-        return "\n\n".join([head, *map(str, self.sections)])
+        head = [f"Compile report of {self.subject}", f"inputs: {', '.join(self.inputs)}"]
+        remarks = [f"remark: {remark}" for remark in self.remarks]
+        return "\n\n".join(["\n".join([*head, *remarks]), *map(str, self.sections)])
 
     def to_json(self) -> str:
-        """The report as JSON: subject, inputs, and an object for each section by its name."""
+        """The report as JSON: subject, inputs, remarks, and an object for each section by its name."""
         sections = {section.name: asdict(section) for section in self.sections}
-        return json.dumps({"subject": self.subject, "inputs": self.inputs, "sections": sections})
+        return json.dumps(
+            {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "sections": sections}
+        )
 
 
 def table(rows: Sequence[Sequence[Any]]) -> str:
@@ -122,4 +128,11 @@ def reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kind = "" if isinstance(error, TpgenError) else f"{type(error).__name__}: "
     way_out = _WAYS_OUT.get(type(error).__name__)
-    return f"{kind}{lines[0] if lines else 'no reason given'}" + (f"; {way_out}" if way_out else "")
+    said = lines[0] if lines else "no reason given"
+    where = f" {_where(error)}" if said.endswith(":") or not lines else ""  # a bare class of error says nothing
+    return f"{kind}{said}{where}" + (f"; {way_out}" if way_out else "")
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"at {Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

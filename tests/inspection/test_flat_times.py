@@ -1,0 +1,71 @@
+"""Three forms of a network are timed side by side; no test says how long they may take."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import tpgen
+from tpgen.cli.app import main
+from tpgen.errors import TpgenError
+from tpgen.inspection.flat_times import time_flat
+from tpgen.inspection.inline import inline_products
+from tpgen.inspection.tracer import trace_network
+
+
+class Twice(nn.Module):
+    """Two products of the same operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = tpgen.FullyConnectedTensorProduct("2x1o", "0e+1o", "2x1o", strategy="einsum")
+        self.second = tpgen.FullyConnectedTensorProduct("2x1o", "0e+1o", "1x0e", strategy="einsum")
+
+    def forward(self, x, y):
+        return self.first(x, y).sum(1) + self.second(x, y).sum(1)
+
+
+def inputs() -> list[torch.Tensor]:
+    return [torch.randn(5, 6), torch.randn(5, 4)]
+
+
+def network_and_inputs() -> tuple[nn.Module, list[torch.Tensor]]:
+    return Twice(), inputs()
+
+
+def test_each_form_has_a_time_for_each_task() -> None:
+    found = time_flat(Twice(), inputs(), rounds=2)
+    assert [row.contender for row in found.rows] == ["network", "inlined", "flat"]
+    assert all(row.forward > 0 and row.step > 0 for row in found.rows)
+    assert found.ratio("forward", "flat") == 1.0
+    assert found.ratio("step") == found.rows[0].step / found.rows[2].step
+    assert found.gain.nodes < found.gain.nodes_before
+    assert str(found).splitlines()[1].split() == [
+        *("backend", "eager", "forward", "flat", "is", "forward+backward", "flat", "is")
+    ]
+
+
+def test_inlined_without_sharing_is_as_it_was_put_together() -> None:
+    given = inputs()
+    network = Twice()
+    inlined = inline_products(trace_network(network), inputs=given, shared=False)
+    flat = inline_products(trace_network(network), inputs=given)
+    assert len(inlined.graph.nodes) > len(flat.graph.nodes)
+    assert torch.allclose(inlined(*given), flat(*given), atol=1e-5)
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(TpgenError, match="must be positive, got 0"):
+        time_flat(Twice(), inputs(), rounds=0)
+    random = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), nn.Dropout())
+    with pytest.raises(TpgenError, match=r"is there a random function in it \(dropout\)"):
+        time_flat(random, [torch.randn(50, 6)], rounds=1)
+
+
+def test_the_command() -> None:
+    result = CliRunner().invoke(main, ["flat", f"{__name__}:network_and_inputs", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("2 products inlined; ")
+    result = CliRunner().invoke(main, ["flat", "nothing"])
+    assert result.exit_code == 2
+    assert "unknown network 'nothing'; known networks: tetris" in result.output
