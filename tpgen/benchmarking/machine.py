@@ -10,6 +10,7 @@ from tpgen.benchmarking.timing import Call, seconds_of
 from tpgen.kernels import build
 from tpgen.kernels.compiler import target
 from tpgen.kernels.cpp import ENTRY
+from tpgen.kernels.cpp_prelude import THREADS
 
 
 def copy_call(nbytes: int) -> Call:
@@ -22,22 +23,22 @@ def copy_call(nbytes: int) -> Call:
 # Independent sums, enough of them to hide the latency of a multiply-add; the results are used, or nothing would run.
 _SUMS = 12
 _SOURCE = """\
+{threads}
 typedef float vec __attribute__((vector_size({size})));
 extern "C" __attribute__((visibility("default"))) int {entry}(const float*, const float*, const float*, const float*,
     float*, float*, float*, float* out, long long rounds) {{
-  #pragma omp parallel
-  {{
+  char busy = 0; char* const lock = &busy;
+  on_threads(true, [=]() {{
     vec sum[{sums}], x, y;
     for (int l = 0; l < {lanes}; ++l) {{ x[l] = out[2]; y[l] = out[3]; }}
     for (int n = 0; n < {sums}; ++n) sum[n] = y + (float)n;
     for (long long r = 0; r < rounds; ++r)
       _Pragma("GCC unroll {sums}") for (int n = 0; n < {sums}; ++n) sum[n] = sum[n] * x + y;
-    #pragma omp critical
-    {{
-      out[0] += 1;
-      for (int n = 0; n < {sums}; ++n) out[1] += sum[n][0];
-    }}
-  }}
+    while (__atomic_test_and_set(lock, __ATOMIC_ACQUIRE)) {{}}
+    out[0] += 1;
+    for (int n = 0; n < {sums}; ++n) out[1] += sum[n][0];
+    __atomic_clear(lock, __ATOMIC_RELEASE);
+  }});
   return 0;
 }}
 """
@@ -49,7 +50,8 @@ def fma_rate(rounds: int = 2_000_000, repeats: int = 5) -> float:
     A `BackendError` where there is no compiler.
     """
     lanes = target(torch.float32).lanes
-    function = build.load(_SOURCE.format(size=4 * lanes, lanes=lanes, sums=_SUMS, entry=ENTRY))
+    text = _SOURCE.format(threads=THREADS, size=4 * lanes, lanes=lanes, sums=_SUMS, entry=ENTRY)
+    function = build.load(text)
     best, threads = float("inf"), 1.0
     for _ in range(repeats):
         out = torch.tensor([0.0, 0.0, 0.5, 0.25])  # threads, sum, factor, summand

@@ -61,7 +61,7 @@ class Compiler:
         The runtime is named as a file and the default libraries are left out, so that the library binds to the OpenMP
         runtime that is in the process already: a second one would bring a second pool of threads.
         """
-        threads = ["-fopenmp", "-nostdlib"] if self.runtime else []
+        threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
         libraries = [self.runtime, "-lc", "-lgcc"] if self.runtime else []
         return [self.path, *FLAGS, *threads, str(source), "-o", str(library), *libraries]
 
@@ -102,15 +102,8 @@ def _find(named: str, cxx: str, path: str) -> Compiler | None:
     for candidate in (named,) if named else (cxx, *CANDIDATES):
         found = shutil.which(candidate, path=path or None) if candidate else None
         if found:
-            version = _version(found)
-            return Compiler(found, version, _usable_runtime(version))
+            return Compiler(found, _version(found), openmp_runtime())
     return None
-
-
-def _usable_runtime(version: str) -> str:
-    """The loaded OpenMP runtime, if the compiler can speak to it: clang's calls are not in GNU's runtime."""
-    runtime = openmp_runtime()
-    return "" if "clang" in version and Path(runtime).name.startswith("libgomp") else runtime
 
 
 def _version(path: str) -> str:

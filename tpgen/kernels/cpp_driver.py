@@ -115,8 +115,8 @@ def _weights(w: Writer, text: KernelText) -> None:
 def _parallel(w: Writer, text: KernelText, indexed: bool) -> None:
     size = sum(text.scratch().values())
     work = sum(text.dim.values())
-    w.line(f"#pragma omp parallel if (rows * {work} > 65536)")
-    with w.block(""):
+    w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
+    with w.block(f"on_threads(rows * {work} > 65536, [=]() __attribute__((always_inline))", "});"):
         w.line(
             f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {max(size, 1)} * sizeof(num))) scratch = 0;"
         )
@@ -124,9 +124,8 @@ def _parallel(w: Writer, text: KernelText, indexed: bool) -> None:
         for name, length in text.scratch().items():
             w.line(f"num* const {name} = scratch + {at};")
             at += length
-        w.line("#pragma omp for schedule(dynamic, 1)")
-        with w.block("for (i64 b = 0; b < blocks; ++b)"):
-            w.line("if (!scratch) { fault = 1; continue; }")
+        with w.block("for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;)"):
+            w.line("if (!scratch) { *failed = 1; continue; }")
             if text.s.shared_weights and "w" in text.opened:
                 size = max(text.weight_scratch(), text.s.target.lanes)
                 w.line(f"num* const a_w = sums + b * {size}; clear(a_w, {size});")

@@ -1,4 +1,4 @@
-"""The fixed part of a generated source: vectors, loads and stores, transposes, sums over lanes, small matrix products.
+"""The fixed part of a generated source: vectors, threads, loads, stores, transposes, sums over lanes, matrix products.
 
 Everything goes through the vector extensions that g++ (12 and later) and clang share, so nothing here names a
 processor. Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and
@@ -18,10 +18,28 @@ _TYPES = {
 }
 
 
+# The closure is copied to each thread's stack, where its members become locals: through the shared one every store of
+# a kernel would make the compiler read them again.
+THREADS = """
+// On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
+// compiler to its own runtime.
+#ifdef TPGEN_THREADS
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+template <class F> static void run_here(void* f) { F mine = *(F*)f; mine(); }
+template <class F> static void on_threads(bool worth, F f) {
+  if (worth) GOMP_parallel(run_here<F>, &f, 0, 0); else run_here<F>(&f);
+}
+#else
+template <class F> static void on_threads(bool, F f) { f(); }
+#endif
+"""
+
+
 def prelude(target: Target, tiles: set[int], rows: int) -> str:
     """The text before the generated functions: the tile widths in use, products where there are tiles of ``rows``."""
     parts = [
         _types(target),
+        THREADS,
         _STORAGE["bfloat16" if target.dtype == "bfloat16" else "plain"],
         _LANES,
         _lane_sum(target.lanes),

@@ -1,0 +1,106 @@
+"""Kernels come out right from every compiler on this machine, and for processors that have less than this one."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.kernels.plans import operands
+from tests.kernels.test_products import all_slots, errors, identical, on_threads
+from tpgen.kernels import build, compiler
+from tpgen.kernels.cpp import ENTRY
+from tpgen.kernels.cpp_prelude import THREADS
+from tpgen.kernels.ops import describe, kernel_conv
+from tpgen.kernels.runtime import product_of
+from tpgen.kernels.schedule import Target
+from tpgen.planner.presets import channelwise, fully_connected
+
+PLANS = {
+    "channel": channelwise("17x0e+16x1o+3x2e", "0e+1o", "0e+1o"),
+    "batch": fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o"),
+}
+ALL = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+DTYPES = pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 1e-2)], ids=str
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_kernel_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(build, "_loaded", {})
+    product_of.cache_clear()
+    yield
+    product_of.cache_clear()
+
+
+def here(name: str):
+    return pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"there is no {name} here"))
+
+
+@pytest.fixture(params=[here("g++"), here("clang++")])
+def cxx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each compiler that kernels are written for, in turn."""
+    monkeypatch.setenv("TPGEN_CXX", request.param)
+    return request.param
+
+
+@ALL
+@DTYPES
+def test_every_compiler_agrees(plan, dtype: torch.dtype, tolerance: float, cxx: str) -> None:
+    for layout in ("mul_ir", "ir_mul"):
+        for mask in (8, 7):
+            assert max(errors(plan, layout, 19, dtype, mask).values()) < tolerance
+
+
+@ALL
+def test_every_compiler_convolves(plan, cxx: str) -> None:
+    x1, x2, w, _ = (x.requires_grad_() for x in operands(plan, 40, torch.float64).values())
+    index = torch.randint(40, (2, 40))
+    assert torch.autograd.gradcheck(
+        lambda *x: kernel_conv(*x, *index, 40, describe(plan)), (x1, x2, w), fast_mode=True, check_forward_ad=True
+    )
+
+
+@ALL
+def test_every_compiler_gives_the_same_bits_on_any_threads(plan, cxx: str) -> None:
+    given = operands(plan, 3000, torch.float32)
+    product = product_of(describe(plan))
+    assert identical(*(on_threads(n, lambda: all_slots(product, given, 3000)) for n in (1, 2)))
+
+
+def test_threads_are_those_of_torch(cxx: str) -> None:
+    text = f"""{THREADS}
+extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void*, void*, void*, void*, void*, void*, long long) {{
+  int count = 0; int* const p = &count;
+  on_threads(true, [=]() {{ __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }});
+  return count;
+}}
+"""  # noqa: E501
+    count = build.load(text)
+    assert [on_threads(n, lambda: count(*[0] * 9)) for n in (1, 2, 3)] == [1, 2, 3]
+
+
+# processors by what g++ and clang call them, with the bytes and the number of their vector registers
+OLDER = {"haswell": (32, 16), "x86-64": (16, 16)}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86-64 processor")
+@pytest.mark.parametrize("processor", OLDER)
+@ALL
+@DTYPES
+def test_older_processors(
+    plan, dtype: torch.dtype, tolerance: float, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processor == "haswell" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this processor is older still")
+    size, registers = OLDER[processor]
+    older = Target(compiler.DTYPES[dtype], size // max(4, dtype.itemsize), registers)
+    flags = tuple(f"-march={processor}" if flag == "-march=native" else flag for flag in compiler.FLAGS)
+    monkeypatch.setattr(compiler, "FLAGS", flags)
+    monkeypatch.setattr("tpgen.kernels.description.target", lambda _: older)
+    for mask in (8, 7):
+        assert max(errors(plan, "mul_ir", 19, dtype, mask).values()) < tolerance
