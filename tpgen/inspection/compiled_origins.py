@@ -71,7 +71,8 @@ def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
         return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
-    return Origin(shared="output: assembled")
+    # the copy that `joint_graph` makes of the result; a further one would be unexplained
+    return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
 
 def _joint_line(node: fx.Node) -> str:

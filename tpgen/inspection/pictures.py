@@ -93,26 +93,66 @@ def _roofline(panel: Any, found: Explanation) -> None:
     panel.grid(alpha=0.25)
 
 
+_CELL = 0.085  # inches of an entry, the same for all couplings
+_WIDE = 96  # entries side by side in a row of couplings
+_GAP, _TITLE = 3, 3.2  # entries between two couplings, and above one
+
+
 def draw_couplings(plan: Plan, path: str | Path) -> None:
-    """The couplings of a product: which entries are not zero, a block for each, its slices k side by side."""
-    triples = list(dict.fromkeys(p.ls for p in plan.paths))
-    columns = min(4, len(triples)) or 1
-    rows = -(-len(triples) // columns) or 1
-    figure = new_figure(3.0 * columns, 1.5 * rows + 0.5)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel, ls in zip(panels, triples, strict=False):
-        values = coupling(*ls)
-        flat = np.concatenate([np.pad(values[:, :, k], ((0, 0), (0, 1))) for k in range(values.shape[2])], axis=1)
-        largest = float(np.abs(values).max())
-        panel.imshow(flat[:, :-1], cmap="RdBu", vmin=-largest, vmax=largest, interpolation="nearest")
-        for k in range(1, values.shape[2]):
-            panel.axvline(k * (values.shape[1] + 1) - 1, color="0.8", lw=3)
-        panel.set_title(f"{ls}: {np.count_nonzero(values)} of {values.size}", fontsize=8)
-    for panel in panels:
-        panel.set(xticks=[], yticks=[])
-    for panel in panels[len(triples) :]:
-        panel.axis("off")
+    """The couplings of a product: which entries are not zero, a block for each (l1, l2, l3), red and blue by sign.
+
+    In a block i runs down and j across; the slices k stand side by side.  Entries are of one size: areas compare.
+    """
+    triples = sorted(dict.fromkeys(p.ls for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1]))
+    blocks = {ls: _slices(coupling(*ls)) for ls in triples}
+    places, width, height = _shelves({ls: block.shape for ls, block in blocks.items()})
+    across, down = width + 2 * _GAP, height + _GAP + 6
+    figure = new_figure(across * _CELL, down * _CELL)
+    figure.set_layout_engine("none")
+    figure.text(
+        0.5,
+        1 - 2.6 / down,
+        "(l1, l2, l3): non-zero entries of all; i down, j across, k in blocks",
+        ha="center",
+        fontsize=8,
+    )
+    for ls, (x, y) in places.items():
+        block = blocks[ls]
+        tall, wide = block.shape
+        panel = figure.add_axes(
+            ((x + _GAP) / across, 1 - (y + 6 + tall) / down, wide / across, tall / down), xticks=[], yticks=[]
+        )
+        largest = float(np.nanmax(np.abs(block)))
+        panel.imshow(block, cmap="RdBu", vmin=-largest, vmax=largest, interpolation="nearest", aspect="auto")
+        panel.set_facecolor("0.8")  # between the slices
+        count, size = np.count_nonzero(np.nan_to_num(block)), np.count_nonzero(~np.isnan(block))
+        panel.set_title(f"{ls}  {count}/{size}", fontsize=7, pad=2, loc="left")
     save_figure(figure, path)
+
+
+def _slices(values: np.ndarray) -> np.ndarray:
+    """The slices of the last axis side by side, a column of nothing between two."""
+    padded = [np.pad(values[:, :, k], ((0, 0), (0, 1)), constant_values=np.nan) for k in range(values.shape[2])]
+    return np.concatenate(padded, axis=1)[:, :-1]
+
+
+def _shelves(
+    shapes: dict[tuple[int, int, int], tuple[int, ...]],
+) -> tuple[dict[tuple[int, int, int], tuple[float, float]], float, float]:
+    """Places of blocks in rows, each row as tall as its tallest; with the width and height of all.
+
+    >>> _shelves({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
+    {(0, 0, 0): (0.0, 0.0), (1, 1, 0): (11.0, 0.0)}
+    """
+    places, x, y, tallest, width = {}, 0.0, 0.0, 0.0, 40.0
+    for ls, (tall, wide) in shapes.items():
+        room = max(wide, 8)  # for its title
+        if x and x + room > _WIDE:
+            x, y, tallest = 0.0, y + tallest + _TITLE + _GAP, 0.0
+        places[ls] = (x, y)
+        x, tallest = x + room + _GAP, max(tallest, tall)
+        width = max(width, x - _GAP)
+    return places, width, y + tallest
 
 
 def draw_graph(request: Request, path: str | Path) -> None:
@@ -125,9 +165,12 @@ def draw_graph(request: Request, path: str | Path) -> None:
     for node in nodes:
         ranks.setdefault(depth[node], []).append(node)
     place = {n: (i - (len(rank) - 1) / 2, -d) for d, rank in ranks.items() for i, n in enumerate(rank)}
-    figure = new_figure(min(14.0, 2.5 + 0.28 * max(map(len, ranks.values()))), min(14.0, 1.0 + 0.3 * len(ranks)))
-    panel = figure.subplots()
     count = len(request.plan.paths)
+    figure = new_figure(
+        min(14.0, 4.5 + 0.28 * max(map(len, ranks.values()))),
+        min(14.0, max(1.0 + 0.3 * len(ranks), 0.16 * min(count, 40) + 0.6)),
+    )
+    panel = figure.subplots()
     for node in nodes:
         for source in (n for n in node.all_input_nodes if n in place):
             panel.plot(*zip(place[source], place[node], strict=True), color="0.85", lw=0.5, zorder=1)
@@ -137,5 +180,10 @@ def draw_graph(request: Request, path: str | Path) -> None:
         panel.plot([x], [y], "o", ms=5, color=color, zorder=2)
         if node.op in ("placeholder", "output"):
             panel.annotate(node.name, (x, y), xytext=(6, 0), textcoords="offset points", fontsize=7, va="center")
+    for p in request.plan.paths:
+        name = f"{p.index}: {p.in1} x {p.in2} → {p.out}"
+        panel.plot([], [], "o", ms=5, color=path_color(p.index, count), label=name)
+    panel.plot([], [], "o", ms=5, color=SHARED_COLOR, label="several paths, or all")
+    panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + count // 40)
     panel.axis("off")
     save_figure(figure, path)
