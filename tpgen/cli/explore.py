@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
+from tpgen.cli.networks import find_network, network_option
 from tpgen.cli.options import NamedFirst, product_options, run_options
+from tpgen.errors import TpgenError, unknown
+from tpgen.inspection.explain_network import explain_network
 from tpgen.inspection.explorer.page import write_explorer
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 
 
 @click.command(cls=NamedFirst)
-@partial(product_options, out_is_folder=True)
+@partial(product_options, out_is_folder=True, instead="network")
 @run_options
 @click.option(
     "--out",
@@ -27,11 +32,38 @@ from tpgen.planner.problems import Problem
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone.")
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
-def explore(problem: Problem, file: Path, rows: int | None, measure: bool, inductor: bool, **options: Any) -> None:
+@network_option
+@click.option("--product", metavar="MODULE", help="Of a network: which product.  [default: the one with most FLOPs]")
+def explore(
+    problem: Problem | None,
+    network: str | None,
+    product: str | None,
+    file: Path,
+    rows: int | None,
+    measure: bool,
+    inductor: bool,
+    **options: Any,
+) -> None:
     """Write one HTML file: paths, and every stage from the plan to C++.
 
     Choose a path, or a line, and see what belongs to it everywhere.  The file needs no network.  `tpgen explore NAME`
     takes the name of a problem.
     """
-    write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **options)
+    subject: TensorProduct | Plan
+    if problem is None:
+        subject, usual, options = *_product(str(network), product), {}
+    else:
+        subject, usual = problem.plan, problem.rows
+    write_explorer(subject, file, rows=rows or usual, measure=measure, inductor=inductor, **options)
     click.echo(str(file))
+
+
+def _product(network: str, name: str | None) -> tuple[TensorProduct, int]:
+    """A product of a network and the rows it is called with."""
+    made = find_network(network)
+    found = explain_network(made.module, made.inputs)
+    rows = {p.module: p.explanation.rows for p in found.products}
+    chosen = found.largest.module if name is None else name
+    if chosen not in rows:
+        raise TpgenError(unknown("product", chosen, rows))
+    return cast(TensorProduct, made.module.get_submodule(chosen)), rows[chosen]

@@ -64,7 +64,7 @@ def _way_out(subject: object) -> str:
         more = ", …" if len(held) > _SHOWN else ""
         return (
             f"it holds {len(held)} product{'s' * (len(held) > 1)} ({', '.join(held[:_SHOWN])}{more}): give one, as in "
-            f"network.get_submodule({held[0]!r})"
+            f"network.get_submodule({held[0]!r}); explain_network of tpgen.inspection explains all"
         )
     return "tpgen.convert makes products of e3nn's"
 
