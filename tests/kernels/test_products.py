@@ -75,6 +75,8 @@ def test_any_number_of_rows(rows: int) -> None:
     for plan in (
         channelwise("16x0e+16x1o", "0e+1o", "1o", shared_weights=True),
         fully_connected("20x0e", "20x0e", "20x0e"),
+        fully_connected("16x0e+24x1o", "4x0e", "16x0e+24x1o"),  # weights in whole vectors
+        fully_connected("5x0e+40x1o", "0e+1o", "3x0e+7x1o", shared_weights=False),  # and in parts of vectors
     ):
         for mask in (8, 7):
             for error in errors(plan, "mul_ir", rows, torch.float64, mask).values():

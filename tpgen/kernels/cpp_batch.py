@@ -58,6 +58,9 @@ class BatchText:
             areas["P"] = block
         if self.gradients:
             areas["D"] = block
+        flipped = [t for t in mixing if self._flips(t)]
+        if flipped:
+            areas["G"] = max(t.size(t.mode.mixing) * t.size("k") for t in flipped) * rows
         if self.row_weights:
             chunk = max((self._chunk(t) * self._staged(t) for t in self.s.terms if t.weighted), default=0) * rows
             areas["s_w"] = chunk if "w" in self.given else 0
@@ -256,6 +259,9 @@ class BatchText:
         first = term.inputs[0]
         inner, block = term.size(term.inputs[1:]), self.block(term)
         step = block // inner
+        if self._flips(term):
+            size = f"{term.size(term.mode.mixing)}, {term.size('k')} * R"
+            self.w.line(f"flip(s_out + {term.start('out')} * (i64)R, G, {size});")
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {term.size(first)}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({term.size(first)}, {first}0 + {step});")
             if self.needs_p:
@@ -308,6 +314,13 @@ class BatchText:
         else:
             self._matrix_stage(term)
 
+    def _flips(self, term: BatchTerm) -> bool:
+        """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
+        if self.row_weights or not (term.mixing and term.weighted and "w" in self.opened):
+            return False
+        lanes = self.s.target.lanes
+        return term.size(term.mode.mixing) % lanes == 0 and term.start("w") % lanes == 0
+
     def _copy_stage(self, term: BatchTerm) -> None:
         """Unweighted mixing: every input copy goes to the single output copy."""
         k, out = term.size("k"), f"{term.start('out')} * (i64)R"
@@ -328,7 +341,10 @@ class BatchText:
         if "out" in self.opened:
             self.w.line(f"multiply(a_out + {out}, weights + {at}, 1, {mixed}, P, {mixed}, count, {k} * R);")
         if "w" in self.opened:
-            self.w.line(f"correlate(a_w + {at}, {mixed}, P, s_out + {out}, count, {mixed}, {k} * R);")
+            if self._flips(term):
+                self.w.line(f"multiply(a_w + {at}, P, {k} * R, 1, G, count, {k} * R, {mixed});")
+            else:
+                self.w.line(f"correlate(a_w + {at}, {mixed}, P, s_out + {out}, count, {mixed}, {k} * R);")
         if self.gradients:
             self.w.line(f"clear(D, count * {k} * R);")
             self.w.line(f"multiply(D, weights + {at}, {mixed}, 1, s_out + {out}, count, {mixed}, {k} * R);")

@@ -270,12 +270,11 @@ def _matrices(target: Target) -> str:
     """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors."""
     tall, wide = (6, 4) if target.registers >= 32 else (4, 2)
     cases = "\n".join(
-        f"  {{ const int e = m + (M - m) / {h} * {h}; for (; m < e; m += {h}) "
-        f"strip<{h}>(C + (i64)m * N, A + m * am, am, ak, B, K, N); }}"
+        f"  for (; m + {h} <= M; m += {h}) patch<{h}, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);"
         for h in range(tall, 0, -1)
     )
     columns = "\n".join(
-        f"  for (; n + {w} * W <= N; n += {w} * W) patch<H, {w}>(C + n, A, am, ak, B + n, K, N);"
+        f"  for (; n + {w} * W <= N; n += {w} * W) panel<{w}>(C + n, A, am, ak, B + n, M, K, N);"
         for w in range(wide, 0, -1)
     )
     return f"""
@@ -293,13 +292,24 @@ template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i
   }}
   UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
 }}
-template <int H> static inline void strip(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {{
+// a panel of B stays in the nearest cache while all rows of A pass
+template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {{
+  int m = 0;
+{cases}
+}}
+static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {{
   int n = 0;
 {columns}
 }}
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {{
-  int m = 0;
-{cases}
+// T[k][n] = B[n][k], in whole vectors both ways
+static void flip(const num* B, num* T, int N, int K) {{
+  for (int n = 0; n < N; n += W)
+    for (int k = 0; k < K; k += W) {{
+      vec v[W];
+      UNROLL for (int l = 0; l < W; ++l) v[l] = load(B + (i64)(n + l) * K + k);
+      transpose(v);
+      UNROLL for (int l = 0; l < W; ++l) store(T + (i64)(k + l) * N + n, v[l]);
+    }}
 }}
 // C[m * cm + n] += sum over k and lanes of A[m][k] B[n][k]: rows of vectors against rows of vectors
 template <int H, int V> static inline void dots(num* C, i64 cm, const num* A, const num* B, int K) {{
