@@ -3,8 +3,8 @@
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
 
-from collections.abc import Iterable
-from typing import Any, Optional
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -64,44 +64,43 @@ class FullyConnectedTensorProduct(_Preset):
         self._build(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), options)
 
 
+class _Filtered(_Preset):
+    """Products without weights whose outputs may be filtered."""
+
+    _preset: ClassVar[Callable[..., Plan]]
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **options: Any,
+    ) -> None:
+        planning, options = _split(options, irrep_normalization)
+        self._build(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+
+
 @compile_mode("script")
-class ElementwiseTensorProduct(_Preset):
+class ElementwiseTensorProduct(_Filtered):
     r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"])
     ElementwiseTensorProduct(5x1o+5x1e x 10x1e -> 5x0o+5x0e | 10 paths | 0 weights)
     """
 
-    def __init__(
-        self,
-        irreps_in1: Any,
-        irreps_in2: Any,
-        filter_ir_out: Iterable[Any] | None = None,
-        irrep_normalization: str | None = None,
-        **options: Any,
-    ) -> None:
-        planning, options = _split(options, irrep_normalization)
-        self._build(elementwise(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+    _preset = staticmethod(elementwise)
 
 
 @compile_mode("script")
-class FullTensorProduct(_Preset):
+class FullTensorProduct(_Filtered):
     r"""Every copy with every copy, without weights: :math:`z_{uv} = x_u \otimes y_v`.
 
     >>> FullTensorProduct("2x1o", "3x0e")
     FullTensorProduct(2x1o x 3x0e -> 6x1o | 6 paths | 0 weights)
     """
 
-    def __init__(
-        self,
-        irreps_in1: Any,
-        irreps_in2: Any,
-        filter_ir_out: Iterable[Any] | None = None,
-        irrep_normalization: str | None = None,
-        **options: Any,
-    ) -> None:
-        planning, options = _split(options, irrep_normalization)
-        self._build(full(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+    _preset = staticmethod(full)
 
 
 @compile_mode("script")
