@@ -46,3 +46,22 @@ def test_slabs_are_kept_up_to_a_limit() -> None:
 def test_small_tensors_are_ordinary() -> None:
     assert empty((4, 0), torch.float64).shape == (4, 0)
     assert empty((4, 3), torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_gradients_are_summed_in_place() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, g: torch.Tensor) -> torch.Tensor:
+            made = empty(LARGE, torch.float32).fill_(1.0)
+            places.append(made.data_ptr())
+            return made
+
+    places: list[int] = []
+    x = torch.zeros(LARGE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(Twice.apply(x) + Twice.apply(x), x)
+    assert gradient.eq(2.0).all()
+    assert gradient.data_ptr() in places

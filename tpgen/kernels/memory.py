@@ -76,4 +76,5 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     lease = (ctypes.c_char * size).from_buffer(slab)
     # the storage holds the lease; when it lets go, nothing can read the slab any more
     weakref.finalize(lease, _slabs.give_back, slab).atexit = False
-    return torch.frombuffer(lease, dtype=dtype, count=count).view(shape)
+    # no view: autograd adds into a gradient only where nothing else holds its storage
+    return torch.frombuffer(lease, dtype=dtype, count=count).resize_(shape)
