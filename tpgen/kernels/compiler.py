@@ -28,7 +28,8 @@ CANDIDATES = ("g++", "clang++", "c++")
 FLAGS = (
     "-std=c++17",
     "-O2",
-    "-march=native",
+    # every processor knows one of the two, x86 alone the first
+    "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -128,7 +129,7 @@ def openmp_runtime() -> str:
 
 @lru_cache(maxsize=1)
 def cpu_features() -> str:
-    """What ``-march=native`` depends on."""
+    """What compiling for this machine depends on."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
