@@ -21,6 +21,7 @@ from tpgen.kernels.description import Description, read_description
 from tpgen.kernels.ops import describe, kernel_product, kernel_source, kernel_supported
 from tpgen.kernels.runtime import Product, product_of
 from tpgen.planner.plan import make_plan
+from tpgen.planner.plan_json import MAX_TEXT
 from tpgen.planner.presets import channelwise, full, fully_connected
 
 PLAN = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
@@ -224,6 +225,11 @@ def changed(**fields: object) -> str:
     [
         ("", "not valid JSON"),
         ("[" * 100000, "not valid JSON"),
+        (TEXT.replace("1.0]", "1" * 5000 + "]", 1), "not valid JSON"),
+        (TEXT.replace("1.0]", "NaN]", 1), "NaN is not a number that a plan may hold"),
+        (TEXT.replace("[0,0,0", "[0,0,99999", 1), "instruction 0"),
+        (TEXT.replace("[0,0,0", "[0,0,-1", 1), "indices must be small integers, got .-1"),
+        (TEXT + " " * MAX_TEXT, "must be text of at most"),
         ("[]", "must be an object with the fields check_index, format, layout, paths, plan, in this order"),
         (changed(check_index=1), "check_index must be true or false, got '1'"),
         (changed(extra=1), "must be an object with the fields"),

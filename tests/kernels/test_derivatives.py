@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
-from tpgen.kernels.ops import describe, kernel_product
+from tpgen.kernels.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime import OUT, X1, X2, Product, W
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
@@ -42,7 +42,7 @@ def both(plan: Plan):
     )
 
 
-@pytest.mark.parametrize("mode, weighted, shared", [v for v in VARIANTS if v[2]])
+@pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
 def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool) -> None:
     plan = mode_plan(mode, weighted, shared, 2, 2)
     kernel, _ = both(plan)
@@ -173,14 +173,18 @@ def test_exported_program_finds_its_kernel() -> None:
 
 def test_saved_packages_run_in_another_process(tmp_path: Path) -> None:
     plan = PLANS["channel"]
-    text = describe(plan)
+    text, trusting = describe(plan), describe(plan, check_index=False)
 
     class Network(torch.nn.Module):
-        def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-            return kernel_product(x1.sin(), x2, w, text).tanh()
+        def forward(self, x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+            product = kernel_product(x1.sin(), x2, w, text).tanh()
+            return product + kernel_conv(x1, x2, w, src, dst, x1.shape[0], trusting)
 
-    inputs, more = (tuple(x.detach() for x in differentiable(plan, rows)) for rows in (5, 7))
-    program = torch.export.export(Network(), inputs, dynamic_shapes=({0: torch.export.Dim("rows")},) * 3)
+    def arguments(rows: int) -> tuple[Tensor, ...]:
+        return *(x.detach() for x in differentiable(plan, rows)), *torch.randint(rows, (2, rows))
+
+    inputs, more = arguments(5), arguments(7)
+    program = torch.export.export(Network(), inputs, dynamic_shapes=({0: torch.export.Dim("rows")},) * 5)
     torch.export.save(program, tmp_path / "exported.pt2")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

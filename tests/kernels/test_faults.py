@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.kernels.plans import operands
 from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
-from tpgen.errors import InputError
+from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.kernels import build, cache
-from tpgen.kernels.ops import describe, kernel_product
+from tpgen.kernels.description import read_description
+from tpgen.kernels.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime import product_of
-from tpgen.planner.plan import make_plan
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import fully_connected
 
 USE = """
 import os, signal, sys, torch
@@ -172,3 +178,97 @@ def test_cotangents_and_edges_that_do_not_fit() -> None:
     for edges in ((rows, None), (None, rows)):
         with pytest.raises(InputError, match="edge_src needs edge_dst"):
             torch.ops.tpgen.product(x1, x2, w, TEXT, *edges, 3)
+
+
+HOSTILE = (
+    None,
+    True,
+    -1,
+    2**63,
+    10**400,
+    1e308,
+    float("nan"),
+    0.5,
+    "",
+    "0",
+    "\0",
+    "1e400",
+    "0e" * 50,
+    [],
+    {},
+    [[]],
+    "uvw",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_damage_to_a_description_is_refused_or_harmless(seed: int) -> None:
+    """Whatever stands in whichever place, reading either gives a product or says what is wrong."""
+    rng, refused = random.Random(seed), 0
+    for _ in range(100):
+        fields = json.loads(TEXT)
+        *above, last = rng.choice(places(fields))
+        reduce(lambda value, key: value[key], above, fields)[last] = rng.choice(HOSTILE)
+        try:
+            read_description(json.dumps(fields))
+        except PlanError:
+            refused += 1
+    assert refused > 50
+
+
+def places(value: object, above: tuple = ()) -> list[tuple]:
+    """The keys that lead to every part of some JSON."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, part in pairs for place in [(*above, key), *places(part, (*above, key))]]
+
+
+def test_a_directory_of_somebody_else_is_not_used(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh.mkdir(parents=True, mode=0o700)
+    monkeypatch.setattr(cache.os, "getuid", lambda: fresh.stat().st_uid + 1)
+    with pytest.raises(BackendError, match=r"must be a directory of user \d+, it belongs to \d+: set TPGEN_CACHE_DIR"):
+        run_product()
+
+
+@pytest.mark.parametrize("name", ["x1", "x2", "w"])
+def test_operands_on_another_device_are_named(name: str) -> None:
+    given = dict(zip(("x1", "x2", "w"), operands(PLAN, 5, torch.float32).values(), strict=False))
+    message = f"{name} must be on the CPU, where the kernels run, got meta; move it, or use strategy='unrolled'"
+    with pytest.raises(InputError, match=message):
+        kernel_product(**{**given, name: given[name].to("meta")}, description=TEXT)
+
+
+def test_other_devices_have_an_operator_that_says_what_to_do() -> None:
+    for operator in ("tpgen::product", "tpgen::gradients"):
+        for key in ("CPU", "CUDA", "XPU", "MPS", "Meta"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+    with FakeTensorMode():
+        given = [torch.empty(x.shape, device="cuda") for x in operands(PLAN, 5, torch.float32).values()]
+        with pytest.raises(InputError, match="x1 must be on the CPU, where the kernels run, got cuda"):
+            kernel_product(*given[:3], TEXT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("plan", [PLAN, fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o", shared_weights=False)])
+def test_nan_propagates_through_gradients_and_convolutions(plan: Plan, dtype: torch.dtype) -> None:
+    """What comes of a row with NaN is NaN; all else is as finite as it was."""
+    x1, x2, w, g = (x.to(dtype) for x in operands(plan, 20, torch.float32).values())
+    x1[3], x2[5], w[7], g[11] = (float("nan"),) * 4
+    text, order = describe(plan), torch.arange(20)
+    gradients = torch.ops.tpgen.gradients(x1, x2, w, g, text, 7)
+    for found, rows in zip(gradients, ({5, 7, 11}, {3, 7, 11}, {3, 5, 11}), strict=True):
+        assert set(found.isnan().any(1).nonzero().flatten().tolist()) == rows
+    nodes = kernel_conv(x1, x2, w, order, order % 4, 4, text)
+    assert nodes.isnan().any(1).tolist() == [False, True, False, True]
+    summed = torch.ops.tpgen.gradients(x1, x2, w, g[:4], text, 1, order % 5, order % 4)[0]
+    assert summed.isnan().any(1).nonzero().flatten().tolist() == [0, 2]
+
+
+def test_edges_in_any_memory_layout() -> None:
+    x1, x2, w, _ = operands(PLAN, 9, torch.float32).values()
+    pairs = torch.randint(9, (9, 2))  # one edge after the other, as some libraries keep them
+    src, dst = pairs.T
+    assert not src.is_contiguous()
+    wanted = kernel_conv(x1, x2, w, src.contiguous(), dst.contiguous(), 9, TEXT)
+    assert torch.equal(kernel_conv(x1, x2, w, src, dst, 9, TEXT), wanted)
+    one = torch.tensor([4]).expand(9)
+    assert torch.equal(kernel_conv(x1, x2, w, one, dst, 9, TEXT), kernel_conv(x1, x2, w, one.clone(), dst, 9, TEXT))

@@ -118,7 +118,7 @@ def read_description(text: str) -> Description:
         )
     try:
         fields = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with too many digits
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
     if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")

@@ -315,5 +315,8 @@ _library.impl("product", _product_transformed, _TRANSFORMS)
 _library.impl("gradients", _gradients_cpu, "CPU")
 _library.impl("gradients", _gradients_autograd, "Autograd", with_keyset=True)
 _library.impl("gradients", _gradients_transformed, _TRANSFORMS)
+for _device in ("CUDA", "XPU", "MPS"):  # no kernel is there: these say so, and what to do
+    _library.impl("product", _product_cpu, _device)
+    _library.impl("gradients", _gradients_cpu, _device)
 torch.library.register_fake("tpgen::product", _product_shape, lib=_library)
 torch.library.register_fake("tpgen::gradients", _gradients_shape, lib=_library)
