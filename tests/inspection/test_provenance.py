@@ -119,11 +119,20 @@ def plain(text: str) -> str:
     return re.sub(r"_?\d+", "", text)
 
 
-@pytest.mark.parametrize("stage", [*TEXTS[1:], *(pytest.param(name, marks=needs_compiler) for name in KERNELS)])
+@pytest.mark.parametrize(
+    "stage", [*TEXTS[1:], "script", *(pytest.param(name, marks=needs_compiler) for name in KERNELS)]
+)
 @pytest.mark.parametrize("problem", ["article", "mace-medium", "diffdock-l1"])
 def test_deleting_an_instruction_takes_its_lines_and_no_others(problem: str, stage: str) -> None:
-    plan = unnormalised(PROBLEMS[problem].plan)
-    strategy = "kernel" if stage in KERNELS else "einsum"
+    check_deletions(unnormalised(PROBLEMS[problem].plan), stage, "kernel" if stage in KERNELS else "einsum")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_so_it_is_in_the_joint_graph(strategy: str) -> None:
+    check_deletions(unnormalised(small()), "joint", strategy)
+
+
+def check_deletions(plan: Plan, stage: str, strategy: str) -> None:
     before = lines_by_path(provenance(plan, strategy=strategy, stages=[stage]).stage(stage))
     for deleted in range(len(plan.instructions)):
         traced = provenance(without(plan, deleted), strategy=strategy, stages=[stage]).stage(stage)
