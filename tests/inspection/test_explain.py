@@ -15,7 +15,9 @@ from tpgen.inspection.ceilings import Ceilings, machine_ceilings
 from tpgen.inspection.cost import path_alone, peak_bytes
 from tpgen.inspection.dump import Request
 from tpgen.inspection.explain import Explanation, explain
-from tpgen.inspection.pictures import draw_couplings, draw_graph
+from tpgen.inspection.inline import inline_products
+from tpgen.inspection.pictures import draw_couplings, draw_graph, draw_network
+from tpgen.inspection.tracer import trace_network
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import make_plan
 from tpgen.planner.presets import channelwise
@@ -136,9 +138,14 @@ def test_pictures(tmp_path: Path) -> None:
     found.plot(tmp_path / "costs.png")
     draw_couplings(PROBLEMS["article"].plan, tmp_path / "couplings.png")
     draw_graph(Request(PROBLEMS["article"].plan, strategy="einsum"), tmp_path / "graph.png")
+    network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+    draw_network(inline_products(trace_network(network)), tmp_path / "network.png")
+    nothing = make_plan("2x0e", "1o", "2x1o", [])
+    draw_couplings(nothing, tmp_path / "no couplings.png")
+    draw_graph(Request(nothing, strategy="einsum"), tmp_path / "no paths.png")
     for file in tmp_path.iterdir():
         assert file.read_bytes().startswith(b"\x89PNG"), file
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -210,6 +210,18 @@ def test_keys_are_explained_and_panes_have_numbers(page: Any) -> None:
     assert page.execute_script(width) < before
 
 
+def test_open_panes_fill_the_window(page: Any) -> None:
+    left = (
+        "const grid = document.getElementById('panes').getBoundingClientRect();"
+        "const open = [...document.querySelectorAll('.board, .pane')].filter(pane => !pane.hidden);"
+        "const area = box => box.width * box.height;"
+        "return 1 - open.reduce((sum, pane) => sum + area(pane.getBoundingClientRect()), 0) / area(grid)"
+    )
+    for opened in "234561":  # one pane more or less each time
+        keys(page, opened)
+        assert abs(page.execute_script(left)) < 0.01
+
+
 def test_lines_keep_their_numbers_where_they_are_not_laid_out(page: Any) -> None:
     """Lines stand in chunks that a browser lays out as they come into view; a choice still scrolls to its line."""
     keys(page, "\ue013")  # up: the last path

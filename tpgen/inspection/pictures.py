@@ -5,11 +5,12 @@ matplotlib is an optional part; a `TpgenError` says how to get it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import fx
 
 from tpgen.errors import TpgenError
 from tpgen.inspection.dump import Request
@@ -157,33 +158,78 @@ def _shelves(
 
 def draw_graph(request: Request, path: str | Path) -> None:
     """The fx graph: a dot for each node, coloured by its path (grey: several or all), inputs at the top."""
-    nodes = [node for node in request.emission().graph.nodes if node.op != "get_attr"]
-    depth: dict[Any, int] = {}
-    for node in nodes:
-        depth[node] = 1 + max((depth.get(n, -1) for n in node.all_input_nodes), default=-1)
-    ranks: dict[int, list[Any]] = {}
-    for node in nodes:
-        ranks.setdefault(depth[node], []).append(node)
-    place = {n: (i - (len(rank) - 1) / 2, -d) for d, rank in ranks.items() for i, n in enumerate(rank)}
     count = len(request.plan.paths)
-    figure = new_figure(
-        min(14.0, 4.5 + 0.28 * max(map(len, ranks.values()))),
-        min(14.0, max(1.0 + 0.3 * len(ranks), 0.16 * min(count, 40) + 0.6)),
-    )
+    names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
+    colors = {index: path_color(index, count) for index in names}
+
+    def key(node: fx.Node) -> int | None:
+        served = node.meta["tpgen"].instructions
+        return served[0] if len(served) == 1 else None
+
+    _draw_nodes(request.emission().graph, key, names, colors, "several paths, or all", path)
+
+
+def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
+    """The graph of a traced or flat network: a dot for each node, coloured by its module.
+
+    Black nodes serve several products (see `inline_products`), grey ones are the network's own code.  Modules count as
+    far as the network itself names them: ``convolutions.0`` and not what is inside.
+    """
+    homes = dict.fromkeys(_home(node) for node in graph_module.graph.nodes)
+    modules = [home for home in homes if home not in (None, _SHARED)]
+    names: dict[Any, str] = {home: str(home) for home in modules}
+    colors: dict[Any, Any] = {home: path_color(n, len(modules)) for n, home in enumerate(modules)}
+    if _SHARED in homes:
+        names[_SHARED], colors[_SHARED] = _SHARED, "black"
+    _draw_nodes(graph_module.graph, _home, names, colors, "the network's own code", path)
+
+
+_SHARED = "several products"
+
+
+def _home(node: fx.Node) -> str | None:
+    if len(node.meta.get("shared_by", ())) > 1:
+        return _SHARED
+    parts = str(node.meta.get("module_path", "")).split(".")
+    return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdigit() else 1]) or None
+
+
+def _draw_nodes(
+    graph: fx.Graph,
+    key: Callable[[fx.Node], Any],
+    names: Mapping[Any, str],
+    colors: Mapping[Any, Any],
+    others: str,
+    path: str | Path,
+) -> None:
+    """Dots in ranks by depth, each in the colour of its key; a legend says what the keys are."""
+    nodes = [node for node in graph.nodes if node.op != "get_attr"]
+    place = _places(nodes)
+    wide = 1 + max(2 * abs(x) for x, _ in place.values())
+    tall = 1 + max(-y for _, y in place.values())
+    lines = min(len(names), 40)
+    figure = new_figure(min(14.0, 4.5 + 0.28 * wide), min(14.0, max(1.0 + 0.3 * tall, 0.16 * lines + 0.6)))
     panel = figure.subplots()
     for node in nodes:
         for source in (n for n in node.all_input_nodes if n in place):
             panel.plot(*zip(place[source], place[node], strict=True), color="0.85", lw=0.5, zorder=1)
     for node, (x, y) in place.items():
-        served = node.meta["tpgen"].instructions
-        color = path_color(served[0], count) if len(served) == 1 else SHARED_COLOR
-        panel.plot([x], [y], "o", ms=5, color=color, zorder=2)
+        panel.plot([x], [y], "o", ms=5, color=colors.get(key(node), SHARED_COLOR), zorder=2)
         if node.op in ("placeholder", "output"):
             panel.annotate(node.name, (x, y), xytext=(6, 0), textcoords="offset points", fontsize=7, va="center")
-    for p in request.plan.paths:
-        name = f"{p.index}: {p.in1} x {p.in2} → {p.out}"
-        panel.plot([], [], "o", ms=5, color=path_color(p.index, count), label=name)
-    panel.plot([], [], "o", ms=5, color=SHARED_COLOR, label="several paths, or all")
-    panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + count // 40)
+    for one, name in names.items():
+        panel.plot([], [], "o", ms=5, color=colors[one], label=name)
+    panel.plot([], [], "o", ms=5, color=SHARED_COLOR, label=others)
+    panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
     save_figure(figure, path)
+
+
+def _places(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[float, float]]:
+    """Each node a rank below the lowest that it reads, ranks centred."""
+    depth: dict[fx.Node, int] = {}
+    ranks: dict[int, list[fx.Node]] = {}
+    for node in nodes:
+        depth[node] = 1 + max((depth.get(n, -1) for n in node.all_input_nodes), default=-1)
+        ranks.setdefault(depth[node], []).append(node)
+    return {n: (i - (len(rank) - 1) / 2, -d) for d, rank in ranks.items() for i, n in enumerate(rank)}

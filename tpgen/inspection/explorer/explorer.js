@@ -115,10 +115,17 @@ function toggle(tab) {
   arrange();
 }
 
-// In two columns the last of an odd number of panes takes both.
+// As few rows as there is width for, as few columns as these rows need; the last pane takes what is left of its row.
 function arrange() {
+  const grid = document.getElementById("panes");
   const open = all(".board, .pane").filter((pane) => !pane.hidden);
-  open.forEach((pane, n) => pane.classList.toggle("wide", open.length % 2 === 1 && n === open.length - 1));
+  const most = Math.max(1, Math.floor(grid.clientWidth / 400));
+  const rows = Math.ceil(open.length / most);
+  const columns = Math.ceil(open.length / rows) || 1;
+  grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+  open.forEach((pane, n) => {
+    pane.style.gridColumn = n === open.length - 1 ? `${(n % columns) + 1} / -1` : "";
+  });
 }
 
 function theme() {
@@ -149,6 +156,7 @@ document.getElementById("wrap").addEventListener("click", wrap);
 document.getElementById("ask").addEventListener("click", () => help.showModal());
 help.addEventListener("click", () => help.close());
 
+addEventListener("resize", arrange);
 arrange();
 
 const keys = {
