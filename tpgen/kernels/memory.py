@@ -1,7 +1,7 @@
 """Room for large results, used again when the tensors that held it are gone.
 
 A fresh page costs the system more to hand out and clear than a kernel needs to fill it, and large tensors go back to
-the system at every free.  So results of 4 MiB and more stand in slabs of huge pages that are kept for the next result
+the system at every free.  So results of 1 MiB and more stand in slabs of huge pages that are kept for the next result
 of the same size, up to ``TPGEN_REUSE_MB`` (256) in all; 0 turns this off.  A slab is bound to its tensor's storage:
 it comes back when the last view of it dies, never before.
 """
