@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from tpgen.compiler.backends import compile_program
 from tpgen.errors import TpgenError
+from tpgen.inspection.explain_text import duration
 from tpgen.inspection.inline import Gain, inline_products
 from tpgen.inspection.report.values import table
 from tpgen.inspection.tracer import trace_network
@@ -57,9 +58,9 @@ class FlatTimes:
         rows = [
             (
                 row.contender,
-                f"{1e3 * row.forward:.3g} ms",
+                duration(row.forward),
                 f"{self.ratio('forward', row.contender):.2f} x",
-                f"{1e3 * row.step:.3g} ms",
+                duration(row.step),
                 f"{self.ratio('step', row.contender):.2f} x",
             )
             for row in self.rows

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
+from tpgen.inspection.explain_text import duration
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason, size, table
@@ -126,7 +127,7 @@ def _backends(subject: Subject) -> Written:
     lines = [
         (
             r["backend"],
-            *(f"{1e3 * r[k]:.3g} ms" for k in ("first_step_seconds", "forward_seconds", "step_seconds")),
+            *(duration(r[k]) for k in ("first_step_seconds", "forward_seconds", "step_seconds")),
             *("–" if r[k] is None else f"{r[k]:.1e}" for k in ("error", "gradient_error")),
         )
         for r in rows
