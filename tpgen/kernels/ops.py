@@ -207,12 +207,17 @@ def _remember(
     ctx.set_materialize_grads(False)
 
 
-def _asked_for(ctx: Any) -> list[bool]:
+# Asking costs as long as the gradients of so many numbers.
+_WORTH_ASKING = 2**14
+
+
+def _asked_for(ctx: Any) -> Sequence[bool]:
     """Which operands' gradients the running pass wants.  What torch tells a function is which of them can have one."""
-    edges = zip(
-        ctx.needs_input_grad[1:5], ctx.next_functions, strict=False
-    )  # these have no entry for what is no tensor
-    return [possible and _runs(node) for possible, (node, _) in edges]
+    possible = ctx.needs_input_grad[1:5]
+    if ctx.small:
+        return possible
+    # the nodes behind the tensors among the inputs, so none for a cotangent that is not there
+    return [yes and _runs(node) for yes, (node, _) in zip(possible, ctx.next_functions, strict=False)]
 
 
 def _runs(node: Any) -> bool:
@@ -229,6 +234,8 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
         _remember(ctx, *inputs)
+        numbers = inputs[0].numel() + inputs[2].numel()
+        ctx.small = isinstance(numbers, int) and numbers < _WORTH_ASKING  # a symbol while torch traces
         return tuple(_below_autograd(keys, _mask(ctx.needs_input_grad[1:4]), *inputs))
 
     @staticmethod
