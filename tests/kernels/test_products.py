@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import Tensor
 
+from tests.cases import random_arguments
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import Layout, make_form
 from tpgen.form.reference import reference_form, reference_product
@@ -93,6 +96,15 @@ def test_high_degrees(degree: int) -> None:
 def test_paths_of_one_square_mix_modes() -> None:
     for plan in (tensor_square("5x0e+4x1o"), tensor_square("5x0e+4x1o", "3x0e+2x2e")):
         assert max(errors(plan, "mul_ir", 9, torch.float64, 7).values()) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_products_of_mixed_modes(seed: int) -> None:
+    arguments, keywords = random_arguments(seed)
+    rng, plan = random.Random(seed), make_plan(*arguments, **keywords)
+    layout = rng.choice(["mul_ir", "ir_mul", ("ir_mul", "mul_ir", "ir_mul")])
+    found = errors(plan, layout, rng.choice([1, 7, 18]), torch.float64, rng.randint(1, 15))
+    assert all(error < 1e-11 for error in found.values()), found
 
 
 def test_schedules_are_chosen_by_shape() -> None:
