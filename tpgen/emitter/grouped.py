@@ -2,7 +2,7 @@
 
 - *tables*: where a path reads a single copy of input 2, its coupled table ``T[z, i, k] = sum_j C[i, j, k] x2[z,
   j]`` does not depend on input 1.  The tables of all paths come from one matrix product ``x2 @ M``, every coupling
-  in one constant M.
+  in one constant M.  Where input 2 is open, its transpose ends them all: ``(paths side by side) @ M.T``.
 - *features*: where shared weights mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into one
   output segment stand side by side and meet their stacked weights in one matrix product.  Only where that order of
   contraction costs no more arithmetic than the cheapest one.
@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ from tpgen.emitter.lowering import (
 from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, contraction_flops
 from tpgen.form.form import Form, Term
 
+# What a table depends on: the segment of input 2, the coupling, its coefficient.
+_TableKey = tuple[int, Coupling, float]
 # A term with its contraction and its operands by factor source; passes hand these on.
 Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
@@ -41,8 +45,9 @@ def grouped_terms(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Resul
         with writer.serving(term.path, "contraction"):
             prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
     prepared = _with_tables(writer, form, inputs, prepared)
+    opened, prepared = _open_tables(writer, form, inputs, prepared)
     groups, rest = _feature_groups(form, prepared)
-    results = [_write_features(writer, form, inputs, group) for group in groups]
+    results = [*opened, *(_write_features(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
             operands = [_operand(writer, given, f) for f in c.factors]
@@ -66,8 +71,8 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
     blocks = [_table_block(form, *key) for key in unique]
     every = tuple(prepared[n][0].path for n in keyed)
     with writer.serving(every, "coupling"):
-        product = inputs.flat["x2"] @ writer.constant("_tables", np.concatenate(blocks, axis=1))
-        tables = torch.split_with_sizes(product, [block.shape[1] for block in blocks], dim=-1)
+        coupled = inputs.flat["x2"] @ writer.constant("_tables", np.concatenate(blocks, axis=1))
+        tables = torch.split_with_sizes(coupled, [block.shape[1] for block in blocks], dim=-1)
     changed = list(prepared)
     for n, key in keyed.items():
         term, c, given = prepared[n]
@@ -77,7 +82,56 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
     return changed
 
 
-def _table_key(term: Term, c: Contraction) -> tuple[int, Coupling, float] | None:
+def _open_tables(
+    writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
+) -> tuple[list[Result], list[Prepared]]:
+    """The gradient of input 2 through one matrix product, for the terms that read a single copy of it; and the others.
+
+    What meets the coupling of a term is ``[z, i, k]``; terms with the same coupling add up before they meet it.
+    """
+    if form.opened != ("x2",):
+        return [], prepared
+    keyed: dict[_TableKey, list[Prepared]] = {}
+    rest = []
+    for term, c, given in prepared:
+        coupling = c.find(Coupling)
+        if c.output == BATCH + "j" and coupling is not None and isinstance(coupling.source, Coupling):
+            keyed.setdefault((segment_of(term, "x2"), coupling.source, c.coefficient), []).append((term, c, given))
+        else:
+            rest.append((term, c, given))
+    if len(keyed) < 2:
+        return [], prepared
+    blocks = np.concatenate([_table_block(form, *key) for key in keyed], axis=1)
+    every = tuple(sorted(term.path for group in keyed.values() for term, _, _ in group))
+    sums = [reduce(add, (_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()]
+    with writer.serving(every, "coupling"):
+        gradient = torch.cat(sums, dim=-1) @ writer.constant("_open_tables", np.ascontiguousarray(blocks.T))
+        bounds = form.operand("x2").segments
+        pieces = torch.split_with_sizes(gradient, [stop - start for start, stop in bounds], dim=-1)
+    reached: dict[int, list[int]] = {}
+    for (segment, _, _), group in keyed.items():
+        reached.setdefault(segment, []).extend(term.path for term, _, _ in group)
+    results = []
+    for segment, paths in reached.items():
+        with writer.serving(tuple(sorted(paths)), "slice"):
+            results.append(Result((segment,), pieces[segment], tuple(sorted(paths))))
+    return results, rest
+
+
+def _before_coupling(
+    writer: GraphWriter, inputs: Inputs, term: Term, c: Contraction, given: dict[str, Labelled]
+) -> Traced:
+    """A term without its coupling, as ``(row, i * k)``."""
+    coupling = c.find(Coupling)
+    assert coupling is not None
+    bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
+    with writer.serving(term.path, "contraction"):
+        tensor = lower(writer, bare, [_operand(writer, given, f) for f in bare.factors]).tensor
+    with writer.serving(term.path, "reshape"):
+        return tensor.reshape((inputs.rows, c.size("ik")))
+
+
+def _table_key(term: Term, c: Contraction) -> _TableKey | None:
     """What the table of a term depends on; nothing where it has none."""
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
