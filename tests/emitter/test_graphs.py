@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import fx
@@ -225,3 +226,28 @@ def test_what_nothing_reads_is_dropped_with_its_constants() -> None:
 def test_streams_that_are_no_number(streams: object) -> None:
     with pytest.raises(TpgenError, match="streams must be"):
         emit_plan(make_plan(*MIXED), streams=streams)  # type: ignore[arg-type]
+
+
+def test_other_values_under_a_name_that_is_taken_get_another_name() -> None:
+    writer = GraphWriter()
+    first, same, other = (writer.constant("c", np.full(2, value)) for value in (1.0, 1.0, 2.0))
+    assert (first.node.target, same.node.target, other.node.target) == ("c", "c", "c_1")
+    assert writer.constants["c_1"].tolist() == [2.0, 2.0]
+
+
+def calls(emission: Emission) -> Counter:
+    return Counter(getattr(node.target, "__name__", node.target) for node in emission.graph.nodes)
+
+
+def test_unrolled_writes_small_matrix_products_out() -> None:
+    """A call of a product of a few numbers costs more than the numbers; a large one is a call."""
+    small, large = (make_plan(f"{mul}x1o", "1x1o", f"{mul}x1e", [(0, 0, 0, "uvw", True)]) for mul in (2, 16))
+    assert calls(emit_plan(small, "forward", "unrolled"))["einsum"] == 0
+    assert calls(emit_plan(large, "forward", "unrolled"))["einsum"] == 1
+
+
+def test_grouped_ends_the_gradient_of_input_2_with_one_matrix_product() -> None:
+    plan = channelwise("8x1o+8x2e", "1o+2e", "1o+2e", shared_weights=False)
+    found = calls(emit_plan(plan, "grad_x2", "grouped"))
+    assert found["matmul"] == 1
+    assert not [name for name in found if name.startswith("_w3j")]

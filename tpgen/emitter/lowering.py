@@ -13,6 +13,10 @@ from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, 
 from tpgen.form.form import Form, Term
 from tpgen.form.rewrites import simplify
 
+# Up to so many terms a fusing backend writes a sum out as an expression, without a loop; and up to so many products in
+# a row, a call of a matrix product costs more than the arithmetic.
+_FEW_TERMS, _FEW_PRODUCTS = 8, 256
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -98,7 +102,7 @@ def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwis
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
         with writer.role(role):
-            tensor = _combine(writer, taken, step.letters, elementwise)
+            tensor = _combine(c, taken, step.letters, elementwise)
         remaining.append(Labelled(tensor, step.letters))
     return remaining[0]
 
@@ -174,7 +178,7 @@ def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[
     return [*given[:least], scaled, *given[least + 1 :]]
 
 
-def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
+def _combine(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
     if len(taken) == 1 and taken[0].letters == output:
         return taken[0].tensor
     if len(taken) == 2:
@@ -183,7 +187,11 @@ def _combine(writer: GraphWriter, taken: list[Labelled], output: str, elementwis
         simple = all(len(set(t.letters)) == len(t.letters) for t in taken) and len(set(output)) == len(output)
         if simple and not summed:
             return product(left, right, output)
-        if simple and elementwise and not _is_matrix_product(left.letters, right.letters, output):
+        if (
+            simple
+            and elementwise
+            and (_is_small(c, output, summed) or not _is_matrix_product(left.letters, right.letters, output))
+        ):
             return product(left, right, output + "".join(summed)).sum(_trailing(len(summed)))
     equation = ",".join(t.letters for t in taken) + "->" + output
     return torch.einsum(equation, *(t.tensor for t in taken))
@@ -208,6 +216,11 @@ def aligned(x: Labelled, output: str) -> Traced:
         if a not in x.letters:
             tensor = tensor.unsqueeze(position)
     return tensor
+
+
+def _is_small(c: Contraction, output: str, summed: list[str]) -> bool:
+    """Whether a matrix product is so small that calling it costs more than writing out its sums."""
+    return c.size(summed) <= _FEW_TERMS and c.size(output) * c.size(summed) <= _FEW_PRODUCTS
 
 
 def _is_matrix_product(left: str, right: str, output: str) -> bool:
