@@ -162,14 +162,15 @@ def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
 
 
 def _totals(at: _At, found: Explanation) -> list[str]:
-    parts = []
+    parts, above = [], 0.0
     for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
         if seconds:
             x, y = at(found.intensity, found.flops / seconds)
-            # below the roof there is room
+            # below the roof there is room; a good prediction has its point where the measured one is
             place, side = (x - 9, "end") if x > _RIGHT - 110 else (x + 9, "start")
+            above = min(max(y + 13, above + 12), _BOTTOM - 2)
             parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
-            parts.append(_text(place, y + 13, side, f"{name} {duration(seconds)}"))
+            parts.append(_text(place, above, side, f"{name} {duration(seconds)}"))
     return parts
 
 
