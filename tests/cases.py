@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from math import comb
@@ -114,21 +115,21 @@ def out_mul(mode: str, mul1: int, mul2: int, free: int) -> int:
     }[mode]
 
 
-def random_arguments(seed: int) -> tuple[tuple, dict]:
-    """Arguments of a random valid product, all modes mixed: positional (irreps and instructions) and keywords.
+def random_arguments(seed: int, among: Collection[str] = tuple(MODES), copies: int = 1) -> tuple[tuple, dict]:
+    """Arguments of a random valid product, modes mixed: positional (irreps and instructions) and keywords.
 
-    They fit e3nn's `TensorProduct` and `make_plan` alike.
+    They fit e3nn's `TensorProduct` and `make_plan` alike.  Multiplicities are ``copies`` times 1 to 3.
     """
     rng = random.Random(seed)
     degrees = ["0e", "0o", "1e", "1o", "2e"]
-    in1 = [(rng.choice([1, 2, 3]), Irrep(rng.choice(degrees))) for _ in range(rng.randint(1, 3))]
-    in2 = [(rng.choice([1, 2, 3]), Irrep(rng.choice(degrees))) for _ in range(rng.randint(1, 3))]
+    in1 = [(copies * rng.choice([1, 2, 3]), Irrep(rng.choice(degrees))) for _ in range(rng.randint(1, 3))]
+    in2 = [(copies * rng.choice([1, 2, 3]), Irrep(rng.choice(degrees))) for _ in range(rng.randint(1, 3))]
     out: list[tuple[int, Irrep]] = [(1, Irrep("3o"))]
     instructions = []
     for _ in range(rng.randint(1, 8)):
         i1, i2 = rng.randrange(len(in1)), rng.randrange(len(in2))
         (mul1, ir1), (mul2, ir2) = in1[i1], in2[i2]
-        modes = [m for m in MODES if mul1 == mul2 or m not in _EQUAL]
+        modes = [m for m in MODES if m in among and (mul1 == mul2 or m not in _EQUAL)]
         modes = [m for m in modes if mul1 > 1 or m not in ("uvu<v", "u<vw")]
         mode = rng.choice(modes)
         weighted = MODES[mode].needs_weight or rng.random() < 0.6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -15,10 +16,11 @@ import torch
 
 from tests.kernels.plans import operands
 from tpgen.errors import BackendError, EmitError, InputError, PlanError
-from tpgen.kernels import build, cache
+from tpgen.kernels import build, cache, compiler
+from tpgen.kernels.compiler import openmp_runtime
 from tpgen.kernels.cpp import generate
 from tpgen.kernels.description import Description, read_description
-from tpgen.kernels.ops import describe, kernel_product, kernel_source, kernel_supported
+from tpgen.kernels.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
 from tpgen.kernels.runtime import Product, product_of
 from tpgen.planner.plan import make_plan
 from tpgen.planner.plan_json import MAX_TEXT
@@ -54,6 +56,31 @@ def test_info_clear_and_warm(fresh: Path) -> None:
     assert "2 kernels" in str(info)
     assert build.cache_clear() == 2
     assert build.cache_info().entries == 0
+
+
+def test_warm_builds_what_a_convolution_with_forces_needs(fresh: Path) -> None:
+    assert build.warm([PLAN], dtypes=[torch.float64], convolution=True, forces=True) == 4
+    before = libraries(fresh)
+    x1, x2, w, _ = (x.requires_grad_() for x in operands(PLAN, 6).values())
+    inner, index = x2 * 1.0, torch.arange(6)
+    out = kernel_conv(x1, inner, w, index, index, 6, TEXT)
+    (force,) = torch.autograd.grad(out, inner, torch.ones_like(out), create_graph=True)
+    torch.autograd.grad((out.sum(), force.sum()), (x1, x2, w))
+    assert libraries(fresh) == before
+
+
+def test_a_new_thread_takes_torchs_number_of_threads() -> None:
+    given, product = operands(PLAN, 5, torch.float32), Product(TEXT)
+    arguments = (8, given["x1"], given["x2"], given["w"], None, None, None, 0)
+    product.run(*arguments)  # built here: the thread is to do nothing but call the kernel
+    runtime, before = ctypes.CDLL(openmp_runtime() or None), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(product.run, *arguments).result()
+            assert pool.submit(runtime.omp_get_max_threads).result() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_products_without_paths_have_text_and_nothing_to_build(fresh: Path) -> None:
@@ -115,6 +142,20 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(BackendError, match=r"need a C\+\+ compiler and none was found: install g\+\+ 12"):
         run_product()
+
+
+def test_an_old_compiler_is_passed_over(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\necho 'g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0'\n")
+    old.chmod(0o700)
+    monkeypatch.setenv("CXX", str(old))
+    monkeypatch.delenv("TPGEN_CXX", raising=False)
+    found = compiler.find_compiler()
+    assert found is not None
+    assert found.path != str(old)
+    monkeypatch.setenv("TPGEN_CXX", str(old))
+    with pytest.raises(BackendError, match="which is GCC before 12"):
+        compiler.need_compiler()
 
 
 def test_a_compiler_that_fails_shows_command_error_and_source(

@@ -16,9 +16,10 @@ from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels import ops
 from tpgen.kernels.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.runtime import OUT, X1, X2, Product, W
+from tpgen.kernels.planning import CHANNEL_LETTER
+from tpgen.kernels.runtime import OUT, X1, X2, Product, W, product_of
 from tpgen.planner.plan import Plan
-from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.presets import channelwise, full, fully_connected
 
 PLANS = {
     "channel": channelwise("8x0e+8x1o", "0e+1o", "0e+1o"),
@@ -43,9 +44,13 @@ def both(plan: Plan):
     )
 
 
+@pytest.mark.parametrize("copies", [2, 5])  # too few for the channel schedule, and enough
 @pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
-def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool) -> None:
-    plan = mode_plan(mode, weighted, shared, 2, 2)
+def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool, copies: int) -> None:
+    m1, m2 = (2, copies) if mode == "uvv" else (copies, 2)
+    plan = mode_plan(mode, weighted, shared, m1, m2)
+    schedule = product_of(describe(plan)).description.schedule(torch.float64).name
+    assert schedule == ("channel" if mode in CHANNEL_LETTER else "batch") or copies < 5
     kernel, _ = both(plan)
     inputs = differentiable(plan, 2)
     assert torch.autograd.gradcheck(kernel, inputs, fast_mode=True)
@@ -118,6 +123,20 @@ def test_vmap(name: str, in_dims: tuple) -> None:
         for x, d in zip(differentiable(plan), in_dims, strict=True)
     ]
     torch.testing.assert_close(torch.func.vmap(kernel, in_dims)(*inputs), torch.func.vmap(definition, in_dims)(*inputs))
+
+
+def test_vmap_without_weights() -> None:
+    plan = full("2x0e+1o", "0e+1o")
+    kernel, definition = both(plan)
+    x1, x2, _ = (x.detach() for x in differentiable(plan))
+    many = x1.repeat(4, 1, 1)
+    for transform in (
+        lambda f: torch.func.vmap(lambda x: f(x, x2, None)),
+        lambda f: torch.func.jacrev(lambda x: f(x[0], x2, None)),
+        lambda f: torch.func.hessian(lambda x: f(x[0], x2, None).pow(2).sum()),
+    ):
+        wanted = transform(lambda a, b, _: definition(a, b, a.new_empty(0)))(many)
+        torch.testing.assert_close(transform(kernel)(many), wanted)
 
 
 @ALL

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+
+import pytest
 import torch
 
-from tpgen.kernels.memory import _PAGE, _Slabs, empty
+from tpgen.kernels.memory import _PAGE, _limit, _Slabs, empty
 
 LARGE = (3 * _PAGE // 4 + 5,)  # three pages of float32
 
@@ -65,3 +68,18 @@ def test_gradients_are_summed_in_place() -> None:
     (gradient,) = torch.autograd.grad(Twice.apply(x) + Twice.apply(x), x)
     assert gradient.eq(2.0).all()
     assert gradient.data_ptr() in places
+
+
+def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(mmap.mmap):
+        def madvise(self, *advice: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("tpgen.kernels.memory.mmap.mmap", Plain)
+    assert len(_Slabs(limit=_PAGE).take(_PAGE)) == _PAGE
+
+
+def test_a_limit_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPGEN_REUSE_MB", "64MB")
+    with pytest.warns(UserWarning, match="TPGEN_REUSE_MB must be a whole number of MB, got '64MB'"):
+        assert _limit() == 256 * 2**20

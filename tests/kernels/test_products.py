@@ -15,7 +15,7 @@ from tpgen.form.reference import reference_form, reference_product
 from tpgen.kernels.compiler import target
 from tpgen.kernels.description import Description
 from tpgen.kernels.ops import describe, kernel_product
-from tpgen.kernels.planning import plan_schedule
+from tpgen.kernels.planning import CHANNEL_LETTER, plan_schedule
 from tpgen.kernels.runtime import product_of
 from tpgen.kernels.schedule import Target
 from tpgen.planner.plan import Plan, make_plan
@@ -86,6 +86,25 @@ def test_any_number_of_rows(rows: int) -> None:
                 assert error < 1e-12
 
 
+@pytest.mark.parametrize("copies", ["2x1o + 8x0e", "5x0e + 4x1o", "7x1o"])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_more_copies_than_components_beside_the_channels(layout: str, copies: str) -> None:
+    plan = channelwise("16x0e + 16x1o", copies, "0e + 1o + 1e + 2e")
+    text = describe(plan, layout)
+    assert str(product_of(text).description.schedule(torch.float64)).startswith("channel")
+    for mask in (8, 7, 2, 4):
+        assert max(errors(plan, layout, 70, torch.float64, mask).values()) < 1e-12
+    # nothing beyond the operands is read: rows before and after are NaN
+    given = operands(plan, 5)
+    fenced = {name: torch.full((x.shape[0] + 2, *x.shape[1:]), torch.nan, dtype=x.dtype) for name, x in given.items()}
+    for name, x in given.items():
+        fenced[name][1:-1] = x
+    inside = {name: x[1:-1] for name, x in fenced.items()}
+    for mask in (8, 7):
+        results = product_of(text).run(mask, inside["x1"], inside["x2"], inside["w"], inside["out"], None, None, 5)
+        assert all(x.isfinite().all() for x in results)
+
+
 @pytest.mark.parametrize("degree", [4, 6])
 def test_high_degrees(degree: int) -> None:
     plan = make_plan(f"17x{degree}e", f"{degree}e", f"17x{degree}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
@@ -100,7 +119,8 @@ def test_paths_of_one_square_mix_modes() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_products_of_mixed_modes(seed: int) -> None:
-    arguments, keywords = random_arguments(seed)
+    # every other one on the channel schedule: its modes alone, and copies enough to fill vectors
+    arguments, keywords = random_arguments(seed, CHANNEL_LETTER, 4) if seed % 2 else random_arguments(seed)
     rng, plan = random.Random(seed), make_plan(*arguments, **keywords)
     layout = rng.choice(["mul_ir", "ir_mul", ("ir_mul", "mul_ir", "ir_mul")])
     found = errors(plan, layout, rng.choice([1, 7, 18]), torch.float64, rng.randint(1, 15))

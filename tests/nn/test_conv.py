@@ -121,6 +121,8 @@ def test_too_few_nodes(strategy: str) -> None:
     operands, src, dst = _graph(PLANS["per-row"])
     with pytest.raises(InputError, match=r"edge_dst.* indices run from 0 to 1.*num_nodes"):
         conv(*operands, src, dst, num_nodes=2)
+    with pytest.raises(InputError, match="num_nodes: must not be negative, got -1"):
+        conv(*operands, src, dst, num_nodes=-1)
 
 
 @needs_compiler

@@ -8,9 +8,11 @@ import torch
 
 from tpgen.benchmarking.goals import Goal, Target
 from tpgen.benchmarking.measures import (
+    against_einsum,
     cold_build,
     convolution,
     convolution_memory,
+    layouts,
     matrix_product,
     moves,
     speed,
@@ -22,6 +24,7 @@ from tpgen.planner.problems import PROBLEMS
 CHANNELWISE = ("mace-medium", "mace-large", "nequip-lips", "nequip-aspirin", "nequip-toluene")
 CONVOLUTIONS = ("mace-medium", "nequip-lips")
 ROOFLINE = tuple(name for name, problem in PROBLEMS.items() if problem.suite == "roofline")
+EVERY = tuple(name for name, problem in PROBLEMS.items() if problem.suite != "roofline")
 STARTED = (*CHANNELWISE, "article", "diffdock-l1", "e3nn-bench")
 
 
@@ -56,6 +59,13 @@ _ALL = (
         {"forward": _most(1.5)},
         CHANNELWISE,
         moves,
+    ),
+    Goal(
+        "layouts",
+        "channelwise, mul_ir against ir_mul, the kernels alone",
+        {"forward": _most(1.3), "backward": _most(1.3)},
+        CHANNELWISE,
+        layouts,
     ),
     Goal("mixed-mul", "mixed-mul, forward and backward", {"backward": _least(8)}, ("mixed-mul",), speed),
     Goal(
@@ -130,6 +140,13 @@ _ALL = (
         {"forward": _least(1.6), "backward": _least(1.6)},
         CHANNELWISE,
         threads,
+    ),
+    Goal(
+        "auto",
+        "what auto takes against einsum, never slower but for noise",
+        {"forward": _least(0.95), "backward": _least(0.95)},
+        EVERY,
+        against_einsum,
     ),
     Goal("roofline", "one path each, for the plot", {}, ROOFLINE, moves),
 )

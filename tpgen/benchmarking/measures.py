@@ -163,6 +163,38 @@ def threads(unit: Unit) -> Findings:
     )  # fmt: skip
 
 
+def layouts(unit: Unit) -> Findings:
+    """Both kernels in ``mul_ir``, whose tiles are transposed in registers, against the same in ``ir_mul``."""
+    problem = find_problem(unit.subject)
+    calls = {
+        f"{name} {layout}": call
+        for layout in LAYOUTS
+        for name, call in checked_calls(problem, layout, kernel_calls).items()
+    }
+    timings = time_in_turns(calls, CPU, unit.seconds)
+    figures = []
+    for name in unit.goal.targets:
+        outside, inside = (timings[f"{name} {layout}"].median for layout in LAYOUTS)
+        figures.append(Figure(name, problem.name, outside / inside, f"{in_seconds(outside)}, {in_seconds(inside)}"))
+    return Findings(tuple(figures))
+
+
+def against_einsum(unit: Unit) -> Findings:
+    """What `auto` takes against the strategy that needs nothing; the parts are the tasks."""
+    ours, plain = OURS["mul_ir"], "tpgen-einsum/eager"
+    report = run_benchmarks(
+        [find_problem(unit.subject)], select_contenders([ours, plain]), tuple(unit.goal.targets),
+        seconds=unit.seconds, progress=unit.show,
+    )  # fmt: skip
+    figures = []
+    for task in unit.goal.targets:
+        found = [report.find(unit.subject, task, name) for name in (ours, plain)]
+        times = [record.median for record in found if record and record.median]
+        ratio = times[1] / times[0] if len(times) == 2 else None
+        figures.append(Figure(task, unit.subject, ratio, ", ".join(in_seconds(time) for time in times)))
+    return Findings(tuple(figures))
+
+
 def _with_threads(call: Callable[[], object], number: int) -> Callable[[], object]:
     def run() -> object:
         torch.set_num_threads(number)  # costs nothing where it is the number already

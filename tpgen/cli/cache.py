@@ -39,8 +39,10 @@ def clear() -> None:
 @cache.command("warm")
 @product_options
 @run_options
-def warm_command(problem: Problem, **options: Any) -> None:
+@click.option("--conv", "convolution", is_flag=True, help="Those of TensorProductConv.")
+@click.option("--forces", is_flag=True, help="Those that training on forces needs besides.")
+def warm_command(problem: Problem, convolution: bool, forces: bool, **options: Any) -> None:
     """Build the forward and backward kernels of a product now, so that its first call is fast."""
     with Console(stderr=True).status(f"compile {problem.name}"):
-        count = warm([problem.plan], options["layout"], [options["dtype"]])
+        count = warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces)
     click.echo(f"{count} kernels ready in {cache_info().path}")

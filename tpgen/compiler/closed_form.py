@@ -14,14 +14,34 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tpgen.compiler.backends import CompileOptions, Runner, compile_program, overwrites_results
 from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.form import Form
 
 Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], Program]
 Slots = tuple[int, ...]  # positions among the groups of the form
+
+
+def run_form(
+    form: Form, program: nn.Module, strategy: str, backend: str, like: Tensor, options: CompileOptions | None = None
+) -> Runner:
+    """The program of a form under a backend; where that uses `torch.compile`, with gradients as programs of their own.
+
+    Dtype and device are those of ``like``.
+    """
+    options = options or CompileOptions()
+
+    def compiled(program: nn.Module) -> Runner:
+        return compile_program(program, backend, options)
+
+    if strategy == "kernel" and form.opened == ("out",) and backend != "script":
+        return program  # one call, differentiable to any order; torch.compile around it would stop at the first
+    if backend in ("eager", "script") or torch.compiler.is_compiling():
+        return compiled(program)
+    return ClosedForm(form, strategy, like, compiled, overwrites_results(backend, options, like.device))
 
 
 class ClosedForm:

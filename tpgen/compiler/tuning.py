@@ -1,7 +1,8 @@
 """Measured choices: time the strategies for one product on this machine, remember the fastest on disk.
 
 A remembered choice takes precedence over the model of `tpgen.compiler.autotune`.  It is kept beside the compiled
-kernels (``TPGEN_CACHE_DIR``), one small file for each product, layout, dtype, backend and processor.
+kernels (``TPGEN_CACHE_DIR``), one small file for each product, layout, dtype, backend and processor, with a compiler
+and without.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import torch
 from torch import Tensor
 
 from tpgen._version import __version__
-from tpgen.compiler.backends import compile_program
+from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.request import Choice, Request
 from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.form.form import split_layout
+from tpgen.form.form import make_form, split_layout
 from tpgen.kernels import cache
 from tpgen.kernels.compiler import cpu_features
 from tpgen.kernels.description import kernel_supported
@@ -76,7 +77,7 @@ def remembered(request: Request) -> Choice | None:
     try:
         fields = json.loads(_file(request, cache.default_directory()).read_text())
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(strategy, str) or strategy not in STRATEGIES or _unfit(request, strategy):
         return None
@@ -97,7 +98,7 @@ def _remember(request: Request, tuning: Tuning) -> None:
 def _file(request: Request, directory: Path) -> Path:
     parts = (
         request.plan.digest, *split_layout(request.layout), str(request.dtype), request.backend, request.device,
-        cpu_features(), __version__,
+        cpu_features(), _unfit(request, "kernel") is None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
@@ -111,8 +112,9 @@ def _unfit(request: Request, strategy: str) -> str | None:
 def _step(request: Request, strategy: str, rows: int) -> Callable[[], None]:
     """One forward and backward pass on random operands, called once so that everything is compiled."""
     plan = request.plan
-    program = emit_plan(plan, "forward", strategy, request.layout).module()
-    run = compile_program(program.to(device=request.device, dtype=request.dtype), request.backend)
+    like = torch.empty(0, device=request.device, dtype=request.dtype)
+    program = emit_plan(plan, "forward", strategy, request.layout).module().to(like)
+    run = run_form(make_form(plan, request.layout), program, strategy, request.backend, like)
     weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
     shapes = ((rows, plan.irreps_in1.dim), (rows, plan.irreps_in2.dim), weights)
     operands = [torch.randn(s, device=request.device, dtype=request.dtype, requires_grad=True) for s in shapes]

@@ -14,16 +14,16 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     Batch dimensions broadcast; rows that need no broadcasting go to the kernel as they are.
     """
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
-    if alike and (shared or w.numel() == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
+    if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
         return torch.ops.tpgen.product(x1, x2, w, description)
     batch = torch.broadcast_tensors(_first_entry(x1), _first_entry(x2))[0]
-    if not shared and w.numel() > 0:
+    if not shared and w.size(-1) > 0:
         batch = torch.broadcast_tensors(batch, w.narrow(-1, 0, 1))[0]
     # one more leading axis, so that there is a batch axis to flatten even where none is given
     batch = batch.unsqueeze(0)
     x1 = torch.broadcast_tensors(x1, batch)[0].flatten(0, -2)
     x2 = torch.broadcast_tensors(x2, batch)[0].flatten(0, -2)
-    if not shared and w.numel() > 0:
+    if not shared and w.size(-1) > 0:
         w = torch.broadcast_tensors(w, batch)[0].flatten(0, -2)
     out = torch.ops.tpgen.product(x1, x2, w, description)
     return out.unflatten(0, batch.shape[:-1]).squeeze(0)

@@ -39,7 +39,9 @@ def fold_batch(
         operands[2] = operands[2].unsqueeze(1).expand(size, rows, product.dims[2])
         description = product.description.per_row
     keep_weights = (product.shared and not spread) or product.dims[2] == 0
-    folded = [None if x is None else x.reshape(-1, x.shape[-1]) for x in operands]
+    if keep_weights:
+        operands[2] = None
+    folded = [None if x is None else x.flatten(0, 1) for x in operands]
     if keep_weights:
         folded[2] = w if in_dims[2] is None else w.movedim(in_dims[2], 0)[0]
     src = _offset(src, in_dims[6], size, _rows(x1, in_dims[0]))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tpgen.errors import BackendError
-from tpgen.form.form import Layout, make_form
+from tpgen.form.form import Layout, make_form, split_layout
 from tpgen.kernels import cache
 from tpgen.kernels.cache import CacheInfo, Entry
 from tpgen.kernels.compiler import Compiler, need_compiler, openmp_runtime
@@ -91,6 +91,10 @@ def _entry(library: Path) -> Any:
         ) from error
 
 
+# slots opened by the gradient of x2, and by the gradients of that
+_FORCES = (("x2",), ("x1", "w", "out"))
+
+
 def load_all(texts: Sequence[tuple[str, bool]]) -> None:
     """Load several sources, compiling those that are missing side by side."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), os.cpu_count() or 1)) as pool:
@@ -112,18 +116,26 @@ def warm(
     plans: Iterable,
     layout: Layout = "mul_ir",
     dtypes: Iterable[torch.dtype] = (torch.float32,),
-    directions: Iterable[str] = ("forward", "backward"),
+    convolution: bool = False,
+    forces: bool = False,
 ) -> int:
     """Build the kernels of plans ahead of use, side by side; returns how many there are.
 
-    A product without paths has none.  Raises `BackendError` where there is no compiler or it fails.
+    Forward and backward; with ``forces`` those that training on the gradient of x2 needs besides.  ``convolution``
+    builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
+    compiler or it fails.
     """
-    from tpgen.kernels.description import kernel_source
+    from tpgen.kernels.description import DIRECTIONS, Description
 
-    dtypes, directions = tuple(dtypes), tuple(directions)
+    opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
+    if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own
+        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened]
     live = [plan for plan in plans if make_form(plan, layout).live_terms]
     texts = [
-        (kernel_source(plan, layout, d, dtype).text, False) for plan in live for dtype in dtypes for d in directions
+        (Description(plan, split_layout(layout)).source(slots, dtype, convolution).text, convolution)
+        for plan in live
+        for dtype in tuple(dtypes)
+        for slots in opened
     ]
     load_all(texts)
     return len(texts)

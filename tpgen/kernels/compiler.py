@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from tpgen.kernels.schedule import Target
 
 # The first of these that exists is used, after $TPGEN_CXX and $CXX.
 CANDIDATES = ("g++", "clang++", "c++")
+_OLDEST_GCC = 12  # the first with __builtin_shufflevector
 
 # No -ffast-math: it would switch denormals off for the whole process and lose NaN.  Only contraction (a * b + c in one
 # rounding) is left to the compiler; no sum is reordered.
 FLAGS = (
     "-std=c++17",
     "-O2",
-    # every processor knows one of the two, x86 alone the first
+    # on x86 the first is what the second is elsewhere
     "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
@@ -82,7 +84,10 @@ def why_no_compiler() -> str:
     named = os.environ.get("TPGEN_CXX", "")
     if named.lower() == "none":
         return "TPGEN_CXX=none forbids one"
-    return f"TPGEN_CXX names {named!r}, which cannot be run here" if named else "none was found"
+    if named:
+        reason = f"is GCC before {_OLDEST_GCC}" if shutil.which(named) else "cannot be run here"
+        return f"TPGEN_CXX names {named!r}, which {reason}"
+    return "none was found"
 
 
 def need_compiler() -> Compiler:
@@ -102,16 +107,27 @@ def _find(named: str, cxx: str, path: str) -> Compiler | None:
         return None
     for candidate in (named,) if named else (cxx, *CANDIDATES):
         found = shutil.which(candidate, path=path or None) if candidate else None
-        if found:
-            return Compiler(found, _version(found), openmp_runtime())
+        version = _version(found) if found else ""
+        if found and not _too_old(version):
+            return Compiler(found, version, openmp_runtime())
     return None
+
+
+def _too_old(version: str) -> bool:
+    """Whether the first line of ``--version`` is that of a GCC without the vector operations that kernels use.
+
+    >>> _too_old("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _too_old("Debian clang version 11.0.1-2")
+    (True, False)
+    """
+    found = re.search(r"\) (\d+)\.", version)
+    return "clang" not in version and found is not None and int(found[1]) < _OLDEST_GCC
 
 
 def _version(path: str) -> str:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    except OSError as error:
-        return f"unknown ({error.strerror})"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"unknown ({error})"
     return done.stdout.partition("\n")[0]
 
 
@@ -124,7 +140,10 @@ def openmp_runtime() -> str:
         loaded = [line.split(maxsplit=5)[5] for line in lines if line.count("/")]
     except OSError:  # not Linux: what torch ships
         loaded = [str(file) for file in (Path(torch.__file__).parent / "lib").glob("lib*omp*")]
-    return next((file for file in loaded if Path(file).name.startswith(names)), "")
+    fitting = [file for file in loaded if Path(file).name.startswith(names)]
+    # another package may have brought its own, which torch's threads know nothing of
+    ours = [file for file in fitting if file.startswith(str(Path(torch.__file__).parent))]
+    return next(iter(ours + fitting), "")
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies arou
     dP[q, k]   = sum_w W[q, w] g[w, k]
 
 three matrix products of tiles where the weights are shared, three loops over vectors where every row has its own.  A
-block of q at a time: P never outgrows the cache.
+block of q at a time, so that P stays in cache unless one copy of x1 alone has too many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tpgen.kernels.cpp_text import Writer
 from tpgen.kernels.schedule import INDEX, SLOTS, BatchSchedule, BatchTerm
 
 _BLOCK = 48 * 1024  # numbers in a block of P
-_STAGED = 128  # per-row weights in scratch: whole vectors of each row, and never more than the nearest cache
+_STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit
 LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g"}
 
 

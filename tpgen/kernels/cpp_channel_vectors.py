@@ -36,8 +36,7 @@ class ChannelVectors:
             for t in self.s.tables
             if t.operand == operand
         }
-        widths = {t.start: t.copies * max(t.index_stride, 1) for t in self.s.tables if t.operand == operand}
-        return tuple((start, max(found[start], widths[start])) for start in sorted(found))
+        return tuple(sorted(found.items()))
 
     def reads_scratch(self, operand: str) -> bool:
         return operand in self.given and any(self.staged(v) for v in self._views(operand))

@@ -12,8 +12,10 @@ import ctypes
 import mmap
 import os
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from math import prod
 
 import torch
@@ -31,6 +33,10 @@ class _Slabs:
         self.limit, self.held = limit, 0
         self._free: OrderedDict[int, mmap.mmap] = OrderedDict()  # by a running number
         self._number = 0
+        self.unlock()
+
+    def unlock(self) -> None:
+        """A new lock: a forked process has none of the threads that held the old one."""
         # entered again when a collection inside it frees a tensor
         self._guard = threading.RLock()
 
@@ -41,7 +47,8 @@ class _Slabs:
                     self.held -= size
                     return self._free.pop(number)
         slab = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        slab.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a system may have none
+            slab.madvise(mmap.MADV_HUGEPAGE)
         return slab
 
     def give_back(self, slab: mmap.mmap) -> None:
@@ -56,10 +63,15 @@ class _Slabs:
 
 def _limit() -> int:
     text = os.environ.get("TPGEN_REUSE_MB", "256")
-    return int(text) * 2**20 if text.isdigit() else 0
+    if not text.isdigit():
+        warnings.warn(f"TPGEN_REUSE_MB must be a whole number of MB, got {text!r}: taking 256", stacklevel=2)
+        text = "256"
+    return int(text) * 2**20
 
 
 _slabs = _Slabs(_limit() if _HAVE_SLABS else 0)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_slabs.unlock)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import Form, Leg, Term
+from tpgen.form.form import Form, Term
 from tpgen.kernels.schedule import (
     INDEX,
     SLOTS,
@@ -176,14 +176,8 @@ def _channel_term(form: Form, term: Term, channel: str, views: dict, tables: dic
             vector_letter = "j" if scalar == "x1" else "i"
             tables[key] = Table(scalar, start, loop[1], copy_stride, index_stride, vector_letter, entries, offset)
         table = list(tables).index(key)
-    mine = tuple(_renamed(views[leg.operand, leg.segment], leg, channel) for leg in term.legs if channel in leg.letters)
+    mine = tuple(views[leg.operand, leg.segment] for leg in term.legs if channel in leg.letters)
     return ChannelTerm(term.path, _text(form, term), scalar, loop, mine, entries, table)
-
-
-def _renamed(view: View, leg: Leg, channel: str) -> View:
-    """Views are shared by segment, and letters agree: an operand's irrep axis always has the same letter."""
-    assert "".join(a for a, _ in view.axes) == leg.letters.replace(channel, "")
-    return view
 
 
 # -- batch -----------------------------------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ class Product:
         if not self.live:  # no path, nothing to compile
             return [x.zero_() for x in results]
         call = self.kernel(mask, x1.dtype, src is not None)
+        torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         if src is None:
             fault = call(*pointers, rows)
         else:

@@ -96,6 +96,8 @@ class TensorProductConv(TensorProduct):
                 "a convolution takes x as (nodes, in1) and y as (edges, in2), "
                 f"got {tuple(x.shape)} and {tuple(y.shape)}"
             )
+        if nodes < 0:
+            raise InputError(f"num_nodes: must not be negative, got {nodes}")
         if not self.shared_weights and self.weight_numel and w.shape[:-1] != y.shape[:1]:
             raise InputError(f"weight: must have one row for each of the {y.shape[0]} edges, got {tuple(w.shape)}")
         for name, index, limit, what in (

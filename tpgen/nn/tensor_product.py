@@ -13,8 +13,8 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.compiler.autotune import Choice, Request, choose_strategy
-from tpgen.compiler.backends import CompileOptions, Runner, check_backend, compile_program, overwrites_results
-from tpgen.compiler.closed_form import ClosedForm
+from tpgen.compiler.backends import CompileOptions, Runner, check_backend
+from tpgen.compiler.closed_form import run_form
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import BackendError, InputError, PlanError
@@ -233,19 +233,9 @@ class TensorProduct(nn.Module):
         return self._runners[direction]
 
     def _compiled(self, direction: str) -> Runner:
-        """A direction under a backend; where that uses `torch.compile`, with gradients as programs of their own."""
-
-        def compiled(program: nn.Module) -> Runner:
-            return compile_program(program, self.backend, self._compile_options)
-
         program = self._forward_program if direction == "forward" else self._right_program
-        if direction == "forward" and self.choice.strategy == "kernel" and self.backend != "script":
-            return program  # one call, differentiable to any order; torch.compile around it would stop at the first
-        if self.backend == "script" or torch.compiler.is_compiling():
-            return compiled(program)
         form = DIRECTIONS[direction](self.plan, self.layout)
-        copies = overwrites_results(self.backend, self._compile_options, self.output_mask.device)
-        return ClosedForm(form, self.choice.strategy, self.output_mask, compiled, copies)
+        return run_form(form, program, self.choice.strategy, self.backend, self.output_mask, self._compile_options)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
