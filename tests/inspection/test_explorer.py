@@ -46,7 +46,7 @@ def test_the_page_needs_nothing_else(pages: Path) -> None:
     assert not re.search(r"""(src|href)=(?!"data:)|url\(|@import|https?://""", page)
     assert "default-src 'none'" in page
     assert all(f'id="pane-{stage}"' in page for stage in STAGES)
-    assert 'id="pane-inductor"' not in page
+    assert "left out; --inductor (inductor=True) adds it" in page
 
 
 @needs_compiler
@@ -142,7 +142,7 @@ def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
     for path in (0, 5):
         click(page, f'.path[data-p="{path}"] .dot')
         wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}
-        assert lit(page) == {name: list(lines) for name, lines in wanted.items()}
+        assert lit(page) == {"inductor": [], **{name: list(lines) for name, lines in wanted.items()}}
         assert all(wanted.values())
         assert f"path {path}" in page.execute_script("return document.getElementById('chosen').textContent")
 
@@ -156,7 +156,6 @@ def test_choosing_a_line_lights_its_path_everywhere(page: Any) -> None:
 
 
 def test_keys_go_through_the_paths_and_search(page: Any) -> None:
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
     keys(page, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
@@ -164,14 +163,25 @@ def test_keys_go_through_the_paths_and_search(page: Any) -> None:
     keys(page, Keys.ARROW_UP, Keys.ARROW_UP)
     assert lit(page)["form"] == [12]
     keys(page, "3", "/")  # the third pane is the form
-    field = page.find_element(By.ID, "search")
+    assert page.execute_script("return document.activeElement.id") == "search"
+    field = page.switch_to.active_element
     field.send_keys("path 7")
     assert page.execute_script("return document.querySelectorAll('#pane-form .hit').length") == 1
-    field.send_keys(Keys.ENTER)
+    field.send_keys(Keys.ENTER)  # chooses what was found
+    assert page.execute_script("return document.querySelector('.path.lit').dataset.p") == "7"
     assert re.fullmatch(r"\d+/\d+", page.execute_script("return document.getElementById('found').textContent"))
     field.send_keys(Keys.ESCAPE)
     assert not any(lit(page).values())
     assert page.execute_script("return document.querySelectorAll('.hit').length") == 0
+
+
+def test_a_path_is_chosen_by_tab_and_enter(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.execute_script("document.querySelector('.path[data-p=\"2\"]').focus()")
+    page.switch_to.active_element.send_keys(Keys.TAB)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    assert page.execute_script("return document.querySelector('.path.lit').dataset.p") == "3"
 
 
 def test_tabs_open_panes_and_the_switch_changes_the_colours(page: Any) -> None:
@@ -279,4 +289,38 @@ def test_a_large_product_opens_without_a_request(browser: Any, tmp_path: Path) -
     room = "const map = document.getElementById('map'); return map.scrollHeight - map.clientHeight"
     assert browser.execute_script(room) <= 0, "the map of 68 paths stands on the screen whole"
     click(browser, '.path[data-p="67"] .dot')
-    assert all(lit(browser).values())
+    assert all(lines for pane, lines in lit(browser).items() if pane != "inductor")
+
+
+def test_measured_times_are_drawn_beside_one_another(browser: Any, tmp_path: Path) -> None:
+    plan = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
+    file = write_explorer(plan, tmp_path / "measured.html", ceilings=GIVEN, strategy="einsum", rows=8, measure=True)
+    browser.get(file.as_uri())
+    heads = browser.execute_script("return [...document.querySelectorAll('#bars th')].map(head => head.textContent)")
+    assert heads[-1] == "time alone"
+    bars = (
+        "return [...document.querySelectorAll('#bars td:last-child s')].map(bar => bar.getBoundingClientRect().width)"
+    )
+    assert all(width > 0 for width in browser.execute_script(bars))
+    assert browser.execute_script("return document.querySelectorAll('#roofline .measured').length") == 1
+    overlaps = browser.execute_script(
+        "const boxes = [...document.querySelectorAll('#roofline text')].filter(text =>"
+        "/predicted|measured/.test(text.textContent)).map(text => text.getBoundingClientRect());"
+        "return [boxes.length, boxes.some((a, n) => boxes.some((b, m) => n < m &&"
+        "a.left < b.right && b.left < a.right && a.top + 1 < b.bottom && b.top + 1 < a.bottom))]"
+    )
+    assert overlaps == [2, False]
+
+
+@pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])
+def test_pages_of_larger_products_have_every_path(problem: str) -> None:
+    plan = PROBLEMS[problem].plan
+    page = explorer_page(plan, ceilings=GIVEN, strategy="einsum")
+    assert page.count('class="path"') == len(plan.paths)
+    assert all(f'id="pane-{stage}"' in page for stage in STAGES)
+
+
+def test_the_command_shows_a_product_of_the_demo(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    run("explore", "--network", "tetris", "--product", "last.message", "--out", str(file))
+    assert "for 78 rows" in file.read_text(encoding="utf-8")

@@ -317,7 +317,7 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "Compile report of ReLU()" in said
     for arguments, message in (
         (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
-        (["--network", "mine:alone"], "error: mine:alone must return a module and a list of arguments, got int"),
+        (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),
         (
             ["--network", "mine"],
             "error: unknown network 'mine'; known networks: tetris; or give package.module:function",

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from tpgen.cli.networks import find_network, network_option
-from tpgen.cli.options import NamedFirst, json_option, product_options, run_options
+from tpgen.cli.networks import find_network, network_option, refuse_options
+from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
 from tpgen.inspection.explain import Explanation
 from tpgen.inspection.explain import explain as explain_product
 from tpgen.inspection.explain_network import NetworkExplanation, explain_network
@@ -39,7 +39,12 @@ def explain(
     """
     found: Explanation | NetworkExplanation
     if problem is None:
-        found = _network(str(network), measure, rows, plot)
+        refuse_options(
+            (*RUN_NAMES, "rows", "plot"),
+            "a network says itself how its products are written and how many rows they have, and has no picture",
+        )
+        made = find_network(str(network))
+        found = explain_network(made.module, made.inputs, measure=measure)
     else:
         found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, **options)
         _draw(found, plot)
@@ -50,12 +55,3 @@ def _draw(found: Explanation, plot: Path | None) -> None:
     if plot is not None:
         found.plot(plot)
         click.echo(str(plot), err=True)
-
-
-def _network(name: str, measure: bool, rows: int | None, plot: Path | None) -> NetworkExplanation:
-    if rows is not None or plot is not None:
-        raise click.UsageError(
-            "a network says itself how many rows its products have, and has no picture: leave out --rows and --plot"
-        )
-    found = find_network(name)
-    return explain_network(found.module, found.inputs, measure=measure)

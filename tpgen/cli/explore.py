@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import click
 
-from tpgen.cli.networks import find_network, network_option
-from tpgen.cli.options import NamedFirst, product_options, run_options
-from tpgen.errors import TpgenError, unknown
+from tpgen.cli.networks import find_network, network_option, refuse_options
+from tpgen.cli.options import RUN_NAMES, NamedFirst, product_options, run_options
 from tpgen.inspection.explain_network import explain_network
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.nn.tensor_product import TensorProduct
@@ -51,19 +50,20 @@ def explore(
     """
     subject: TensorProduct | Plan
     if problem is None:
-        subject, usual, options = *_product(str(network), product), {}
+        refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
+        subject, usual, nodes = _product(str(network), product)
+        options = {} if nodes is None else {"nodes": nodes}
     else:
+        refuse_options(["product"], "--product is for a product of a network (--network)")
         subject, usual = problem.plan, problem.rows
     write_explorer(subject, file, rows=rows or usual, measure=measure, inductor=inductor, **options)
     click.echo(str(file))
 
 
-def _product(network: str, name: str | None) -> tuple[TensorProduct, int]:
-    """A product of a network and the rows it is called with."""
+def _product(network: str, name: str | None) -> tuple[TensorProduct, int, int | None]:
+    """A product of a network, and the rows it is called with; of a convolution, with how many nodes."""
     made = find_network(network)
     found = explain_network(made.module, made.inputs)
-    rows = {p.module: p.explanation.rows for p in found.products}
     chosen = found.largest.module if name is None else name
-    if chosen not in rows:
-        raise TpgenError(unknown("product", chosen, rows))
-    return cast(TensorProduct, made.module.get_submodule(chosen)), rows[chosen]
+    explained = found[chosen]
+    return cast(TensorProduct, made.module.get_submodule(chosen)), explained.rows, explained.nodes

@@ -26,4 +26,7 @@ def flat(network: str, strategy: str, backend: str, rounds: int) -> None:
     click.echo(str(times))
 
 
-flat.epilog = f"NETWORK is {' or '.join(NETWORKS)}, or package.module:function: a module and a list of its arguments."
+flat.epilog = (
+    f"NETWORK is {' or '.join(NETWORKS)}, or package.module:function: a module, a list of its arguments and, maybe, "
+    "a list of functions that stay single nodes, such as a search for neighbours."
+)

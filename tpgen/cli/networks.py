@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from click.core import ParameterSource
 from torch import nn
 
 from tpgen.demo.tetris import Tetris, neighbours, shapes
@@ -37,7 +38,9 @@ NETWORKS: dict[str, Callable[[], Network]] = {"tetris": _tetris}
 
 
 def find_network(name: str) -> Network:
-    """One of `NETWORKS`, or what ``package.module:function`` returns: a module and a list of its arguments.
+    """One of `NETWORKS`, or what ``package.module:function`` returns.
+
+    That is a module, a list of its arguments and, if it likes, a list of functions that a trace keeps as single nodes.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -47,12 +50,25 @@ def find_network(name: str) -> Network:
     where, colon, function = name.partition(":")
     if not colon:
         raise TpgenError(f"{unknown('network', name, NETWORKS)}; or give package.module:function")
-    made = _function(where, function)()
-    try:
-        module, inputs = made
-    except (TypeError, ValueError):
-        raise TpgenError(f"{name} must return a module and a list of arguments, got {type(made).__name__}") from None
-    return Network(module, tuple(inputs))
+    return _network(name, _function(where, function)())
+
+
+def _network(name: str, made: Any) -> Network:
+    """What a function of the user returned, once it is what it should be."""
+    parts = tuple(made) if isinstance(made, (tuple, list)) else ()
+    module, inputs, functions = (*parts, ())[:3] if len(parts) in (2, 3) else (None, None, None)
+    if (
+        not isinstance(module, nn.Module)
+        or not isinstance(inputs, (tuple, list))
+        or not isinstance(functions, (tuple, list))
+        or not all(map(callable, functions))
+    ):
+        shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
+        raise TpgenError(
+            f"{name} must return a module, a list of arguments, and if there are any a list of functions that a trace "
+            f"keeps as single nodes; got {shown}"
+        )
+    return Network(module, tuple(inputs), tuple(functions))
 
 
 def _function(where: str, name: str) -> Callable[[], Any]:
@@ -65,9 +81,21 @@ def _function(where: str, name: str) -> Callable[[], Any]:
         sys.path.pop(0)
 
 
+def refuse_options(names: Iterable[str], why: str) -> None:
+    """A `click.UsageError` where the user gave one of these options, which would be ignored."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"{why}: leave out {' and '.join(given)}")
+
+
 network_option = click.option(
     "--network",
     metavar="NETWORK",
     help=f"A whole network in the place of a product: {', '.join(NETWORKS)}, or package.module:function, a function "
-    "that returns a module and a list of its arguments.",
+    "that returns a module and a list of its arguments (and functions to keep as nodes in a trace).",
 )

@@ -266,6 +266,9 @@ _RUN_OPTIONS = [
 ]
 
 
+RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options for how a product is written and run: layout, strategy, backend, dtype (a `torch.dtype`), device."""
 

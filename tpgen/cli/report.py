@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from tpgen.cli.networks import find_network, network_option
-from tpgen.cli.options import NamedFirst, json_option, product_options, run_options
+from tpgen.cli.networks import find_network, network_option, refuse_options
+from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
 from tpgen.compiler import autotune
 from tpgen.form.form import Layout
 from tpgen.inspection.dump import Request, example_arguments
@@ -63,6 +63,7 @@ def report(
 
 
 def _network(name: str) -> tuple[nn.Module, list[Any]]:
+    refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
     found = find_network(name)
     return found.module, list(found.inputs)
 

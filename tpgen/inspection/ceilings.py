@@ -6,12 +6,12 @@ data sheet promises; a product that runs at these is as fast as it can be.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+
+from tpgen.inspection.clock import best_seconds
 
 _COPIED = 2**25  # bytes: beyond the caches of a core
 _SIDE = 768  # of the matrices: 0.9 billion operations
@@ -61,27 +61,3 @@ def _measured(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
         flops=2 * _SIDE**3 / best_seconds(lambda: torch.mm(matrix, matrix, out=product), device, _SECONDS),
         source=f"measured with {threads} thread{'s' * (threads > 1)}",
     )
-
-
-def best_seconds(call: Callable[[], object], device: str, seconds: float) -> float:
-    """The shortest time of a call that is repeated for some seconds, three times at least; the first is left out.
-
-    The shortest, because whatever else the machine does only ever adds.
-    """
-    times: list[float] = []
-    _timed(call, device)
-    start = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - start < seconds and len(times) < 1000):
-        times.append(_timed(call, device))
-        if times[-1] > seconds:
-            break
-    return min(times)
-
-
-def _timed(call: Callable[[], object], device: str) -> float:
-    wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else (lambda: None)
-    wait()
-    start = time.perf_counter()
-    call()
-    wait()
-    return time.perf_counter() - start

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from tpgen.inspection.dump import Request, dump_stage, example_arguments
-from tpgen.inspection.origins import Origin, TracedStage, merged, node_origin, traced_stage
+from tpgen.inspection.origins import Origin, TracedStage, merged, node_origins, traced_stage
 from tpgen.kernels.description import DIRECTIONS as KERNELS
 from tpgen.kernels.description import kernel_source, kernel_supported
 from tpgen.planner.plan import Plan
@@ -48,8 +48,8 @@ def joint_graph(request: Request) -> fx.Graph:
 
     emission = request.emission()
     module = request.module(emission)
-    for node in module.graph.nodes:
-        node.meta["custom"] = {"tpgen": node_origin(node.meta)}
+    for node, origin in node_origins(module.graph).items():
+        node.meta["custom"] = {"tpgen": origin}
 
     def run(*arguments: torch.Tensor) -> tuple[torch.Tensor]:
         # a copy: the result must not be a view of what the program holds
@@ -92,12 +92,16 @@ def _joint_line(node: fx.Node) -> str:
 _SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
 _CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
 _DEFINED = re.compile(r"^((?:cpp|triton)_\w+) = ")
-_TOP = re.compile(r"^(class |def |import |from |async_compile\.|\w+ = (?!async_compile))")
-_UNNAMED = "Inductor: kernel whose nodes it does not name"
+_TOP = re.compile(
+    r"(class |def |import |from |async_compile\b|del async_compile|if __name__ == |\w+(, \w+)* = (?!async_compile\.)"
+    r"|#|\s*$)"
+)
+_QUOTES = re.compile(r"'''|\"\"\"")
+_RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
 def trace_inductor(request: Request) -> TracedStage:
-    """Inductor's output, by the source nodes that it names for a kernel; what it names none for is a shared part."""
+    """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
     with _named_kernels() as comments:
         text = dump_stage(
@@ -107,16 +111,18 @@ def trace_inductor(request: Request) -> TracedStage:
     kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
     pairs: list[tuple[str, Origin]] = []
     above = current = Origin()
+    quoted = False
     for line in text.split("\n"):
         if found := _DEFINED.match(line):
-            current = kernels.get(found[1]) or Origin(shared=_UNNAMED)
-        elif _TOP.match(line):
-            current = Origin()
-        called = _CALLED.search(line) if not found else None
+            current = kernels.get(found[1], Origin())
+        elif not quoted and not line[:1].isspace():
+            current = _RUNNER if _TOP.match(line) else Origin()
+        called = _CALLED.search(line) if not found and not quoted else None
         own = _commented(line, nodes)
-        named = own or ((above or kernels.get(called[1] or "", Origin())) if called else Origin())
-        pairs.append((line, named or current or Origin(shared="Inductor: imports, buffers and runner")))
+        origin = (above or kernels.get(called[1] or "", Origin())) if called else own or current
+        pairs.append((line, origin))
         above = own
+        quoted ^= len(_QUOTES.findall(line)) % 2 == 1
     return traced_stage("inductor", "python", pairs)
 
 
@@ -127,8 +133,8 @@ def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
     kernel is for are the nodes that nothing else it names reads.
     """
     named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
-    own = [node for node in named if node_origin(node.meta).instructions]  # and not what assembles the output
-    return merged(node_origin(node.meta) for node in own if not set(node.users) & set(own))
+    own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
+    return merged(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))
 
 
 @contextmanager
@@ -186,7 +192,7 @@ def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
     source = kernel_source(request.plan, request.layout, direction, request.dtype)
     readers = _readers(request.plan)
     pairs, part = [], "schedule"
-    for text, paths in zip(source.text.rstrip("\n").split("\n"), source.line_paths, strict=False):
+    for text, paths in zip(source.text.rstrip("\n").split("\n"), source.line_paths, strict=True):
         part = _part(text, part)
         pairs.append((text, Origin(paths) if paths else _cpp_origin(text.strip(), part, readers)))
     return traced_stage(name, "cpp", pairs)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tpgen.inspection.ceilings import best_seconds
+from tpgen.inspection.clock import best_seconds
 from tpgen.inspection.dump import Request, example_arguments
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan, make_plan

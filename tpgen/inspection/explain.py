@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod, sqrt
 from pathlib import Path as FilePath
@@ -18,11 +19,13 @@ import torch
 
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
-from tpgen.inspection.ceilings import Ceilings, best_seconds, machine_ceilings
+from tpgen.inspection.ceilings import Ceilings, machine_ceilings
+from tpgen.inspection.clock import best_seconds
 from tpgen.inspection.cost import peak_bytes, seconds_of_paths
 from tpgen.inspection.dump import Request, example_arguments
 from tpgen.inspection.subject import Subject, choice_of, request_of
 from tpgen.kernels.description import Description
+from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan
 
@@ -79,6 +82,7 @@ class Explanation:
     ceilings: Ceilings | None
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward
+    nodes: int | None = None  # of a convolution, whose rows are edges
 
     @property
     def intensity(self) -> float:
@@ -118,21 +122,24 @@ def explain(
     subject: Subject,
     *,
     rows: int = ROWS,
+    nodes: int | None = None,
     measure: bool = False,
     ceilings: Ceilings | None = None,
     **options: object,
 ) -> Explanation:
     """Explain a product or a plan.
 
-    ``rows`` is the batch that totals are for.  ``measure`` runs the product, and every path alone.  ``ceilings`` are
+    ``rows`` is the batch that totals are for; of a convolution the edges, with ``nodes`` that they run between (where
+    left out, as many as edges).  ``measure`` runs the product, and every path alone.  ``ceilings`` are
     those of another machine; without them this one's are measured once, in a quarter of a second.  ``options`` are
     the fields of `tpgen.inspection.dump.Request`; a module brings its own.
 
-    Raises `TpgenError` for anything that is neither, and for a batch without rows.
+    Raises `TpgenError` for anything that is neither, for a batch without rows, and for nodes of what is no convolution.
     """
     if rows < 1:
         raise TpgenError(f"rows is the batch that totals are for and must be positive, got {rows}")
     request = replace(request_of(subject, **options), rows=rows)
+    nodes = _nodes(subject, rows, nodes)
     asked = _asked(subject, options)
     plan, how = request.plan, _how(request)
     seconds = seconds_of_paths(request, _SECONDS / 5) if measure else {}
@@ -150,9 +157,10 @@ def explain(
         paths=tuple(_path(request, path, how.get(path.index, ""), seconds.get(path.index)) for path in plan.paths),
         dropped=len(plan.instructions) - len(plan.paths),
         flops=rows * plan.flops,
-        bytes=_bytes(plan, rows, request.dtype.itemsize),
-        peak_bytes=peak_bytes(request),
+        bytes=operand_bytes(plan, rows, request.dtype.itemsize, nodes),
+        peak_bytes=peak_bytes(request) if nodes is None else _peak_of_conv(request, nodes),
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
+        nodes=nodes,
     )
     return _measured(found, request) if measure else found
 
@@ -171,10 +179,37 @@ def _title(plan: Plan) -> str:
     return f"{in1} x {in2} -> {out}"
 
 
-def _bytes(plan: Plan, rows: int, itemsize: int) -> int:
-    """Each operand once; shared weights once for the whole batch."""
+def _nodes(subject: Subject, rows: int, nodes: int | None) -> int | None:
+    if isinstance(subject, TensorProductConv):
+        return rows if nodes is None else max(nodes, 1)
+    if nodes is not None:
+        raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
+    return None
+
+
+def operand_bytes(plan: Plan, rows: int, itemsize: int, nodes: int | None = None) -> int:
+    """Each operand once: shared weights once for the whole batch, and of a convolution its nodes, not its edges.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> plan = channelwise("8x0e", "0e", "0e")
+    >>> operand_bytes(plan, 100, 4), operand_bytes(plan, 100, 4, nodes=10)
+    (10000, 5840)
+    """
     shared = plan.weight_numel if plan.shared_weights else 0
-    return rows * plan.row_bytes(itemsize) + shared * itemsize
+    numbers = rows * plan.row_bytes(1) + shared
+    if nodes is None:
+        return numbers * itemsize
+    numbers += (nodes - rows) * (plan.irreps_in1.dim + plan.irreps_out.dim)
+    return numbers * itemsize + 2 * rows * torch.int64.itemsize  # where each edge comes from and goes to
+
+
+def _peak_of_conv(request: Request, nodes: int) -> int:
+    """The result; without a kernel also what every edge gathers, and its product."""
+    plan, itemsize = request.plan, request.dtype.itemsize
+    result = nodes * plan.irreps_out.dim * itemsize
+    if request.strategy == "kernel":
+        return result
+    return result + request.rows * plan.irreps_in1.dim * itemsize + peak_bytes(request)
 
 
 def _path(request: Request, path: Path, how: str, seconds: float | None) -> PathExplanation:
@@ -241,22 +276,37 @@ def _how(request: Request) -> dict[int, str]:
 
 
 def _measured(found: Explanation, request: Request) -> Explanation:
-    product = TensorProduct.from_plan(
-        request.plan, internal_weights=False, layout=request.layout, strategy=request.strategy, backend=request.backend
-    ).to(device=request.device, dtype=request.dtype)
-    operands = [x.requires_grad_() for x in example_arguments(request, ("x1", "x2", "w"))]
+    run, operands = _runnable(request, found.nodes)
+    for operand in operands:
+        operand.requires_grad_()
 
-    def forward() -> torch.Tensor:
+    def forward() -> None:
         with torch.no_grad():
-            return product(*operands)
+            run()
 
     def backward() -> None:
         for x in operands:
             x.grad = None
-        product(*operands).sum().backward()
+        run().sum().backward()
 
+    differentiable = run().requires_grad  # the zeros of a product without paths are not
     return replace(
         found,
         forward_seconds=best_seconds(forward, request.device, _SECONDS),
-        backward_seconds=best_seconds(backward, request.device, _SECONDS),
+        backward_seconds=best_seconds(backward, request.device, _SECONDS) if differentiable else None,
     )
+
+
+def _runnable(request: Request, nodes: int | None) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+    """A call of the product, or of the convolution on random edges, and the operands that it reads."""
+    kind = TensorProduct if nodes is None else TensorProductConv
+    product = kind.from_plan(
+        request.plan, internal_weights=False, layout=request.layout, strategy=request.strategy, backend=request.backend
+    ).to(device=request.device, dtype=request.dtype)
+    y, w = example_arguments(request, ("x2", "w"))
+    (x,) = example_arguments(request if nodes is None else replace(request, rows=nodes), ("x1",))
+    edges: list[torch.Tensor] = []
+    if nodes is not None:
+        drawn = torch.randint(nodes, (2, request.rows), generator=torch.Generator().manual_seed(0))
+        edges = list(drawn.to(request.device))
+    return lambda: product(x, y, w, *edges), [x, y, w]

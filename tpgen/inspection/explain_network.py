@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,14 +19,17 @@ from math import prod
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from tpgen.errors import TpgenError
+from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.ceilings import Ceilings
-from tpgen.inspection.explain import Explanation, explain
+from tpgen.inspection.clock import device_of, now, timed
+from tpgen.inspection.explain import Explanation, explain, operand_bytes
 from tpgen.inspection.explain_text import duration, quantity
 from tpgen.inspection.frames import undisturbed
 from tpgen.inspection.report.values import reason, table
+from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
 
 _WARM, _ROUNDS = 2, 9  # forwards that are not timed, and that are
@@ -34,12 +37,15 @@ _WARM, _ROUNDS = 2, 9  # forwards that are not timed, and that are
 
 @dataclass(frozen=True)
 class ProductInNetwork:
-    """A product: its module, its calls in one forward, and the explanation for the rows of its largest call."""
+    """A product: its module, the totals of its calls in one forward, and the explanation of its largest call."""
 
     module: str
     calls: int
     explanation: Explanation
-    seconds: float | None = None  # of all its calls in one forward, measured
+    flops: int
+    bytes: int
+    predicted_seconds: float | None
+    seconds: float | None = None  # measured
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,15 @@ class NetworkExplanation:
     @property
     def largest(self) -> ProductInNetwork:
         """The product with the most operations in one forward."""
-        return max(self.products, key=lambda p: p.calls * p.explanation.flops)
+        if not self.products:
+            raise TpgenError(f"{self.network} calls no product in one forward; it holds {', '.join(self.not_called)}")
+        return max(self.products, key=lambda p: p.flops)
 
     def __getitem__(self, module: str) -> Explanation:
-        return next(p.explanation for p in self.products if p.module == module)
+        found = {p.module: p.explanation for p in self.products}
+        if module not in found:
+            raise TpgenError(unknown("product", module, found))
+        return found[module]
 
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
@@ -92,10 +103,10 @@ def _row(product: ProductInNetwork) -> tuple[str, ...]:
         found.strategy,
         str(product.calls),
         f"{found.rows:,}",
-        quantity(found.flops, ""),
-        quantity(found.bytes, "B"),
+        quantity(product.flops, ""),
+        quantity(product.bytes, "B"),
         found.bound or "-",
-        duration(found.predicted_seconds),
+        duration(product.predicted_seconds),
     )
 
 
@@ -108,17 +119,19 @@ def explain_network(
 ) -> NetworkExplanation:
     """Explain each product that a forward of the network calls, for the rows it is called with.
 
-    The network runs once, without gradients and in evaluation mode, to see the calls; with ``measure`` some more times,
-    for the time of every product in its place and of the whole.  ``ceilings`` are those of `explain`.
+    Operations, bytes and predictions are sums over the calls of a product.  The network runs once, without gradients
+    and in evaluation mode, to see the calls; with ``measure`` some more times, for the time of every product in its
+    place and of the whole.  ``ceilings`` are those of `explain`.
 
     Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
     """
+    _check(network, inputs)
     held = {path: m for path, m in network.named_modules() if isinstance(m, TensorProduct)}
     if not held:
         raise TpgenError(
             f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
         )
-    watch = _Watch()
+    watch = _Watch(device_of(network, inputs))
     with undisturbed(network), watch.on(held):
         try:
             network(*inputs)
@@ -126,28 +139,56 @@ def explain_network(
             raise TpgenError(
                 f"the network fails on the inputs given ({reason(error)}); give inputs it takes"
             ) from error
-        seen = {path: tuple(rows) for path, rows in watch.rows.items()}
+        seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         seconds: dict[str, float] = {}
         whole = None
         if measure:
             seconds, whole = _measured(network, inputs, watch)
     products = tuple(
-        ProductInNetwork(path, len(seen[path]), _explained(module, max(seen[path]), ceilings), seconds.get(path))
+        _explained(path, module, seen[path], ceilings, seconds.get(path))
         for path, module in held.items()
         if path in seen
     )
     return NetworkExplanation(type(network).__name__, products, tuple(p for p in held if p not in seen), whole)
 
 
-def _explained(product: TensorProduct, rows: int, ceilings: Ceilings | None) -> Explanation:
-    return explain(product, rows=max(rows, 1), ceilings=ceilings)
+def _check(network: object, inputs: object) -> None:
+    if not isinstance(network, nn.Module):
+        raise TpgenError(f"explain_network explains the products of an nn.Module, got {type(network).__name__}")
+    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
+        raise TpgenError(
+            f"inputs are the arguments of one call in a list or tuple, got {type(inputs).__name__}: "
+            "write explain_network(network, [x, y])"
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
+
+    rows: int
+    nodes: int | None = None
+
+
+def _explained(
+    path: str, product: TensorProduct, calls: Sequence[Call], ceilings: Ceilings | None, seconds: float | None
+) -> ProductInNetwork:
+    """The largest call explained, and the costs of all summed."""
+    largest = max(calls, key=lambda call: call.rows)
+    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings)
+    itemsize = product.output_mask.dtype.itemsize
+    costs = [(c.rows * product.plan.flops, operand_bytes(product.plan, c.rows, itemsize, c.nodes)) for c in calls]
+    predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
+    flops, moved = (sum(column) for column in zip(*costs, strict=True))
+    return ProductInNetwork(path, len(calls), found, flops, moved, predicted, seconds)
 
 
 @dataclass
 class _Watch:
     """Notes the rows and the time of each call of products."""
 
-    rows: dict[str, list[int]] = field(default_factory=dict)
+    device: str
+    calls: dict[str, list[Call]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -156,14 +197,19 @@ class _Watch:
         for path, product in products.items():
             started: list[float] = []
 
-            def before(module: Any, args: Any, started: list[float] = started) -> None:
-                started.append(time.perf_counter())
+            def before(module: Any, args: Any, kwargs: Any, started: list[float] = started) -> None:
+                started.append(now(self.device))
 
-            def after(module: Any, args: Any, out: Any, path: str = path, started: list[float] = started) -> None:
-                self.seconds[path] = self.seconds.get(path, 0.0) + time.perf_counter() - started.pop()
-                self.rows.setdefault(path, []).append(_rows(args))
+            def after(
+                module: Any, args: Any, kwargs: Any, out: Any, path: str = path, started: list[float] = started
+            ) -> None:
+                self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - started.pop()
+                self.calls.setdefault(path, []).append(_call(module, args, kwargs))
 
-            hooks += [product.register_forward_pre_hook(before), product.register_forward_hook(after)]
+            hooks += [
+                product.register_forward_pre_hook(before, with_kwargs=True),
+                product.register_forward_hook(after, with_kwargs=True),
+            ]
         try:
             yield
         finally:
@@ -171,9 +217,14 @@ class _Watch:
                 hook.remove()
 
 
-def _rows(args: Sequence[Any]) -> int:
-    """The rows of a call: of the operand with most of them, since others are broadcast or gathered."""
-    return max((prod(a.shape[:-1]) for a in args if isinstance(a, Tensor) and a.dim() > 1), default=1)
+def _call(product: TensorProduct, args: Any, kwargs: Any) -> Call:
+    """The rows of a call: those that its operands broadcast to; of a convolution, its edges."""
+    given = inspect.signature(type(product).forward).bind(product, *args, **kwargs).arguments
+    if isinstance(product, TensorProductConv):
+        nodes = given["x"].shape[0]
+        return Call(given["y"].shape[0], max(nodes, given.get("num_nodes") or nodes))
+    operands = [given[name] for name in ("x", "y", "weight") if isinstance(given.get(name), Tensor)]
+    return Call(prod(torch.broadcast_shapes(*(operand.shape[:-1] for operand in operands))))
 
 
 def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple[dict[str, float], float]:
@@ -182,10 +233,9 @@ def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple
     whole = []
     for turn in range(_WARM + _ROUNDS):
         watch.seconds.clear()
-        start = time.perf_counter()
-        network(*inputs)
+        took = timed(lambda: network(*inputs), watch.device)
         if turn >= _WARM:
-            whole.append(time.perf_counter() - start)
+            whole.append(took)
             for path, seconds in watch.seconds.items():
                 of_products.setdefault(path, []).append(seconds)
     return {path: median(times) for path, times in of_products.items()}, median(whole)

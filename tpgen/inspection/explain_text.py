@@ -26,7 +26,7 @@ _LEFT = {"in1", "in2", "out", "mode", "= irrep × path × variance × weight", "
 
 def explanation_text(found: Explanation) -> str:
     """The whole text; times that were not measured have no column."""
-    return "\n".join([*_head(found), "", *_table(found), "", *_totals(found)])
+    return "\n".join([*_head(found), "", *_table(found), "", *_aligned(totals(found))])
 
 
 def _head(found: Explanation) -> list[str]:
@@ -53,9 +53,11 @@ def _table(found: Explanation) -> list[str]:
     ]
 
 
-def _totals(found: Explanation) -> list[str]:
+def totals(found: Explanation) -> dict[str, str]:
+    """What is said of the product as a whole, by name."""
+    batch = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges of {found.nodes:,} nodes"
     facts = {
-        f"for {found.rows:,} rows": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
+        f"for {batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
         f"once: {found.intensity:.2f} FLOP/B",
         "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, by shapes",
         "ceilings": str(found.ceilings) if found.ceilings else "none",
@@ -66,6 +68,10 @@ def _totals(found: Explanation) -> list[str]:
             f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
         )
     facts["measured"] = _measured(found)
+    return facts
+
+
+def _aligned(facts: dict[str, str]) -> list[str]:
     width = max(map(len, facts))
     return [f"{name:{width}}  {text}" for name, text in facts.items()]
 
@@ -76,7 +82,8 @@ def _measured(found: Explanation) -> str:
     share = (found.predicted_seconds or 0) / found.forward_seconds
     # a ceiling is what large operands reach on a quiet machine: it can be beaten, and then it says little
     against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
-    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} and backward"
+    backward = "no backward" if found.backward_seconds is None else f"{duration(found.backward_seconds)} and backward"
+    return f"{duration(found.forward_seconds)} forward, {against}; {backward}"
 
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))

@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,10 +19,12 @@ from torch.utils import _pytree as pytree
 
 from tpgen.compiler.backends import compile_program
 from tpgen.errors import TpgenError
+from tpgen.inspection.clock import device_of, median_seconds
 from tpgen.inspection.explain_text import duration
 from tpgen.inspection.inline import Gain, inline_products
 from tpgen.inspection.report.values import table
 from tpgen.inspection.tracer import trace_network
+from tpgen.inspection.training import restored, step
 
 _WARM = 2  # calls that are not timed: compilers and caches do their work in them
 
@@ -35,7 +35,7 @@ class Row:
 
     contender: str
     forward: float
-    step: float  # forward, and backward to every parameter and floating input
+    step: float  # forward, and backward to every floating input and every parameter that requires it
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def time_flat(
     """Time a network as it is, inlined without sharing, and flat.
 
     The three are called in turn, round by round, so that whatever else the machine does falls on all of them; the
-    medians count.  They compute the same, which is checked first.
+    medians count.  They compute the same, which is checked first.  The network runs in the mode that it is in; its
+    buffers and torch's random numbers are put back as they were.
 
     Parameters
     ----------
@@ -104,11 +105,14 @@ def time_flat(
     inlined = inline_products(traced, strategy=strategy, inputs=inputs, shared=False)
     flat = inline_products(traced, strategy=strategy, inputs=inputs)
     networks: dict[str, fx.GraphModule] = {"network": traced, "inlined": inlined, "flat": flat}
-    _check_same(networks, inputs)
-    runs = {name: compile_program(module, backend) for name, module in networks.items()}
-    steps = {name: _step(runs[name], networks[name], inputs) for name in networks}
-    forwards = {name: _forward(runs[name], inputs) for name in networks}
-    seconds, of_steps = _interleaved(forwards, rounds), _interleaved(steps, rounds)
+    with restored(network):
+        _check_same(networks, inputs)
+        runs = {name: compile_program(module, backend) for name, module in networks.items()}
+        steps = {name: _step(runs[name], networks[name], inputs) for name in networks}
+        forwards = {name: _forward(runs[name], inputs) for name in networks}
+        device = device_of(network, inputs)
+        seconds = median_seconds(forwards, rounds, device, _WARM)
+        of_steps = median_seconds(steps, rounds, device, _WARM)
     rows = tuple(Row(name, seconds[name], of_steps[name]) for name in networks)
     return FlatTimes(backend, strategy or "of each product", rounds, flat.gain, rows)
 
@@ -134,28 +138,9 @@ def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], Non
 
 
 def _step(run: Callable[..., Any], network: nn.Module, inputs: Sequence[Any]) -> Callable[[], None]:
-    given = [a.detach().clone().requires_grad_() if _is_floating(a) else a for a in inputs]
-    wanted = [*network.parameters(), *(a for a in given if _is_floating(a))]
+    parameters = tuple(network.parameters())
 
     def call() -> None:
-        out = [leaf for leaf in pytree.tree_leaves(run(*given)) if _is_floating(leaf) and leaf.requires_grad]
-        if out and wanted:
-            torch.autograd.grad(sum(leaf.square().sum() for leaf in out), wanted, allow_unused=True)
+        step(run, inputs, parameters)
 
     return call
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _interleaved(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each call, all of them called in turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(_WARM + rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn >= _WARM:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: median(times) for name, times in seconds.items()}

@@ -39,10 +39,10 @@ def save_figure(figure: Any, path: str | Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def path_color(index: int, count: int) -> tuple[float, float, float]:
+def path_color(index: int) -> tuple[float, float, float]:
     """The colour of a path, the same in every picture: neighbours differ in hue, and alternate in lightness.
 
-    >>> path_color(0, 4) == path_color(1, 4)
+    >>> path_color(0) == path_color(1)
     False
     """
     from colorsys import hls_to_rgb
@@ -70,7 +70,7 @@ def draw_explanation(found: Explanation, path: str | Path) -> None:
 
 def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
     places = range(len(paths))
-    panel.barh(places, values, color=[path_color(p.index, len(paths)) for p in paths])
+    panel.barh(places, values, color=[path_color(p.index) for p in paths])
     names = [f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in paths] if named else [""] * len(paths)
     panel.set_yticks(places, names, fontsize=7)
     panel.set_ylim(len(paths) - 0.4, -0.6)
@@ -158,9 +158,8 @@ def _shelves(
 
 def draw_graph(request: Request, path: str | Path) -> None:
     """The fx graph: a dot for each node, coloured by its path (grey: several or all), inputs at the top."""
-    count = len(request.plan.paths)
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
-    colors = {index: path_color(index, count) for index in names}
+    colors = {index: path_color(index) for index in names}
 
     def key(node: fx.Node) -> int | None:
         served = node.meta["tpgen"].instructions
@@ -178,7 +177,7 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
     homes = dict.fromkeys(_home(node) for node in graph_module.graph.nodes)
     modules = [home for home in homes if home not in (None, _SHARED)]
     names: dict[Any, str] = {home: str(home) for home in modules}
-    colors: dict[Any, Any] = {home: path_color(n, len(modules)) for n, home in enumerate(modules)}
+    colors: dict[Any, Any] = {home: path_color(n) for n, home in enumerate(modules)}
     if _SHARED in homes:
         names[_SHARED], colors[_SHARED] = _SHARED, "black"
     _draw_nodes(graph_module.graph, _home, names, colors, "the network's own code", path)

@@ -25,7 +25,8 @@ def share(graph: fx.Graph, module: nn.Module) -> int:
     """Write every call on the same operands once, in place; returns how many nodes that removed.
 
     Shared are pure functions and reads of parameters.  Random functions, leaf modules and unknown functions stay as
-    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of.
+    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of;
+    functions and modules that are neither torch's, e3nn's nor tpgen's count as such nodes.
     """
     writers = {node for node in graph.nodes if _writes(node, module)}
     written = _ancestors({source for node in writers for source in node.all_input_nodes})
@@ -75,16 +76,33 @@ def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
 
 
 def _writes(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node may write into one of its operands."""
+    """Whether a node may write into one of its operands; code of nobody knows whom may."""
     if node.op == "call_module":
-        return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
+        called = module.get_submodule(str(node.target))
+        return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
     if node.op not in ("call_method", "call_function"):
         return False
+    if node.op == "call_function" and (_is_foreign(_home(node)) or _has_mutable_schema(node)):
+        return True
     name = _name(node)
     if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
+
+
+def _has_mutable_schema(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)  # of an operator of a library
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _home(node: fx.Node) -> str:
+    return getattr(node.target, "__module__", None) or "torch"
+
+
+def _is_foreign(home: str) -> bool:
+    """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
+    return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
 
 
 def _changes_state(node: fx.Node) -> bool:
@@ -100,8 +118,7 @@ def _is_pure(node: fx.Node) -> bool:
         return not _is_random(str(node.target))
     if node.op != "call_function" or "training" in node.kwargs or "dropout_p" in node.kwargs:
         return False
-    home = getattr(node.target, "__module__", None) or "torch"
-    return home.split(".")[0] in _PURE_HOMES and not node.is_impure() and not _is_random(_name(node))
+    return not _is_foreign(_home(node)) and not node.is_impure() and not _is_random(_name(node))
 
 
 def _name(node: fx.Node) -> str:

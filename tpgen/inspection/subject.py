@@ -49,6 +49,8 @@ def _check_options(options: dict[str, object]) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TpgenError(unknown("option", name, _OPTIONS))
+    if not isinstance(options.get("dtype", torch.float32), torch.dtype):
+        raise TpgenError(f"dtype is a torch.dtype like torch.float32, got {options['dtype']!r}")
     try:
         torch.empty(0, device=options.get("device", "cpu"))  # type: ignore[call-overload]
     except (RuntimeError, AssertionError, TypeError) as error:

@@ -17,6 +17,7 @@ def forward(self, y):
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,7 +56,7 @@ def _power(y: Any, place: int, constant: Any) -> Any:
     return torch.log(y) / (math.log(constant) if isinstance(constant, (int, float)) else torch.log(constant))
 
 
-# What undoes a step, by its name; square and powers are undone on positive numbers.
+# What undoes a step of torch or Python, by its name; square and powers are undone on positive numbers.
 INVERSES: dict[str, Inverse] = {
     "add": lambda y, place, constant: y - constant,
     "sub": _subtracted,
@@ -145,6 +146,7 @@ class _Inversion:
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
             constants = [self._constant(a) for n, a in enumerate(node.args) if n != place]
+            self._check_constants(node, inverse, constants)
             current = inverse(current, place, *constants)
             for new in list(self.graph.nodes)[written:]:
                 new.meta["inverse_of"] = node.name
@@ -193,12 +195,25 @@ class _Inversion:
         for key in keys:
             if key in self.given:
                 return self.given[key]
-        if name not in INVERSES:
+        if name not in INVERSES or not _is_known(node, self.original):
             raise InverseError(
                 f"{self._called(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
             )
         return INVERSES[name]
+
+    def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
+        """A step with more arguments than its inverse knows, as ``logit(x, 1e-6)``, is another function."""
+        try:
+            inspect.signature(inverse).bind(None, 0, *constants)
+        except ValueError:  # a function that does not tell its signature
+            return
+        except TypeError:
+            raise InverseError(
+                f"{self._called(node)} is called with {len(constants)} further arguments, which its inverse does not "
+                "take: write it without them, as steps of their own, or pass an inverse that takes them "
+                f"(inverses={{{_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+            ) from None
 
     def _called(self, node: fx.Node) -> str:
         return f"node {node.name!r} ({_step(node, self.original)[0]})"
@@ -228,3 +243,11 @@ def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     name = ALIASES.get(name, name)
     return name, [node.target, name]
+
+
+def _is_known(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node is torch's or Python's own, so that its name tells what it does."""
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
+    home = getattr(node.target, "__module__", None) or "torch"
+    return node.op == "call_method" or home.split(".")[0] in ("torch", "_operator")

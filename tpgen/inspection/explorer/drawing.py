@@ -20,16 +20,16 @@ _COLUMNS = {"in": 66, "path": 186, "out": 284}
 _GROWTH = 6.0  # stroke of the path with the most operations, above the thinnest
 
 
-def css_color(index: int, count: int) -> str:
+def css_color(index: int) -> str:
     """The colour of a path, as CSS has it."""
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in path_color(index, count))
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in path_color(index))
 
 
-def hues(index: int, count: int) -> str:
+def hues(index: int) -> str:
     """The colour of a path and the colour of text on it, as the custom properties of CSS that the page reads."""
-    red, green, blue = path_color(index, count)
+    red, green, blue = path_color(index)
     light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2  # relative luminance
-    return f"--hue:{css_color(index, count)};--on:{'#111' if light > 0.3 else '#fff'}"
+    return f"--hue:{css_color(index)};--on:{'#111' if light > 0.3 else '#fff'}"
 
 
 # --- the diagram ------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def diagram(plan: Plan) -> str:
     for title, x, y in (("in1", 4, 11), ("in2", 4, half + 11), ("out", _WIDTH - 22, 11)):
         parts.append(f'<text class="side" x="{x}" y="{y:.0f}">{title}</text>')
     for n, path in enumerate(plan.paths):
-        parts.append(_curves(path, len(plan.paths), places, places["path"][n], 1 + _GROWTH * path.flops / most, step))
+        parts.append(_curves(path, places, places["path"][n], 1 + _GROWTH * path.flops / most, step))
     parts += _labels(plan.irreps_in1, places["in1"], _COLUMNS["in"] - 6, "end")
     parts += _labels(plan.irreps_in2, places["in2"], _COLUMNS["in"] - 6, "end")
     parts += _labels(plan.irreps_out, places["out"], _COLUMNS["out"] + 6, "start")
@@ -72,7 +72,7 @@ def _labels(irreps: Iterable, places: list[float], x: float, anchor: str) -> lis
     ]
 
 
-def _curves(path: Path, count: int, places: dict[str, list[float]], y: float, width: float, step: float) -> str:
+def _curves(path: Path, places: dict[str, list[float]], y: float, width: float, step: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
     y1, y2, y3 = places["in1"][path.in1.index], places["in2"][path.in2.index], places["out"][path.out.index]
     bends = "".join(
@@ -82,8 +82,8 @@ def _curves(path: Path, count: int, places: dict[str, list[float]], y: float, wi
     name = f"path {path.index}: {path.in1} x {path.in2} → {path.out} ({path.mode.name})"
     tall, size = min(9.0, 0.48 * step), min(10.0, step - 1.2)
     return (
-        f'<g class="path" data-p="{path.index}" role="button" aria-label="{escape(name)}" '
-        f'style="{hues(path.index, count)}"><title>{escape(name)}, {path.flops:,} FLOP per row</title>'
+        f'<g class="path" data-p="{path.index}" role="button" tabindex="0" aria-label="{escape(name)}" '
+        f'style="{hues(path.index)}"><title>{escape(name)}, {path.flops:,} FLOP per row</title>'
         f'<path class="grip" d="{bends}"/><path d="{bends}" stroke-width="{width:.1f}"/>'
         f'<ellipse class="dot" cx="{m}" cy="{y:.1f}" rx="9" ry="{tall:.1f}"/>'
         f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{path.index}</text></g>'
@@ -156,7 +156,7 @@ def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
     x, y = at(intensity, rate)
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
     return (
-        f'<circle class="point" data-p="{path.index}" style="{hues(path.index, len(found.paths))}" cx="{x:.1f}" '
+        f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
         f'cy="{y:.1f}" r="4"><title>{name}</title></circle>'
     )
 
@@ -203,7 +203,7 @@ def bars(found: Explanation) -> str:
     for path in found.paths:
         cells = "".join(_bar(value(path) or 0, most[name], text) for name, (value, text) in shown.items())
         rows.append(
-            f'<tr data-p="{path.index}" style="{hues(path.index, len(found.paths))}"><td><em>{path.index}</em></td>'
+            f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
             f"<td>{escape(f'{path.in1} × {path.in2} → {path.out}')}</td>{cells}</tr>"
         )
     return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'

@@ -14,6 +14,7 @@ for (const mark of all("#map [data-p], #pane-costs [data-p]")) marks.get(Number(
 let chosen = new Set();
 let hits = [];
 let hit = -1;
+let taken = -1; // the hit that Enter chose last
 
 function pathsOf(line) {
   const text = line.dataset.p;
@@ -92,7 +93,7 @@ function search(word) {
   const open = panes.filter((pane) => !pane.hidden);
   hits = wanted ? open.flatMap((pane) => all(".code b", pane)).filter((line) => line.textContent.toLowerCase().includes(wanted)) : [];
   for (const line of hits) line.classList.add("hit");
-  hit = -1;
+  hit = taken = -1;
   document.getElementById("found").textContent = wanted ? (hits.length ? `${hits.length}` : "none") : "";
   if (hits.length) nextHit(1);
 }
@@ -104,6 +105,15 @@ function nextHit(by) {
   hits[hit].classList.add("here");
   show(hits[hit]);
   document.getElementById("found").textContent = `${hit + 1}/${hits.length}`;
+}
+
+// Choose the paths of the hit that is shown; where that is done, go to the next one.
+function takeHit(by) {
+  if (!hits.length) return;
+  if (taken === hit) nextHit(by);
+  taken = hit;
+  const paths = pathsOf(hits[hit]);
+  if (paths.length) choose(paths, hits[hit].closest(".pane"));
 }
 
 function toggle(tab) {
@@ -162,7 +172,7 @@ arrange();
 const keys = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
-  "/": () => field.select(),
+  "/": () => { field.focus(); field.select(); },
   "?": () => help.showModal(),
   n: () => nextHit(1),
   N: () => nextHit(-1),
@@ -173,7 +183,9 @@ const keys = {
 tabs.forEach((tab, n) => { if (n < 10) keys[(n + 1) % 10] = () => toggle(tab); });
 document.addEventListener("keydown", (event) => {
   if (help.open) return; // Escape closes it by itself
-  if (event.target === field && event.key === "Enter") return nextHit(event.shiftKey ? -1 : 1);
+  if (event.target === field && event.key === "Enter") return takeHit(event.shiftKey ? -1 : 1);
+  const mark = event.key === "Enter" && event.target.closest("#map [data-p]");
+  if (mark) return choose([...(event.shiftKey ? chosen : []), Number(mark.dataset.p)]);
   if (event.ctrlKey || event.metaKey || event.altKey || (event.target === field && event.key !== "Escape")) return;
   if (!(event.key in keys)) return;
   event.preventDefault();

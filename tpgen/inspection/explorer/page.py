@@ -11,7 +11,7 @@ from string import Template
 
 from tpgen.errors import TpgenError
 from tpgen.inspection.explain import Explanation, PathExplanation, explain
-from tpgen.inspection.explain_text import duration, explanation_text
+from tpgen.inspection.explain_text import duration, totals
 from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.origins import Origin, TracedStage
@@ -34,6 +34,7 @@ _TITLES = {
 }
 _OPEN = ("code", "joint", "cpp")  # beside the costs, open at first
 _CHUNK = 64  # lines that a browser lays out together, once they come into view
+_NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compiles for seconds"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def explorer_page(
 ) -> str:
     """The page as text; see `write_explorer`."""
     found = explain(subject, rows=rows, measure=measure, **options)  # type: ignore[arg-type]
-    asked = {name: value for name, value in options.items() if name != "ceilings"}
+    asked = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
     panes = _panes(subject, inductor, asked)
     opened = [pane.stage.name for pane in panes if pane.stage.name in _OPEN and not pane.stage.missing]
     here = files("tpgen.inspection.explorer")
@@ -98,7 +99,8 @@ def _panes(subject: Subject, inductor: bool, options: dict[str, object]) -> list
     request = request_of(subject, **options)
     strategy = READABLE if request.strategy == "kernel" else request.strategy
     graphs = ["plan", "form", "graph", "code", "script", "joint", *(["inductor"] if inductor else [])]
-    traced = provenance(subject, graphs, **{**options, "strategy": strategy}).stages
+    traced = dict(provenance(subject, graphs, **{**options, "strategy": strategy}).stages)
+    traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     kernels = provenance(subject, ["cpp", "cpp_backward"], **{**options, "strategy": "kernel"}).stages
     panes = []
     for stage in (*traced.values(), *kernels.values()):
@@ -167,8 +169,5 @@ def _facts(path: PathExplanation) -> dict:
 def _machine(found: Explanation) -> str:
     """The head and the totals of the explanation, as a list."""
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
-    facts = {"strategy": written}
-    for line in explanation_text(found).rsplit("\n\n", 1)[1].split("\n"):
-        name, _, value = line.partition("  ")
-        facts[name] = value.strip()
+    facts = {"strategy": written, **totals(found)}
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items()) + "</dl>"

@@ -16,11 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
 from tpgen.inspection.report.values import CompileReport, Section, reason
+from tpgen.inspection.training import draws_random_numbers, restored
+
+_RANDOM = (
+    "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
+    "draws others than eager: call module.eval() first, where that is not what you measure"
+)
 
 
 class ReportError(TpgenError):
@@ -39,7 +46,8 @@ def compile_report(
 ) -> CompileReport:
     """Compile a module in every way that torch has and report each part.
 
-    A part that fails says why in its place, and the others are there.  Dynamo is reset on the way: what this process
+    A part that fails says why in its place, and the others are there.  The module runs in the mode that it is in; its
+    buffers and torch's random numbers are put back as they were.  Dynamo is reset on the way: what this process
     compiled before compiles again at its next call.
 
     Parameters
@@ -58,23 +66,29 @@ def compile_report(
     progress
         called with the name of each section as it begins.
 
-    Raises `ReportError` for a module that is none or fails on the inputs, and for unknown sections.
+    Raises `ReportError` for a module that is none or fails on the inputs, for unknown sections, and for no repeats.
     """
     names = tuple(SECTIONS if sections is None else sections)
     for name in names:
         if name not in SECTIONS:
             raise ReportError(unknown("section", name, SECTIONS))
+    if repeats < 1:
+        raise ReportError(f"repeats is how often each backend is timed and must be positive, got {repeats}")
     _check(module, inputs)
     given = tuple(inputs)
     others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = Subject(module, given, others, inductor, repeats)
     made = []
-    for name in (n for n in SECTIONS if n in names):
-        progress(name)
-        made.append(_section(name, subject))
+    with restored(module):
+        is_random = draws_random_numbers(lambda: _call(module, given))
+        for name in (n for n in SECTIONS if n in names):
+            progress(name)
+            made.append(_section(name, subject))
     shown = repr(module)
     title = type(module).__name__ if "\n" in shown or len(shown) > 200 else shown
-    return CompileReport(title, describe_inputs(given), tuple(made), (REMARK,) if subject.was_given_length else ())
+    remarks = {REMARK: subject.was_given_length, _RANDOM: is_random}
+    shown_remarks = tuple(remark for remark, holds in remarks.items() if holds)
+    return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks)
 
 
 def _section(name: str, subject: Subject) -> Section:
@@ -108,8 +122,8 @@ def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
             "write compile_report(module, [x, y])"
         )
     try:
-        with torch.no_grad():
-            module(*inputs)
+        with restored(module):
+            _call(module, inputs)
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
@@ -118,9 +132,15 @@ def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
         ) from error
 
 
+def _call(module: nn.Module, inputs: Sequence[Any]) -> None:
+    with torch.no_grad():
+        module(*inputs)
+
+
 def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     """The inputs with one row more, with twice as many and one, and with a single row."""
-    rows = next((a.shape[0] for a in inputs if isinstance(a, Tensor) and a.dim() >= 2), 0)
+    leaves, form = pytree.tree_flatten(inputs)
+    rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)
     if rows == 0:
         return ()
 
@@ -129,4 +149,6 @@ def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
             return a[torch.arange(count, device=a.device) % rows]
         return a
 
-    return tuple(tuple(resized(a, count) for a in inputs) for count in (rows + 1, 2 * rows + 1, 1))
+    return tuple(
+        pytree.tree_unflatten([resized(a, count) for a in leaves], form) for count in (rows + 1, 2 * rows + 1, 1)
+    )

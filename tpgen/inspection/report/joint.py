@@ -62,9 +62,15 @@ def joint_of_captured(program: fx.GraphModule) -> Joint:
     """
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
-    constant = ["_buffers_" in str(node.target) for node in holders]
+    constant = ["_buffers_" in str(node.target) or _is_frozen(node) for node in holders]
     inputs = [_like(node.meta["example_value"]) for node in holders]
     return joint_graph(program, inputs, constant)
+
+
+def _is_frozen(node: fx.Node) -> bool:
+    """Whether an input is a parameter that requires no gradient."""
+    value = node.meta["example_value"]
+    return "_parameters_" in str(node.target) and isinstance(value, Tensor) and not value.requires_grad
 
 
 def _like(value: Any) -> Any:
@@ -80,7 +86,7 @@ class _Done(Exception):
 
 
 def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
-    """Trace a module on fake tensors, its gradients with respect to all parameters and all floating inputs.
+    """Trace a module on fake tensors, its gradients with respect to floating inputs and parameters that require any.
 
     ``constant`` says of each input whether it is one that nobody differentiates.
 
@@ -115,7 +121,7 @@ def _cut(
         raise _Done
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = {n: _fake(mode, p) for n, p in module.named_parameters()}
+    parameters = {n: _fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
     given = pytree.tree_map(lambda a: _fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
     for value, is_constant in zip(given, constant, strict=False):
         if is_constant and isinstance(value, Tensor):
@@ -132,9 +138,9 @@ def _cut(
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
 
 
-def _fake(mode: Any, tensor: Tensor) -> Tensor:
+def _fake(mode: Any, tensor: Tensor, wanted: bool = True) -> Tensor:
     fake = mode.from_tensor(tensor.detach())
-    return fake.requires_grad_() if fake.is_floating_point() else fake
+    return fake.requires_grad_(wanted) if fake.is_floating_point() else fake
 
 
 def _as_it_is(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -20,10 +18,12 @@ from torch.utils import _pytree as pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
+from tpgen.inspection.clock import device_of, median_seconds, now
 from tpgen.inspection.explain_text import duration
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason, size, table
+from tpgen.inspection.training import is_floating, step
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,7 @@ class Joints:
 
 
 Written = tuple[str, dict[str, Any]]  # a section's text and data
-
-
-def step(run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """One forward and backward: the results, and the gradients of the floating inputs."""
-    given = [a.detach().clone().requires_grad_() if _is_floating(a) else a for a in inputs]
-    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if _is_floating(leaf)]
-    wanted = [a for a in given if _is_floating(a)]
-    differentiable = [leaf for leaf in out if leaf.requires_grad]
-    total = sum((leaf * torch.cos(leaf.detach())).sum() for leaf in differentiable)  # a cotangent that is not constant
-    gradients = torch.autograd.grad(total, wanted, allow_unused=True) if differentiable and wanted else ()
-    return [leaf.detach() for leaf in out], [g for g in gradients if g is not None]
+Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients in float64, where there are any
 
 
 def _backends(subject: Subject) -> Written:
@@ -128,25 +118,34 @@ def _backends(subject: Subject) -> Written:
         (
             r["backend"],
             *(duration(r[k]) for k in ("first_step_seconds", "forward_seconds", "step_seconds")),
-            *("–" if r[k] is None else f"{r[k]:.1e}" for k in ("error", "gradient_error")),
+            *("-" if r[k] is None else f"{r[k]:.1e}" for k in ("error", "gradient_error")),
         )
         for r in rows
     ]
-    note = "errors: largest difference from the same module in float64, relative to the largest entry"
+    notes = ["errors: largest difference from the same module in float64, relative to the largest entry"]
+    if any(r["step_seconds"] is None for r in rows):
+        notes.append("no gradients: nothing in the result depends on a parameter or a floating input")
     failed = [f"{name} fails: {why}" for name, why in missing.items()]
-    return "\n".join([table([head, *lines]), *failed, note]), {"backends": rows, "missing": missing}
+    return "\n".join([table([head, *lines]), *failed, *notes]), {"backends": rows, "missing": missing}
 
 
-def _measured(subject: Subject, backend: str, exact: tuple[list[Tensor], list[Tensor]] | None) -> dict[str, Any]:
+def _measured(subject: Subject, backend: str, exact: Exact) -> dict[str, Any]:
     run = compile_program(subject.module, backend)
-    start = time.perf_counter()
-    results = step(run, subject.inputs)
+    device = device_of(subject.module, subject.inputs)
+    train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
+    start = now(device)
+    results, gradients = train()
+    first = now(device) - start
+    tasks: dict[str, Callable[[], Any]] = {"forward": partial(_forward, run, subject.inputs)}
+    if gradients is not None:
+        tasks["step"] = train
+    seconds = median_seconds(tasks, subject.repeats, device)
     return {
-        "first_step_seconds": time.perf_counter() - start,
-        "forward_seconds": _timed(partial(_forward, run, subject.inputs), subject.repeats),
-        "step_seconds": _timed(partial(step, run, subject.inputs), subject.repeats),
-        "error": _difference(results[0], exact[0]) if exact else None,
-        "gradient_error": _difference(results[1], exact[1]) if exact else None,
+        "first_step_seconds": first,
+        "forward_seconds": seconds["forward"],
+        "step_seconds": seconds.get("step"),
+        "error": _difference(results, exact[0]) if exact else None,
+        "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
     }
 
 
@@ -233,7 +232,7 @@ _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 def _kernels(subject: Subject) -> Written:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
-    sources = generated_code(subject.module, subject.inputs, step)
+    sources = generated_code(subject.module, subject.inputs, _training(subject.module))
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
         for source in sources
@@ -267,22 +266,25 @@ SECTIONS: dict[str, Part] = {
 
 
 def describe_inputs(inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Tensors by dtype and shape, anything else by its type.
+    """Tensors by dtype and shape, lists and dicts by what they hold, anything else by its type.
 
-    >>> describe_inputs([torch.zeros(2, 3), 5])
-    ('float32[2, 3]', 'int')
+    >>> describe_inputs([torch.zeros(2, 3), 5, {"x": torch.zeros(1)}])
+    ('float32[2, 3]', 'int', '{x: float32[1]}')
     """
-    return tuple(
-        f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" if isinstance(a, Tensor) else type(a).__name__
-        for a in inputs
-    )
+    return tuple(map(_described, inputs))
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_described(held)}' for key, held in value.items())}}}"
+    if type(value) in (list, tuple):
+        return f"[{', '.join(map(_described, value))}]"
+    return type(value).__name__
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
@@ -290,22 +292,17 @@ def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
         run(*inputs)
 
 
-def _timed(call: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of a call, once it is warm."""
-    call()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return median(seconds)
+def _training(module: nn.Module) -> Callable[[Callable[..., Any], Sequence[Any]], Any]:
+    """A step of the module's parameters, compiled or not."""
+    return lambda run, inputs: step(run, inputs, tuple(module.parameters()))
 
 
-def _exact(subject: Subject) -> tuple[list[Tensor], list[Tensor]] | None:
+def _exact(subject: Subject) -> Exact:
     """Results and gradients in float64; None where the module does not go there."""
     try:
         module = copy.deepcopy(subject.module).double()
-        return step(module, [a.double() if _is_floating(a) else a for a in subject.inputs])
+        inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))
+        return step(module, inputs, tuple(module.parameters()))
     except Exception:  # a module may do anything here, and the comparison is one column of the report
         return None
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tpgen.errors import TpgenError
+from tpgen.errors import TpgenError, unknown
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ class CompileReport:
         return {section.name: section.missing for section in self.sections if section.missing}
 
     def __getitem__(self, name: str) -> Section:
-        return next(section for section in self.sections if section.name == name)
+        found = {section.name: section for section in self.sections}
+        if name not in found:
+            raise TpgenError(unknown("section", name, found))
+        return found[name]
 
     def __str__(self) -> str:
         head = [f"Compile report of {self.subject}", f"inputs: {', '.join(self.inputs)}"]
