@@ -80,6 +80,13 @@ def test_measuring_fills_in_times() -> None:
     assert "alone" in str(found)
 
 
+def test_a_product_without_paths_is_measured_too() -> None:
+    found = explain(make_plan("2x0e", "1o", "2x1o", []), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
+    assert found.forward_seconds
+    assert found.backward_seconds is None
+    assert "; no backward" in str(found)
+
+
 def test_ceilings_are_measured_once() -> None:
     first = machine_ceilings()
     assert machine_ceilings() is first
@@ -122,6 +129,8 @@ def test_errors() -> None:
         explained("article", foo=1)
     with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
         explained("article", device="nowhere")
+    with pytest.raises(TpgenError, match=r"dtype is a torch.dtype like torch.float32, got 'float32'"):
+        explained("article", dtype="float32")
 
 
 def test_a_network_is_told_its_products() -> None:

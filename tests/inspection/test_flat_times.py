@@ -69,3 +69,44 @@ def test_the_command() -> None:
     result = CliRunner().invoke(main, ["flat", "nothing"])
     assert result.exit_code == 2
     assert "unknown network 'nothing'; known networks: tetris" in result.output
+
+
+class Chosen(nn.Module):
+    """A choice of rows by value, a batch norm, and a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = tpgen.TensorSquare("2x1o", strategy="einsum")
+        self.norm = nn.BatchNorm1d(6)
+        self.layer = nn.Linear(6, 6).requires_grad_(False)
+
+    def forward(self, x):
+        return self.square(chosen(self.layer(self.norm(x)))).sum(1)
+
+
+def chosen(x):
+    return x[x[:, 0] > -100.0] if bool(x.isfinite().all()) else x
+
+
+def chosen_and_functions() -> tuple[nn.Module, list[torch.Tensor], list]:
+    return Chosen(), [torch.randn(5, 6)], [chosen]
+
+
+def test_frozen_parameters_functions_and_buffers() -> None:
+    network, given, functions = chosen_and_functions()
+    found = time_flat(network, given, functions=functions, rounds=1)
+    assert all(row.step > 0 for row in found.rows)
+    assert int(network.norm.num_batches_tracked) == 0
+    result = CliRunner().invoke(main, ["flat", f"{__name__}:chosen_and_functions", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+
+
+def wrong() -> tuple[nn.Module, int]:
+    return Twice(), 3
+
+
+def test_what_a_function_must_return() -> None:
+    result = CliRunner().invoke(main, ["flat", f"{__name__}:wrong"])
+    assert result.exit_code == 2
+    assert "must return a module, a list of arguments, and if there are any a list of functions" in result.output
+    assert "got Twice, int" in result.output

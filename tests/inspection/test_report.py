@@ -12,12 +12,16 @@ from torch import nn
 
 import tpgen
 from tpgen.cli.app import main
+from tpgen.cli.networks import find_network
 from tpgen.compiler.probe import capture
+from tpgen.inspection.dump import Request, example_arguments
 from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
 from tpgen.inspection.report.values import reason
+from tpgen.inspection.training import step
 from tpgen.kernels.compiler import find_compiler
+from tpgen.planner.problems import PROBLEMS
 
 QUICK = ("graphs", "guards", "recompilations", "joint", "partition")
 
@@ -55,6 +59,8 @@ def test_a_report_prints_and_is_json(report) -> None:
     assert all(SECTIONS[name].title in text for name in QUICK)
     read = json.loads(report.to_json())
     assert list(read["sections"]) == list(QUICK)
+    with pytest.raises(tpgen.TpgenError, match="unknown section 'gards'; known sections: graphs, guards"):
+        _ = report["gards"]
     assert read["sections"]["graphs"]["data"]["breaks"] == []
 
 
@@ -157,6 +163,7 @@ def test_what_has_no_backward_says_so() -> None:
     "module, given, options, message",
     [
         (nn.ReLU(), [torch.ones(1)], {"sections": ["gards"]}, "unknown section 'gards'; known sections: backends, "),
+        (nn.ReLU(), [torch.ones(1)], {"repeats": 0}, "how often each backend is timed and must be positive, got 0"),
         (torch.relu, [torch.ones(1)], {}, "about an nn.Module, got builtin.*wrap a function in a module"),
         (nn.ReLU(), torch.ones(1), {}, r"in a list or tuple, got Tensor: write compile_report\(module, \[x, y\]\)"),
         (
@@ -327,3 +334,78 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         code, said = run(*arguments)
         assert code == 2
         assert message in said
+
+
+class OfDict(nn.Module):
+    """Features in a dict, and a layer of which one parameter is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.layer.bias.requires_grad_(False)
+
+    def forward(self, data):
+        return {"out": torch.tanh(self.layer(data["x"])) * data["scale"]}
+
+
+def test_inputs_in_dicts_are_varied_and_differentiated() -> None:
+    given = [{"x": torch.randn(4, 3), "scale": 2.0}]
+    report = compile_report(
+        OfDict(), given, sections=["backends", "recompilations", "joint"], inductor=False, repeats=1
+    )
+    assert not report.missing
+    assert report.inputs == ("{x: float32[4, 3], scale: float}",)
+    calls = report["recompilations"].data["calls"]
+    assert [call[0].split(",")[0] for call in calls] == [f"{{x: float32[{rows}" for rows in (4, 5, 9, 1)]
+    for row in report["backends"].data["backends"]:
+        assert row["gradient_error"] < 1e-5
+        assert row["step_seconds"] > 0
+    # the result, gradients of weight and x; none of the bias, which is frozen, and of the number
+    assert report["joint"].data["code"].splitlines()[-1].count("None") == 2
+
+
+def test_a_step_has_gradients_of_parameters_and_inputs() -> None:
+    module = OfDict()
+    results, gradients = step(module, [{"x": torch.randn(4, 3), "scale": 2.0}], module.parameters())
+    assert [tuple(result.shape) for result in results] == [(4, 2)]
+    assert gradients is not None
+    assert [tuple(gradient.shape) for gradient in gradients] == [(2, 3), (4, 3)]
+    assert step(nn.Identity(), [torch.ones(2, dtype=torch.int64)]) == ([], None)
+
+
+def test_what_has_no_gradients_is_timed_without() -> None:
+    given = [torch.arange(6).reshape(3, 2)]
+    section = compile_report(nn.Flatten(), given, sections=["backends"], inductor=False, repeats=1)["backends"]
+    assert "no gradients: nothing in the result depends on a parameter or a floating input" in section.text
+    assert all(row["step_seconds"] is row["gradient_error"] is None for row in section.data["backends"])
+
+
+def test_a_module_in_training_is_left_as_it_was() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout())
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    given = [torch.randn(4, 3)]
+    state = torch.get_rng_state()
+    report = compile_report(network, given, sections=["backends"], inductor=False, repeats=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
+    assert network.training
+    assert any("draws random numbers at a call (dropout?)" in remark for remark in report.remarks)
+    assert not compile_report(network.eval(), given, sections=["partition"]).remarks
+
+
+@pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])
+def test_larger_products_have_a_partition(problem: str) -> None:
+    plan = PROBLEMS[problem].plan
+    product = tpgen.TensorProduct.from_plan(plan, internal_weights=False, strategy="einsum")
+    given = example_arguments(Request(plan, rows=3), ("x1", "x2", "w"))
+    report = compile_report(product, given, sections=["partition"])
+    assert not report.missing
+    default, min_cut = report["partition"].data["partitions"]
+    assert 0 < min_cut["bytes"] <= default["bytes"]
+
+
+def test_the_network_of_the_demo_has_a_partition_of_every_graph() -> None:
+    network = find_network("tetris")
+    report = compile_report(network.module, network.inputs, sections=["partition"])
+    assert not report.missing
+    assert report["partition"].text.startswith("there is none of the module as a whole (DynamicOutputShapeException")

@@ -255,6 +255,50 @@ def test_pure_calls_are_shared_and_others_are_not() -> None:
     assert shared(lambda x: torch.nn.functional.dropout(x) + torch.nn.functional.dropout(x)) == 0
 
 
+def doubled(x):
+    """A function of the user that writes into its operand."""
+    x.mul_(2)
+
+
+class Foreign(nn.Module):
+    """A leaf of the user that does."""
+
+    def forward(self, x):
+        x.mul_(2)
+        return x
+
+
+class Around(nn.Module):
+    """The same product before and after the user's code."""
+
+    def __init__(self, by_module: bool) -> None:
+        super().__init__()
+        self.square = tpgen.TensorSquare("2x1o", strategy="einsum")
+        self.foreign = Foreign() if by_module else None
+
+    def forward(self, x):
+        before = x * 2
+        if self.foreign is None:
+            doubled(x)
+        else:
+            self.foreign(x)
+        return self.square(before) - self.square(x * 2)
+
+
+@pytest.mark.parametrize("by_module", [False, True])
+def test_code_of_the_user_may_write(by_module: bool) -> None:
+    network = Around(by_module)
+    traced = trace_network(
+        network, functions=[doubled], leaf=lambda module, path: isinstance(module, Foreign) or is_leaf(module, path)
+    )
+    x = torch.randn(4, 6)
+    wanted = network(x.clone())
+    assert wanted.abs().max() > 0
+    for given in (None, [x.clone()]):
+        flat = inline_products(traced, inputs=given)
+        torch.testing.assert_close(flat(x.clone()), wanted)
+
+
 def test_nothing_is_shared_across_a_node_that_writes() -> None:
     def twice(x):
         before = x * 2

@@ -102,6 +102,10 @@ def test_further_inverses_go_first() -> None:
         (lambda x: x * x, r"node 'mul' \(mul\) reads the input in more than one place"),
         (lambda x: torch.cat([x]), r"node 'cat' \(cat\) reads the input in more than one place or in a list"),
         (lambda x: torch.add(x, 1, alpha=2), r"node 'add' \(add\) is called with alpha.*write it without keywords"),
+        (
+            lambda x: torch.logit(x, 1e-6),
+            r"node 'logit' \(logit\) is called with 1 further arguments, which its inverse",
+        ),
         (lambda x, y: x + y, "a function of one input, and this graph has 2: fix the others"),
         (lambda x: (x + 1, x), "the output must be one tensor that depends on the input"),
         (lambda x: 3, "the output must be one tensor that depends on the input"),
@@ -116,3 +120,34 @@ def test_what_cannot_be_undone_says_why_and_the_way_out(function, message: str) 
 def test_what_is_not_traced_is_told_so() -> None:
     with pytest.raises(InverseError, match=r"got Tanh: give it trace_network\(module\), or torch.fx.symbolic_trace"):
         invert(nn.Tanh())  # type: ignore[arg-type]
+
+
+class Exp(nn.Module):
+    """Named like a step, and another function."""
+
+    def forward(self, x):
+        return torch.exp(-x)
+
+
+def square(x):
+    return x * x * x
+
+
+def test_names_of_the_users_own_code_say_nothing() -> None:
+    traced = trace_network(nn.Sequential(Exp()), leaf=lambda module, path: isinstance(module, Exp))
+    with pytest.raises(InverseError, match=r"node '_0' \(exp\) has no inverse here; .*inverses=\{'exp'"):
+        invert(traced)
+    own = invert(traced, {Exp: lambda y, place: -torch.log(y)})
+    torch.testing.assert_close(own(traced(X)), X)
+    graph = fx.Graph()
+    graph.output(graph.call_function(square, (graph.placeholder("x"),)))
+    cube = fx.GraphModule(nn.Module(), graph)
+    with pytest.raises(InverseError, match=r"\(square\) has no inverse here"):
+        invert(cube)
+    torch.testing.assert_close(invert(cube, {"square": lambda y, place: y ** (1 / 3)})(cube(X)), X)
+
+
+def test_an_inverse_that_takes_the_constants() -> None:
+    forward = fx.symbolic_trace(lambda x: torch.logit(x, 1e-6))
+    inverse = invert(forward, {torch.logit: lambda y, place, eps: torch.sigmoid(y)})
+    torch.testing.assert_close(inverse(forward(X)), X)
