@@ -147,6 +147,15 @@ def test_names_of_the_users_own_code_say_nothing() -> None:
     torch.testing.assert_close(invert(cube, {"square": lambda y, place: y ** (1 / 3)})(cube(X)), X)
 
 
+def test_operators_of_other_libraries_say_nothing_either() -> None:
+    library = torch.library.Library("tpgen_test_steps", "DEF")
+    library.define("exp(Tensor x) -> Tensor")
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.ops.tpgen_test_steps.exp, (graph.placeholder("x"),)))
+    with pytest.raises(InverseError, match=r"\(exp\) has no inverse here"):
+        invert(fx.GraphModule(nn.Module(), graph))
+
+
 def test_an_inverse_that_takes_the_constants() -> None:
     forward = fx.symbolic_trace(lambda x: torch.logit(x, 1e-6))
     inverse = invert(forward, {torch.logit: lambda y, place, eps: torch.sigmoid(y)})

@@ -250,4 +250,6 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"
+    if home.startswith("torch._ops.") and home != "torch._ops.aten":  # operators of other libraries stand there too
+        return False
     return node.op == "call_method" or home.split(".")[0] in ("torch", "_operator")
