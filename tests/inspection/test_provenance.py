@@ -11,6 +11,7 @@ import torch
 from tests.cases import CASES, Case
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError, TpgenError
+from tpgen.inspection import compiled_origins, origins
 from tpgen.inspection.origins import Origin, TracedStage
 from tpgen.inspection.provenance import STAGES, Provenance, provenance
 from tpgen.inspection.subject import request_of
@@ -94,6 +95,21 @@ def test_every_mode_is_explained(case: Case) -> None:
         stages = [*TEXTS, *(KERNELS if strategy == "kernel" and find_compiler() else ())]
         found = provenance(case.plan, strategy=strategy, layout=layout, stages=stages)
         assert all(stage.explained >= 0.99 for stage in found.stages.values()), str(found)
+
+
+def test_lines_of_an_unknown_kind_are_unexplained(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scripted:
+        code = "def forward(self,\n    x1: Tensor) -> Tensor:\n  print(x1)\n  return x1"
+
+    monkeypatch.setattr(origins, "script", lambda module: Scripted)
+    stage = provenance(small(), ["script"], strategy="einsum").stage("script")
+    assert [bool(origin) for origin in stage.origins] == [True, True, False, True]
+    assert stage.explained == 0.75
+
+    text = "import torch\nstrange(1)\ncpp_fused_0 = async_compile.cpp_pybinding([], '''\n  import\n''')\nx = 1"
+    monkeypatch.setattr(compiled_origins, "dump_stage", lambda *arguments, **options: text)
+    stage = provenance(small(), ["inductor"], strategy="einsum").stage("inductor")
+    assert [bool(origin) for origin in stage.origins] == [True, False, False, False, False, True]
 
 
 # --- no line is attributed to a wrong path ----------------------------------------------------------------------------

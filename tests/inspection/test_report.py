@@ -261,6 +261,22 @@ def test_shapes_that_depend_on_values() -> None:
     assert {p["graph"] for p in report["partition"].data["partitions"]} == {"graph 1"}
 
 
+def test_frozen_parameters_have_no_gradient_in_captured_graphs_either() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.layer.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return self.layer(x[x.detach().sum(1).nonzero().squeeze(1)])
+
+    report = compile_report(Last(), [torch.ones(3, 2)], sections=["joint"])
+    (graph,) = report["joint"].data["graphs"]
+    returned = graph["code"].splitlines()[-1]
+    assert returned.count("None") == 2, returned  # of the indices, and of the bias
+
+
 def test_what_no_stage_can_take_is_missing() -> None:
     class Counting(nn.Module):
         def forward(self, x):

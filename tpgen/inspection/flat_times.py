@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,7 +109,7 @@ def time_flat(
     with restored(network):
         _check_same(networks, inputs)
         runs = {name: compile_program(module, backend) for name, module in networks.items()}
-        steps = {name: _step(runs[name], networks[name], inputs) for name in networks}
+        steps = {name: partial(step, runs[name], inputs, tuple(networks[name].parameters())) for name in networks}
         forwards = {name: _forward(runs[name], inputs) for name in networks}
         device = device_of(network, inputs)
         seconds = median_seconds(forwards, rounds, device, _WARM)
@@ -133,14 +134,5 @@ def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], Non
     def call() -> None:
         with torch.no_grad():
             run(*inputs)
-
-    return call
-
-
-def _step(run: Callable[..., Any], network: nn.Module, inputs: Sequence[Any]) -> Callable[[], None]:
-    parameters = tuple(network.parameters())
-
-    def call() -> None:
-        step(run, inputs, parameters)
 
     return call
