@@ -15,11 +15,11 @@ import torch
 from rich.console import Console
 
 from tpgen.benchmarking.contenders import select_contenders
-from tpgen.benchmarking.plots import new_figure, save_figure
 from tpgen.benchmarking.records import Record, Report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tables import Cells, environment_line, in_seconds
 from tpgen.benchmarking.tasks import TASKS
+from tpgen.inspection.figures import new_figure, save_figure
 
 _NO_SCRIPT = "scripted"  # torch.compile does not look into TorchScript
 

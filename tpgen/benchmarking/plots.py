@@ -6,31 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpgen.benchmarking.records import Report
-from tpgen.errors import TpgenError
+from tpgen.inspection.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 # A colour says the family, a marker the backend; e3nn is grey.
 _COLORS = ("C0", "C3", "C2", "C1", "C4", "C9", "C5", "C6", "C8", "k")
 _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure that needs no display; a `TpgenError` says how to get matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise TpgenError("plots need matplotlib: pip install matplotlib") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Figure, path: str | Path) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
 
 
 def plot_report(report: Report, path: str | Path) -> None:

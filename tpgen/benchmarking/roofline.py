@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpgen.benchmarking.goals import Findings, Point
-from tpgen.benchmarking.plots import new_figure, save_figure
+from tpgen.inspection.figures import new_figure, save_figure
 
 _MARKERS = {"forward": "o", "backward": "s"}
 _LAYOUTS = {"mul_ir": "full", "ir_mul": "none"}

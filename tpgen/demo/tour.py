@@ -16,13 +16,14 @@ from rich.progress import track
 from tpgen._version import __version__
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.markdown import markdown_report
-from tpgen.benchmarking.plots import new_figure, plot_report, save_figure
+from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.check import check_product, verdict
 from tpgen.inspection.dump import STAGES, dump_files
 from tpgen.inspection.explorer.page import write_explorer
+from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.laws import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem

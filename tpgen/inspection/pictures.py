@@ -12,31 +12,14 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from tpgen.errors import TpgenError
 from tpgen.inspection.dump import Request
 from tpgen.inspection.explain import Explanation, PathExplanation
+from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
 
 SHARED_COLOR = "0.75"
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure that needs no display."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise TpgenError("pictures need matplotlib; install it with: pip install 'tpgen[plot]'") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure; the ending of the path says the format."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+_DPI = 110  # pictures of many dots are large
 
 
 def path_color(index: int) -> tuple[float, float, float]:
@@ -65,7 +48,7 @@ def draw_explanation(found: Explanation, path: str | Path) -> None:
         _bars(panel, found.paths, values, label, named=n == 0)
     _roofline(panels[-1], found)
     figure.suptitle(f"{found.product}, {found.strategy}, {found.rows:,} rows of {found.dtype}", fontsize=9)
-    save_figure(figure, path)
+    save_figure(figure, path, _DPI)
 
 
 def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
@@ -128,7 +111,7 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
         panel.set_facecolor("0.8")  # between the slices
         count, size = np.count_nonzero(np.nan_to_num(block)), np.count_nonzero(~np.isnan(block))
         panel.set_title(f"{ls}  {count}/{size}", fontsize=7, pad=2, loc="left")
-    save_figure(figure, path)
+    save_figure(figure, path, _DPI)
 
 
 def _slices(values: np.ndarray) -> np.ndarray:
@@ -221,7 +204,7 @@ def _draw_nodes(
     panel.plot([], [], "o", ms=5, color=SHARED_COLOR, label=others)
     panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
-    save_figure(figure, path)
+    save_figure(figure, path, _DPI)
 
 
 def _places(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[float, float]]:
