@@ -53,6 +53,7 @@ def prelude(target: Target, tiles: set[int], rows: int) -> str:
             _transpose(target.lanes),
             _ROW_STAGING,
             _matrices(target),
+            _CORRELATION,
         ]
     return "\n".join(part.strip("\n") for part in parts)
 
@@ -266,6 +267,30 @@ static inline void add_rows(const num* s, real* const* p, int n, i64 from, int c
 """
 
 
+_CORRELATION = """
+// C[m * cm + n] += sum over k and lanes of A[m][k] B[n][k]: rows of vectors against rows of vectors
+template <int H, int V> static inline void dots(num* C, i64 cm, const num* A, const num* B, int K) {
+  vec c[H][V] = {};
+  for (int k = 0; k < K; k += W)
+    UNROLL for (int h = 0; h < H; ++h) {
+      const vec a = load(A + (i64)h * K + k);
+      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * load(B + (i64)v * K + k);
+    }
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) C[h * cm + v] += lane_sum(c[h][v]);
+}
+static void correlate(num* C, i64 cm, const num* A, const num* B, int M, int N, int K) {
+  int m = 0;
+  for (; m + 4 <= M; m += 4) {
+    int n = 0;
+    for (; n + 4 <= N; n += 4) dots<4, 4>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+    for (; n < N; ++n) dots<4, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+  }
+  for (; m < M; ++m)
+    for (int n = 0; n < N; ++n) dots<1, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+}
+"""
+
+
 def _matrices(target: Target) -> str:
     """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors."""
     tall, wide = (6, 4) if target.registers >= 32 else (4, 2)
@@ -310,25 +335,5 @@ static void flip(const num* B, num* T, int N, int K) {{
       transpose(v);
       UNROLL for (int l = 0; l < W; ++l) store(T + (i64)(k + l) * N + n, v[l]);
     }}
-}}
-// C[m * cm + n] += sum over k and lanes of A[m][k] B[n][k]: rows of vectors against rows of vectors
-template <int H, int V> static inline void dots(num* C, i64 cm, const num* A, const num* B, int K) {{
-  vec c[H][V] = {{}};
-  for (int k = 0; k < K; k += W)
-    UNROLL for (int h = 0; h < H; ++h) {{
-      const vec a = load(A + (i64)h * K + k);
-      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * load(B + (i64)v * K + k);
-    }}
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) C[h * cm + v] += lane_sum(c[h][v]);
-}}
-static void correlate(num* C, i64 cm, const num* A, const num* B, int M, int N, int K) {{
-  int m = 0;
-  for (; m + 4 <= M; m += 4) {{
-    int n = 0;
-    for (; n + 4 <= N; n += 4) dots<4, 4>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
-    for (; n < N; ++n) dots<4, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
-  }}
-  for (; m < M; ++m)
-    for (int n = 0; n < N; ++n) dots<1, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
 }}
 """
