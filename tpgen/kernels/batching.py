@@ -39,9 +39,7 @@ def fold_batch(
         operands[2] = operands[2].unsqueeze(1).expand(size, rows, product.dims[2])
         description = product.description.per_row
     keep_weights = (product.shared and not spread) or product.dims[2] == 0
-    if keep_weights:
-        operands[2] = None
-    folded = [None if x is None else x.flatten(0, 1) for x in operands]
+    folded = [None if x is None or (n == 2 and keep_weights) else x.flatten(0, 1) for n, x in enumerate(operands)]
     if keep_weights:
         folded[2] = w if in_dims[2] is None else w.movedim(in_dims[2], 0)[0]
     src = _offset(src, in_dims[6], size, _rows(x1, in_dims[0]))

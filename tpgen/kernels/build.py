@@ -40,6 +40,9 @@ _ARGUMENTS = {
     True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],
 }
 
+# slots opened by the gradient of x2, and by the gradients of that
+_FORCES = (("x2",), ("x1", "w", "out"))
+
 
 def load(text: str, indexed: bool = False) -> Callable[..., int]:
     """The entry point of a source, compiled if the cache has it not.
@@ -89,10 +92,6 @@ def _entry(library: Path) -> Any:
             f"the built kernel {library} cannot be loaded: {error}; the directory may forbid running code from it, "
             "set TPGEN_CACHE_DIR to one that allows it"
         ) from error
-
-
-# slots opened by the gradient of x2, and by the gradients of that
-_FORCES = (("x2",), ("x1", "w", "out"))
 
 
 def load_all(texts: Sequence[tuple[str, bool]]) -> None:
