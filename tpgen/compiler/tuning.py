@@ -25,7 +25,7 @@ from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import make_form, split_layout
 from tpgen.kernels import cache
-from tpgen.kernels.compiler import cpu_features
+from tpgen.kernels.compiler import cpu_features, find_compiler
 from tpgen.kernels.description import kernel_supported
 
 
@@ -98,7 +98,7 @@ def _remember(request: Request, tuning: Tuning) -> None:
 def _file(request: Request, directory: Path) -> Path:
     parts = (
         request.plan.digest, *split_layout(request.layout), str(request.dtype), request.backend, request.device,
-        cpu_features(), _unfit(request, "kernel") is None, __version__,
+        cpu_features(), find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
