@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,8 +17,9 @@ from tpgen.benchmarking.gate import bound, expected_results, largest_error
 from tpgen.benchmarking.progress import Progress, no_progress, rich_progress
 from tpgen.benchmarking.records import Record, Report, Settings
 from tpgen.benchmarking.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
-from tpgen.benchmarking.timing import peak_bytes, seconds_of, synchronize, time_in_turns
+from tpgen.benchmarking.timing import peak_bytes, seconds_of, time_in_turns
 from tpgen.errors import BackendError, EmitError, TpgenError, unknown
+from tpgen.inspection.clock import now
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 
 _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
@@ -161,13 +161,12 @@ class _Stage:
         obstacles = [contender.obstacle(task.name, case.device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
             return _Absent(contender, "unavailable", obstacles[0] or "")
-        start = time.perf_counter()
+        start = now(case.device)
         try:
             product = contender.build(case.problem.plan, case.dtype, case.device)
-            synchronize(case.device)
+            build = now(case.device) - start
         except Exception as error:
             return _Absent(contender, *_outcome(error))
-        build = time.perf_counter() - start
         return _Entry(contender, product, in_layout(case.problem.plan, contender.layout, operands), build)
 
     def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tpgen.inspection.clock import now
+
 Call = Callable[[], object]
 
 MIN_ROUNDS = 5
@@ -40,20 +42,12 @@ class Timing:
         return (high - low) / self.median
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait for what was given to a device; nothing to wait for on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def seconds_of(call: Call, device: torch.device, calls: int = 1) -> float:
     """Wall time per call, with everything finished before and after."""
-    synchronize(device)
-    start = time.perf_counter()
+    start = now(device)
     for _ in range(calls):
         call()
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
+    return (now(device) - start) / calls
 
 
 def time_in_turns(

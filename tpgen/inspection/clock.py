@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 
-def now(device: str = "cpu") -> float:
+def now(device: str | torch.device = "cpu") -> float:
     """Seconds on a clock, once the device has done all that it was given."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
