@@ -1,0 +1,86 @@
+"""Golden files: the generated C++ of a dozen kernels, for a machine that is fixed here.
+
+A move keeps them to the byte.  A change that is meant: read it, then accept it with ``--accept-golden``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tpgen.form.form import make_form
+from tpgen.kernels.cpp import generate
+from tpgen.kernels.planning import plan_schedule
+from tpgen.kernels.schedule import Target
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import channelwise, elementwise, fully_connected
+
+FOLDER = Path(__file__).parent / "golden"
+SINGLE, DOUBLE, HALF = Target("float32", 16, 32), Target("float64", 4, 16), Target("bfloat16", 8, 16)
+
+
+def channels(shared: bool = False) -> Plan:
+    return channelwise("16x0e + 16x1o", "0e + 1o + 2e", "0e + 1o", shared_weights=shared)
+
+
+def narrow() -> Plan:
+    return channelwise("20x0e + 6x1o", "0e + 1o", "0e + 1o", shared_weights=False)
+
+
+def connected(shared: bool = True) -> Plan:
+    return fully_connected("1x0e + 2x1o", "1x0e + 2x1o", "3x0e + 2x1o", shared_weights=shared)
+
+
+def mixed_modes() -> Plan:
+    instructions = [(0, 0, 0, "uvuv", False), (0, 0, 1, "uvv", True), (0, 0, 1, "uvu", True)]
+    return make_plan("16x1o", "16x1o", "256x0e + 16x1e", instructions)
+
+
+def pairs() -> Plan:
+    return make_plan("4x1o", "4x1o", "6x0e + 3x1e", [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True)])
+
+
+@dataclass(frozen=True)
+class Kernel:
+    plan: Callable[[], Plan]
+    opened: tuple[str, ...] = ("out",)
+    target: Target = SINGLE
+    layout: str = "mul_ir"
+    indexed: bool = False
+
+
+GOLDEN = {
+    "channel-forward": Kernel(channels),
+    "channel-backward": Kernel(channels, ("x1", "x2", "w")),
+    "channel-backward-ir_mul": Kernel(channels, ("x1", "x2", "w"), layout="ir_mul"),
+    "channel-shared-weights": Kernel(lambda: channels(shared=True), ("x2", "w"), DOUBLE),
+    "channel-narrow-bfloat16": Kernel(narrow, target=HALF),
+    "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o"), ("x1", "out"), DOUBLE),
+    "channel-mixed-modes": Kernel(mixed_modes, ("x1", "w", "out")),
+    "conv-forward": Kernel(channels, indexed=True),
+    "conv-backward": Kernel(channels, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
+    "batch-forward": Kernel(connected),
+    "batch-backward": Kernel(connected, ("x1", "x2", "w"), DOUBLE),
+    "batch-row-weights": Kernel(lambda: connected(shared=False), ("x1", "w"), layout="ir_mul"),
+    "batch-conv-bfloat16": Kernel(connected, target=HALF, indexed=True),
+    "batch-pairs": Kernel(pairs, ("x1", "w"), DOUBLE),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
+    kernel = GOLDEN[name]
+    schedule = plan_schedule(make_form(kernel.plan(), kernel.layout), kernel.target)
+    text = generate(schedule, kernel.opened, kernel.indexed).text
+    file = FOLDER / f"{name}.cpp"
+    if request.config.getoption("--accept-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+
+
+def test_every_golden_file_is_of_a_test() -> None:
+    assert {file.stem for file in FOLDER.glob("*")} == set(GOLDEN)
