@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.libraries.compiler import find_compiler
 
 WITHOUT_COMPILER = "no C++ compiler, or TPGEN_CXX=none: generated kernels are not tested"
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=WITHOUT_COMPILER)

@@ -17,7 +17,7 @@ from tpgen.benchmarking.timing import peak_bytes, time_in_turns
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected, tensor_square
 from tpgen.planner.problems import Problem

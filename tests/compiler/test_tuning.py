@@ -12,7 +12,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.request import Request
 from tpgen.compiler.tuning import _file, forget, remembered, tune
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.kernels import cache
+from tpgen.kernels.libraries import cache
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 

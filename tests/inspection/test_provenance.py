@@ -15,7 +15,7 @@ from tpgen.inspection import compiled_origins, origins
 from tpgen.inspection.origins import Origin, TracedStage
 from tpgen.inspection.provenance import STAGES, Provenance, provenance
 from tpgen.inspection.subject import request_of
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise

@@ -20,7 +20,7 @@ from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
 from tpgen.inspection.report.values import reason
 from tpgen.inspection.training import step
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.planner.problems import PROBLEMS
 
 QUICK = ("graphs", "guards", "recompilations", "joint", "partition")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.machine import WITHOUT_COMPILER
-from tpgen.kernels import build, cache
-from tpgen.kernels.compiler import find_compiler
+from tpgen.kernels.libraries import build, cache
+from tpgen.kernels.libraries.compiler import find_compiler
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,12 +16,12 @@ import torch
 
 from tests.kernels.plans import operands
 from tpgen.errors import BackendError, EmitError, InputError, PlanError
-from tpgen.kernels import build, cache, compiler
-from tpgen.kernels.compiler import openmp_runtime
-from tpgen.kernels.cpp import generate
-from tpgen.kernels.description import Description, read_description
-from tpgen.kernels.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
-from tpgen.kernels.runtime import Product, product_of
+from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.libraries import build, cache, compiler
+from tpgen.kernels.libraries.compiler import openmp_runtime
+from tpgen.kernels.operators.description import Description, read_description
+from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
+from tpgen.kernels.operators.runtime import Product, product_of
 from tpgen.planner.plan import make_plan
 from tpgen.planner.plan_json import MAX_TEXT
 from tpgen.planner.presets import channelwise, full, fully_connected
@@ -200,7 +200,7 @@ def test_torch_keeps_the_only_openmp_runtime(fresh: Path) -> None:
 
 def test_text_is_the_same_in_every_process() -> None:
     code = (
-        "import sys, hashlib; from tpgen.kernels.description import read_description, kernel_source;"
+        "import sys, hashlib; from tpgen.kernels.operators.description import read_description, kernel_source;"
         "plan = read_description(sys.argv[1]).plan;"
         "text = ''.join(kernel_source(plan, 'mul_ir', d).text for d in ('forward', 'backward'));"
         "print(hashlib.sha256(text.encode()).hexdigest())"

@@ -11,12 +11,12 @@ import torch
 
 from tests.kernels.plans import operands
 from tests.kernels.test_products import all_slots, errors, identical, on_threads
-from tpgen.kernels import build, compiler
-from tpgen.kernels.cpp import ENTRY
-from tpgen.kernels.cpp_prelude import THREADS
-from tpgen.kernels.ops import describe, kernel_conv
-from tpgen.kernels.runtime import product_of
-from tpgen.kernels.schedule import Target
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.cpp.prelude import THREADS
+from tpgen.kernels.libraries import build, compiler
+from tpgen.kernels.operators.ops import describe, kernel_conv
+from tpgen.kernels.operators.runtime import product_of
+from tpgen.kernels.schedule.values import Target
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLANS = {
@@ -101,6 +101,6 @@ def test_older_processors(
     older = Target(compiler.DTYPES[dtype], size // max(4, dtype.itemsize), registers)
     flags = tuple(f"-march={processor}" if flag == "-march=native" else flag for flag in compiler.FLAGS)
     monkeypatch.setattr(compiler, "FLAGS", flags)
-    monkeypatch.setattr("tpgen.kernels.description.target", lambda _: older)
+    monkeypatch.setattr("tpgen.kernels.operators.description.target", lambda _: older)
     for mask in (8, 7):
         assert max(errors(plan, "mul_ir", 19, dtype, mask).values()) < tolerance

@@ -11,9 +11,9 @@ from torch import Tensor
 from tests.kernels.test_products import identical, on_threads
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels import build
-from tpgen.kernels.ops import describe, kernel_conv
-from tpgen.kernels.runtime import Product, product_of
+from tpgen.kernels.libraries import build
+from tpgen.kernels.operators.ops import describe, kernel_conv
+from tpgen.kernels.operators.runtime import Product, product_of
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
-from tpgen.kernels import ops
-from tpgen.kernels.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.planning import CHANNEL_LETTER
-from tpgen.kernels.runtime import OUT, X1, X2, Product, W, product_of
+from tpgen.kernels.operators import ops
+from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
+from tpgen.kernels.operators.runtime import OUT, X1, X2, Product, W, product_of
+from tpgen.kernels.schedule.planning import CHANNEL_LETTER
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 

@@ -17,17 +17,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.kernels.plans import operands
 from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
 from tpgen.errors import BackendError, InputError, PlanError
-from tpgen.kernels import build, cache
-from tpgen.kernels.description import read_description
-from tpgen.kernels.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.runtime import product_of
+from tpgen.kernels.libraries import build, cache
+from tpgen.kernels.operators.description import read_description
+from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
+from tpgen.kernels.operators.runtime import product_of
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import fully_connected
 
 USE = """
 import os, signal, sys, torch
-from tpgen.kernels.ops import kernel_product
-from tpgen.kernels.description import read_description
+from tpgen.kernels.operators.ops import kernel_product
+from tpgen.kernels.operators.description import read_description
 text = sys.argv[1]
 plan = read_description(text).plan
 torch.manual_seed(0)

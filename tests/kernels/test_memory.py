@@ -7,7 +7,7 @@ import mmap
 import pytest
 import torch
 
-from tpgen.kernels.memory import _PAGE, _limit, _Slabs, empty
+from tpgen.kernels.operators.memory import _PAGE, _limit, _Slabs, empty
 
 LARGE = (3 * _PAGE // 4 + 5,)  # three pages of float32
 
@@ -75,7 +75,7 @@ def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         def madvise(self, *advice: int) -> None:
             raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("tpgen.kernels.memory.mmap.mmap", Plain)
+    monkeypatch.setattr("tpgen.kernels.operators.memory.mmap.mmap", Plain)
     assert len(_Slabs(limit=_PAGE).take(_PAGE)) == _PAGE
 
 

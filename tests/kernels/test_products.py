@@ -12,12 +12,12 @@ from tests.cases import random_arguments
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import Layout, make_form
 from tpgen.form.reference import reference_form, reference_product
-from tpgen.kernels.compiler import target
-from tpgen.kernels.description import Description
-from tpgen.kernels.ops import describe, kernel_product
-from tpgen.kernels.planning import CHANNEL_LETTER, plan_schedule
-from tpgen.kernels.runtime import product_of
-from tpgen.kernels.schedule import Target
+from tpgen.kernels.libraries.compiler import target
+from tpgen.kernels.operators.description import Description
+from tpgen.kernels.operators.ops import describe, kernel_product
+from tpgen.kernels.operators.runtime import product_of
+from tpgen.kernels.schedule.planning import CHANNEL_LETTER, plan_schedule
+from tpgen.kernels.schedule.values import Target
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
 
@@ -206,7 +206,7 @@ def test_schedule_prints_what_it_does() -> None:
 )
 def test_narrower_vectors(dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Target(str(dtype).removeprefix("torch."), lanes, 16)
-    monkeypatch.setattr("tpgen.kernels.description.target", lambda _: machine)
+    monkeypatch.setattr("tpgen.kernels.operators.description.target", lambda _: machine)
     product_of.cache_clear()
     tolerance = 1e-12 if dtype == torch.float64 else 2e-6
     for plan in (channelwise("9x0e+8x1o+3x2e", "0e+1o", "0e+1o"), fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o")):

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from tpgen.benchmarking.timing import Call, seconds_of
-from tpgen.kernels import build
-from tpgen.kernels.compiler import target
-from tpgen.kernels.cpp import ENTRY
-from tpgen.kernels.cpp_prelude import THREADS
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.cpp.prelude import THREADS
+from tpgen.kernels.libraries import build
+from tpgen.kernels.libraries.compiler import target
 
 
 def copy_call(nbytes: int) -> Call:

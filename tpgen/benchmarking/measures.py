@@ -25,8 +25,8 @@ from tpgen.benchmarking.tables import in_bytes, in_seconds, in_times
 from tpgen.benchmarking.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
 from tpgen.benchmarking.timing import Timing, peak_bytes, time_in_turns
 from tpgen.form.form import Layout
-from tpgen.kernels.description import describe
-from tpgen.kernels.ops import kernel_product
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem, find_problem

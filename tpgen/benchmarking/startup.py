@@ -21,7 +21,7 @@ from tpgen.benchmarking.graphs import GRAPH, Graph, conv_operands, conv_product
 from tpgen.benchmarking.tasks import TASKS, make_operands
 from tpgen.benchmarking.timing import peak_bytes
 from tpgen.errors import BackendError
-from tpgen.kernels import build
+from tpgen.kernels.libraries import build
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.problems import find_problem
 

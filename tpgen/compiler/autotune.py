@@ -15,8 +15,8 @@ from tpgen.compiler.request import Choice, Request
 from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.kernels.compiler import find_compiler, why_no_compiler
-from tpgen.kernels.description import kernel_supported
+from tpgen.kernels.libraries.compiler import find_compiler, why_no_compiler
+from tpgen.kernels.operators.description import kernel_supported
 
 _PACKAGE = __name__.partition(".")[0]
 

@@ -24,9 +24,9 @@ from tpgen.compiler.request import Choice, Request
 from tpgen.emitter.emit import emit_plan
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import make_form, split_layout
-from tpgen.kernels import cache
-from tpgen.kernels.compiler import cpu_features, find_compiler
-from tpgen.kernels.description import kernel_supported
+from tpgen.kernels.libraries import cache
+from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
+from tpgen.kernels.operators.description import kernel_supported
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped_terms
 from tpgen.emitter.lowering import Inputs, Result
 from tpgen.form.form import Form
-from tpgen.kernels.batched import batched_product
-from tpgen.kernels.description import describe
-from tpgen.kernels.schedule import SLOTS
+from tpgen.kernels.operators.batched import batched_product
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.schedule.values import SLOTS
 
 
 def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:

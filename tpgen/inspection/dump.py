@@ -24,7 +24,7 @@ from tpgen.compiler.backends import compile_program, script
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import Layout, split_layout
-from tpgen.kernels.description import Description
+from tpgen.kernels.operators.description import Description
 from tpgen.planner.plan import Plan
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name

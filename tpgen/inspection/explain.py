@@ -24,7 +24,7 @@ from tpgen.inspection.clock import best_seconds
 from tpgen.inspection.cost import peak_bytes, seconds_of_paths
 from tpgen.inspection.dump import Request, example_arguments
 from tpgen.inspection.subject import Subject, choice_of, request_of
-from tpgen.kernels.description import Description
+from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan

@@ -27,8 +27,8 @@ from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
 from tpgen.inspection.frames import drop_frames, undisturbed
 from tpgen.inspection.sharing import drop_unread, share
 from tpgen.inspection.tracer import TraceError
-from tpgen.kernels.description import describe
-from tpgen.kernels.ops import kernel_conv
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.products import TensorSquare
 from tpgen.nn.tensor_product import TensorProduct

@@ -10,8 +10,8 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from tpgen.errors import InputError
-from tpgen.kernels.description import describe
-from tpgen.kernels.ops import kernel_conv
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.nn.tensor_product import TensorProduct
 
 

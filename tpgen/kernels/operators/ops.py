@@ -22,11 +22,11 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 
-from tpgen.kernels.batching import fold_batch
-from tpgen.kernels.compiler import DTYPES
-from tpgen.kernels.cpp_text import GeneratedSource
-from tpgen.kernels.description import describe, kernel_source, kernel_supported
-from tpgen.kernels.runtime import OUT, W, product_of
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.batching import fold_batch
+from tpgen.kernels.operators.description import describe, kernel_source, kernel_supported
+from tpgen.kernels.operators.runtime import OUT, W, product_of
 
 __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
 

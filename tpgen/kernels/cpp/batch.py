@@ -13,11 +13,11 @@ block of q at a time, so that P stays in cache unless one copy of x1 alone has t
 
 from __future__ import annotations
 
-from tpgen.kernels.cpp_batch_vectors import BatchVectors
-from tpgen.kernels.cpp_channel import gaps, write_block_sums
-from tpgen.kernels.cpp_core import Names, couple
-from tpgen.kernels.cpp_text import Writer
-from tpgen.kernels.schedule import SLOTS, BatchTerm
+from tpgen.kernels.cpp.batch_vectors import BatchVectors
+from tpgen.kernels.cpp.channel import gaps, write_block_sums
+from tpgen.kernels.cpp.couple import Names, couple
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.schedule.values import SLOTS, BatchTerm
 
 
 class BatchText(BatchVectors):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpgen.kernels.cpp_text import Writer, times, total
-from tpgen.kernels.schedule import Entry
+from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.schedule.values import Entry
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ points into, and whether to check that it does.  It returns 0, or one of `FAULTS
 from __future__ import annotations
 
 from tpgen.errors import EmitError, unknown
-from tpgen.kernels.cpp_batch import BatchText
-from tpgen.kernels.cpp_channel import ChannelText
-from tpgen.kernels.cpp_driver import write_driver
-from tpgen.kernels.cpp_prelude import prelude
-from tpgen.kernels.cpp_text import GeneratedSource, Writer
-from tpgen.kernels.schedule import SLOTS, BatchSchedule, ChannelSchedule, Schedule
+from tpgen.kernels.cpp.batch import BatchText
+from tpgen.kernels.cpp.channel import ChannelText
+from tpgen.kernels.cpp.driver import write_driver
+from tpgen.kernels.cpp.prelude import prelude
+from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.schedule.values import SLOTS, BatchSchedule, ChannelSchedule, Schedule
 
 ENTRY = "tpgen_kernel"
 FAULTS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime import W, product_of
+from tpgen.kernels.operators.runtime import W, product_of
 
 Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 

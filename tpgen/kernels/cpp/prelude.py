@@ -8,7 +8,7 @@ added, in that order.
 
 from __future__ import annotations
 
-from tpgen.kernels.schedule import Target
+from tpgen.kernels.schedule.values import Target
 
 # storage type, compute type, integer type of the same width as the compute type
 _TYPES = {

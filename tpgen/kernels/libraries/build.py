@@ -23,10 +23,10 @@ import torch
 
 from tpgen.errors import BackendError
 from tpgen.form.form import Layout, make_form, split_layout
-from tpgen.kernels import cache
-from tpgen.kernels.cache import CacheInfo, Entry
-from tpgen.kernels.compiler import Compiler, need_compiler, openmp_runtime
-from tpgen.kernels.cpp import ENTRY
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.libraries import cache
+from tpgen.kernels.libraries.cache import CacheInfo, Entry
+from tpgen.kernels.libraries.compiler import Compiler, need_compiler, openmp_runtime
 
 _loaded: dict[str, Callable[..., int]] = {}
 _building: dict[str, threading.Lock] = {}
@@ -124,7 +124,7 @@ def warm(
     builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
     compiler or it fails.
     """
-    from tpgen.kernels.description import DIRECTIONS, Description
+    from tpgen.kernels.operators.description import DIRECTIONS, Description
 
     opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
     if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own

@@ -6,7 +6,7 @@ from math import comb, prod
 
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, Term
-from tpgen.kernels.schedule import (
+from tpgen.kernels.schedule.values import (
     INDEX,
     SLOTS,
     BatchSchedule,

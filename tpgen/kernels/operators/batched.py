@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-import tpgen.kernels.ops  # noqa: F401  (defines torch.ops.tpgen)
+import tpgen.kernels.operators.ops  # noqa: F401  (defines torch.ops.tpgen)
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:

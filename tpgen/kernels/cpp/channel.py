@@ -1,7 +1,7 @@
 """C++ of the channel schedule: one sweep over the rows, vectors over channels.
 
 Per row: stage what is touched more than once, run the paths, write the accumulated gradients.  A path with a tabulated
-operand (``T[a, k]``, see `tpgen.kernels.schedule.Table`) computes, for the open slots asked for,
+operand (``T[a, k]``, see `tpgen.kernels.schedule.values.Table`) computes, for the open slots asked for,
 
     P[k] = sum_a x[a] T[a, k]        out[k] += w P[k]
     Q[a] = sum_k T[a, k] g[k]        dx[a]  += w Q[a]       dw = sum_a x[a] Q[a]
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpgen.kernels.cpp_channel_vectors import ChannelVectors
-from tpgen.kernels.cpp_core import Names, couple
-from tpgen.kernels.cpp_text import Writer, times, total
-from tpgen.kernels.schedule import SLOTS, ChannelTerm, Table, View
+from tpgen.kernels.cpp.channel_vectors import ChannelVectors
+from tpgen.kernels.cpp.couple import Names, couple
+from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.schedule.values import SLOTS, ChannelTerm, Table, View
 
 
 class ChannelText(ChannelVectors):

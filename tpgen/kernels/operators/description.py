@@ -15,11 +15,11 @@ import torch
 
 from tpgen.errors import EmitError, PlanError, TpgenError, unknown
 from tpgen.form.form import Form, Layout, Term, make_form, split_layout
-from tpgen.kernels.compiler import DTYPES, find_compiler, target, why_no_compiler
-from tpgen.kernels.cpp import generate
-from tpgen.kernels.cpp_text import GeneratedSource
-from tpgen.kernels.planning import plan_schedule
-from tpgen.kernels.schedule import Schedule
+from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, target, why_no_compiler
+from tpgen.kernels.schedule.planning import plan_schedule
+from tpgen.kernels.schedule.values import Schedule
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
 

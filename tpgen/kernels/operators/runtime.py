@@ -1,6 +1,6 @@
 """Run kernels: check the tensors, allocate the open slots, call the compiled function.
 
-This is the plain computation below autograd; `tpgen.kernels.ops` wraps it into operators.
+This is the plain computation below autograd; `tpgen.kernels.operators.ops` wraps it into operators.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
-from tpgen.kernels import build, memory
-from tpgen.kernels.compiler import DTYPES
-from tpgen.kernels.cpp import FAULTS
-from tpgen.kernels.description import Description, read_description
-from tpgen.kernels.schedule import SLOTS
+from tpgen.kernels.cpp.generate import FAULTS
+from tpgen.kernels.libraries import build
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators import memory
+from tpgen.kernels.operators.description import Description, read_description
+from tpgen.kernels.schedule.values import SLOTS
 
 X1, X2, W, OUT = (1 << n for n in range(4))  # bits of the slots in a mask
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp_text import Writer
-from tpgen.kernels.schedule import INDEX, SLOTS, BatchSchedule, BatchTerm
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.schedule.values import INDEX, SLOTS, BatchSchedule, BatchTerm
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit

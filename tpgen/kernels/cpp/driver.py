@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tpgen.kernels.cpp_text import Writer
-from tpgen.kernels.schedule import SLOTS, Schedule
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.schedule.values import SLOTS, Schedule
 
 
 class KernelText(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from tpgen.kernels.cpp_text import Writer
-from tpgen.kernels.schedule import INDEX, SLOTS, ChannelSchedule, ChannelTerm, View
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.schedule.values import INDEX, SLOTS, ChannelSchedule, ChannelTerm, View
 
 LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
 

@@ -1,0 +1,1 @@
+"""C++: the writers of the CPU target."""

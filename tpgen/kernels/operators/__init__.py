@@ -1,0 +1,1 @@
+"""What torch calls: operators, their derivatives, and the tensors they run on."""

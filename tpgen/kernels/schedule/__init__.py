@@ -1,0 +1,1 @@
+"""What a kernel computes and where: values, before any text."""
