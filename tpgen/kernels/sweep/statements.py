@@ -1,0 +1,138 @@
+"""Statements of a sweep: the straight-line program of one row and one channel, without lanes and without memory.
+
+Every statement reads values that stand before it and names at most one new one, or adds to one number of an open
+operand; every one is tagged with the paths (or monomials) that it serves.
+
+>>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
+>>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
+p = 0.5 * x1[0].1 * x2[0].2 - x1[0].1
+>>> print(Accumulate(out, (Product(1.0, (Local("p"),)),)))
+out[0].0 += p
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of one segment of an operand, at the row and the copies at hand."""
+
+    operand: str
+    segment: int
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.operand}[{self.segment}].{self.index}"
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A number that was computed once per row (and copy), before the channels."""
+
+    table: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"T{self.table}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class Local:
+    """A value that a statement has named."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Value = Component | TableEntry | Local
+
+
+@dataclass(frozen=True)
+class Product:
+    """A constant times a product of values.
+
+    >>> str(Product(-1.0, (Local("a"), Local("b")))), str(Product(2.0, ()))
+    ('-a * b', '2')
+    """
+
+    coefficient: float
+    factors: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        sign = "-" if self.coefficient < 0 else ""
+        size = [f"{abs(self.coefficient):.6g}"] if abs(self.coefficient) != 1.0 or not self.factors else []
+        return sign + " * ".join([*size, *map(str, self.factors)])
+
+
+Sum = tuple[Product, ...]  # multiply-adds, in this order
+
+
+def sum_text(terms: Sum) -> str:
+    return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read a component of a given operand; it is a value from here on."""
+
+    component: Component
+    paths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"load {self.component}"
+
+
+@dataclass(frozen=True)
+class Tabulate:
+    """Compute an entry of a table, once per row (and copy)."""
+
+    entry: TableEntry
+    terms: Sum
+    paths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.entry} = {sum_text(self.terms)}"
+
+
+@dataclass(frozen=True)
+class Define:
+    """Name a sum of products."""
+
+    name: str
+    terms: Sum
+    paths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} = {sum_text(self.terms)}"
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Name a sum of products that is summed over copies as well: those of the letters ``over``."""
+
+    name: str
+    over: str
+    terms: Sum
+    paths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} = sum_{self.over} {sum_text(self.terms)}"
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """Add a sum of products to a component of an open operand, summed over whatever copies that does not have."""
+
+    component: Component
+    terms: Sum
+    paths: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.component} += {sum_text(self.terms)}"
+
+
+Statement = Load | Tabulate | Define | Reduce | Accumulate
