@@ -12,7 +12,7 @@ import torch
 from tests.kernels.plans import operands
 from tests.kernels.test_products import all_slots, errors, identical, on_threads
 from tpgen.kernels.cpp.generate import ENTRY
-from tpgen.kernels.cpp.prelude import THREADS
+from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.libraries import build, compiler
 from tpgen.kernels.operators.ops import describe, kernel_conv
 from tpgen.kernels.operators.runtime import product_of
@@ -73,7 +73,7 @@ def test_every_compiler_gives_the_same_bits_on_any_threads(plan, cxx: str) -> No
 
 
 def test_threads_are_those_of_torch(cxx: str) -> None:
-    text = f"""{THREADS}
+    text = f"""{header("threads")}
 extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void*, void*, void*, void*, void*, void*, long long) {{
   int count = 0; int* const p = &count;
   on_threads(true, [=]() {{ __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }});

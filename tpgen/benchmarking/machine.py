@@ -8,7 +8,7 @@ import torch
 
 from tpgen.benchmarking.timing import Call, seconds_of
 from tpgen.kernels.cpp.generate import ENTRY
-from tpgen.kernels.cpp.prelude import THREADS
+from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import target
 
@@ -50,7 +50,7 @@ def fma_rate(rounds: int = 2_000_000, repeats: int = 5) -> float:
     A `BackendError` where there is no compiler.
     """
     lanes = target(torch.float32).lanes
-    text = _SOURCE.format(threads=THREADS, size=4 * lanes, lanes=lanes, sums=_SUMS, entry=ENTRY)
+    text = _SOURCE.format(threads=header("threads"), size=4 * lanes, lanes=lanes, sums=_SUMS, entry=ENTRY)
     function = build.load(text)
     best, threads = float("inf"), 1.0
     for _ in range(repeats):

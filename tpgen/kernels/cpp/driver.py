@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.schedule.values import SLOTS, Schedule
 
@@ -38,7 +39,7 @@ INDEXED_ARGUMENTS = ", const i64* src, const i64* dst, i64 sources, i64 destinat
 def write_driver(w: Writer, text: KernelText, indexed: bool) -> None:
     """Write ``tpgen_kernel``."""
     if indexed:
-        w.raw(_ORDER)
+        w.raw(header("order"))
     arguments = ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
     extra = INDEXED_ARGUMENTS if indexed else ""
     with w.block(f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments}, i64 rows{extra})'):
@@ -131,27 +132,3 @@ def _parallel(w: Writer, text: KernelText, indexed: bool) -> None:
                 w.line(f"num* const a_w = sums + b * {size}; clear(a_w, {size});")
             text.write_rows(w, indexed)
         w.line("free(scratch);")
-
-
-_ORDER = """
-static int inside(const i64* index, i64 n, i64 size) {
-  for (i64 m = 0; m < n; ++m) if (index[m] < 0 || index[m] >= size) return 0;
-  return 1;
-}
-// rows by owner, and within one owner in their order; first[o] is where owner o begins
-static void sort_rows(const i64* key, i64 n, i64 owners, i64* first, i64* order) {
-  for (i64 o = 0; o <= owners; ++o) first[o] = 0;
-  for (i64 m = 0; m < n; ++m) ++first[key[m]];
-  for (i64 o = 0, sum = 0; o <= owners; ++o) { sum += first[o]; first[o] = sum; }
-  for (i64 m = n - 1; m >= 0; --m) order[--first[key[m]]] = m;
-}
-// the first owner whose rows begin at or after a place in the order
-static i64 owner_at(const i64* first, i64 owners, i64 place) {
-  i64 low = 0, high = owners;
-  while (low < high) {
-    const i64 middle = (low + high) / 2;
-    if (first[middle] < place) low = middle + 1; else high = middle;
-  }
-  return low;
-}
-"""

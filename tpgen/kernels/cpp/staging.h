@@ -1,0 +1,31 @@
+// Segments of one row in scratch, for vectors over channels.  Needs: Tile<D>, fetch, put, load, store.
+
+// memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
+template <int O, int M, int D> static inline void stage(const real* p, num* s) {
+  enum { P = (M + W - 1) / W * W };
+  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
+    for (int c = 0; c + W <= M; c += W) {
+      vec v[D];
+      Tile<D>::fetch_items(p + c * D, v);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
+    }
+    if (M % W)
+      for (int d = 0; d < D; ++d) {
+        vec rest = {};
+        for (int c = M / W * W; c < M; ++c) rest[c % W] = widen(p[c * D + d]);
+        store(s + d * P + M / W * W, rest);
+      }
+  }
+}
+template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
+  enum { P = (M + W - 1) / W * W };
+  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
+    for (int c = 0; c + W <= M; c += W) {
+      vec v[D];
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
+      Tile<D>::put_items(p + c * D, v);
+    }
+    for (int c = M / W * W; c < M; ++c)
+      for (int d = 0; d < D; ++d) p[c * D + d] = narrow(s[d * P + c]);
+  }
+}
