@@ -18,7 +18,7 @@ from tpgen.kernels.operators import ops
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.operators.runtime import OUT, X1, X2, Product, W, product_of
 from tpgen.kernels.schedule.planning import CHANNEL_LETTER
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 
 PLANS = {
@@ -137,6 +137,47 @@ def test_vmap_without_weights() -> None:
     ):
         wanted = transform(lambda a, b, _: definition(a, b, a.new_empty(0)))(many)
         torch.testing.assert_close(transform(kernel)(many), wanted)
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_empty_weights_that_require_grad_change_nothing(convolution: bool) -> None:
+    """A weight network without outputs gives weights of no entries that autograd follows."""
+    plan = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
+    plan = make_plan(
+        plan.irreps_in1, plan.irreps_in2, plan.irreps_out, [(*i[:4], False) for i in plan.instructions],
+        shared_weights=False,
+    )  # fmt: skip
+    rows, text, order = 3, describe(plan), torch.arange(3)
+
+    def product(x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        return kernel_conv(x1, x2, w, order, order, rows, text) if convolution else kernel_product(x1, x2, w, text)
+
+    def definition(x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        return reference_product(plan, x1, x2, w) + w.sum()
+
+    def second(f) -> tuple[Tensor, ...]:
+        x1, x2, w = (x.detach().requires_grad_() for x in given)
+        first = torch.autograd.grad(f(x1, x2, w).sin().sum(), (x1, x2, w), create_graph=True)
+        return torch.autograd.grad(sum(g.cos().sum() for g in first), (x1, x2))
+
+    given = tuple(x.detach() for x in operands(plan, rows).values())[:3]
+    torch.testing.assert_close(second(product), second(definition))
+    tangents = tuple(torch.ones_like(x) for x in given)
+    torch.testing.assert_close(
+        torch.func.jvp(product, given, tangents)[1], torch.func.jvp(definition, given, tangents)[1]
+    )
+    many = torch.randn(2, *given[0].shape, dtype=torch.float64)
+    each = torch.func.vmap(torch.func.grad(lambda x1, w: product(x1, given[1], w).sum(), 1), (0, None))
+    assert each(many, given[2]).shape == (2, rows, 0)
+
+
+def test_vmap_over_no_samples() -> None:
+    plan = PLANS["channel"]
+    kernel, _ = both(plan)
+    x1, x2, w = (torch.empty(0, *x.shape, dtype=x.dtype) for x in differentiable(plan))
+    assert torch.func.vmap(kernel)(x1, x2, w).shape == (0, 3, plan.irreps_out.dim)
+    each = torch.func.vmap(torch.func.grad(lambda *inputs: kernel(*inputs).sum(), (0, 1, 2)))
+    assert [g.shape for g in each(x1, x2, w)] == [x.shape for x in (x1, x2, w)]
 
 
 @ALL

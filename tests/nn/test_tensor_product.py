@@ -436,6 +436,18 @@ def test_copies(name: str, again: Callable) -> None:
         assert not product.weight.eq(0).all()
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_copy_of_a_compiled_module_runs_its_own_weights(strategy: str) -> None:
+    product = tpgen.TensorProduct(*MIXED, strategy=strategy).double()
+    given = inputs(product)
+    product.compile(backend="aot_eager")
+    product(*given)
+    for other in (copy.deepcopy(product), pickle.loads(pickle.dumps(product))):
+        with torch.no_grad():
+            other.weight.mul_(2.0)
+        assert_close(other(*given), product(*given, other.weight))
+
+
 def test_a_pickle_holds_the_plan_and_no_program() -> None:
     product = tpgen.TensorProduct(*MIXED, strategy="unrolled", layout="ir_mul", compile_right=True)
     data = pickle.dumps(product)

@@ -415,7 +415,8 @@ class TensorProduct(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Plan, options and tensors; programs are written again where the state is restored."""
         programs = ("_forward_program", "_right_program")
-        state = {name: value for name, value in self.__dict__.items() if name != "_runners"}
+        state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
+        state.pop("_runners", None)
         state["_modules"] = {name: m for name, m in self._modules.items() if name not in programs}
         return state
 

@@ -40,15 +40,23 @@ def fold_batch(
         description = product.description.per_row
     keep_weights = (product.shared and not spread) or product.dims[2] == 0
     folded = [None if x is None or (n == 2 and keep_weights) else x.flatten(0, 1) for n, x in enumerate(operands)]
-    if keep_weights:
-        folded[2] = w if in_dims[2] is None else w.movedim(in_dims[2], 0)[0]
-    src = _offset(src, in_dims[6], size, _rows(x1, in_dims[0]))
-    dst = _offset(dst, in_dims[7], size, nodes if g is None else _rows(g, in_dims[3]))
+    if keep_weights:  # those with a batch are empty: any sample's are all there is
+        folded[2] = w if in_dims[2] is None else w.movedim(in_dims[2], 0).sum(0)
+    sources, ends = _rows(x1, in_dims[0]), rows
+    if src is not None:
+        ends = nodes if g is None else _rows(g, in_dims[3])
+    src, dst = _offset(src, in_dims[6], size, sources), _offset(dst, in_dims[7], size, ends)
+    counts = (sources, rows, rows, ends)
+
+    def unfolded(slot: int, value: Tensor) -> Tensor:
+        if slot == 2 and keep_weights:
+            return value.expand(size, *value.shape)
+        samples = value.reshape(size, counts[slot], *value.shape[1:])
+        return samples.sum(1) if slot == 2 and spread else samples
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         slots = [n for n in range(4) if mask >> n & 1]
-        made = [_unfolded(value, size) for value in results]
-        return tuple(v.sum(1) if n == 2 and spread else v for n, v in zip(slots, made, strict=True))
+        return tuple(unfolded(slot, value) for slot, value in zip(slots, results, strict=True))
 
     return (*folded, description, mask, src, dst, nodes * size), unfold
 
@@ -69,7 +77,3 @@ def _offset(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tens
         return None
     steps = torch.arange(size, device=index.device).unsqueeze(1) * rows
     return (_first(index, dim, size) + steps).reshape(-1)
-
-
-def _unfolded(value: Tensor, size: int) -> Tensor:
-    return value.reshape(size, value.shape[0] // size, *value.shape[1:])

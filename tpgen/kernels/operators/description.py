@@ -79,10 +79,8 @@ class Description:
 
         The form is linear in the weights only there; an unweighted path has no slot for them.
         """
-        mixed = any(i.has_weight for i in self.plan.instructions) and not all(
-            i.has_weight for i in self.plan.instructions
-        )
-        return describe(self.plan, self.layout, "weighted" if mixed else self.paths, self.check_index)
+        everything = all(i.has_weight for i in self.plan.instructions)
+        return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
 
 @cache
