@@ -16,6 +16,13 @@ class PlanError(TpgenError):
     """A product that cannot be planned: irreps, instructions or normalisation do not fit."""
 
 
+class PlanIndexError(PlanError, IndexError):
+    """An instruction that points to an entry of the irreps that is not there.
+
+    Also an ``IndexError``, what e3nn's ``Linear`` raises in the same place.
+    """
+
+
 class InputError(TpgenError, RuntimeError):
     """A tensor that does not fit the product it was given to.
 

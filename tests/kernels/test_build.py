@@ -23,8 +23,8 @@ from tpgen.kernels.operators.description import Description, read_description
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
 from tpgen.kernels.operators.runtime import Product, product_of
 from tpgen.planner.plan import make_plan
-from tpgen.planner.plan_json import MAX_TEXT
 from tpgen.planner.presets import channelwise, full, fully_connected
+from tpgen.planner.strict import MAX_TEXT
 
 PLAN = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
 TEXT = describe(PLAN)

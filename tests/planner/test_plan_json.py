@@ -11,8 +11,9 @@ import pytest
 from tests.cases import CASES, random_arguments, run_python
 from tpgen.errors import PlanError
 from tpgen.planner.plan import make_plan
-from tpgen.planner.plan_json import FORMAT, MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, MAX_WEIGHTS, plan_from_json
+from tpgen.planner.plan_json import FORMAT, plan_from_json
 from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.strict import MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, MAX_WEIGHTS
 
 PLAN = make_plan(
     "2x0e + 3x1o",

@@ -21,9 +21,10 @@ from tpgen.form.form import LAYOUTS
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
+from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.presets import PRESETS
 from tpgen.planner.problems import PROBLEMS, Problem, find_problem
+from tpgen.planner.strict import MAX_TEXT
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,

@@ -202,7 +202,7 @@ def make_plan(
             raise PlanError(unknown(what, name, known))
 
     asked = parse_instructions(instructions)
-    legs = [_segments(i) for i in irreps]
+    legs = [segments(i) for i in irreps]
     bound = [_bind(index, instruction, legs) for index, instruction in enumerate(asked)]
     scales = [_scale(b, b_asked, variances) for b, b_asked in zip(bound, asked, strict=True)]
     factors = normalization_factors(scales, irrep_normalization, path_normalization)
@@ -236,12 +236,14 @@ class _Bound:
         return tuple(self.sizes[a] for a in self.mode.weight)
 
 
-def _segments(irreps: Irreps) -> list[Segment]:
-    segments, start = [], 0
+def segments(irreps: Irreps) -> list[Segment]:
+    """The segments that irreps cut a flat operand into."""
+    found: list[Segment] = []
+    start = 0
     for index, (mul, ir) in enumerate(irreps):
-        segments.append(Segment(index, start, mul, ir))
-        start = segments[-1].stop
-    return segments
+        found.append(Segment(index, start, mul, ir))
+        start = found[-1].stop
+    return found
 
 
 def _bind(index: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 from tpgen.planner.plan import Path, Plan
 
 _HEADER = ("path", "in1", "in2", "out", "mode", "weights", "coefficient", "coupling", "flops", "bytes")
@@ -14,12 +16,19 @@ def plan_table(plan: Plan, itemsize: int = 4) -> str:
     writes, at ``itemsize`` bytes a number.
     """
     rows = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = [
-        "  ".join(_justify(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+    return "\n".join([title(plan), "", *aligned(rows, left=range(1, 5)), "", totals(plan, itemsize)])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+    """Rows of cells as lines with columns of equal width; the columns ``left`` are set to the left."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if n in left else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]
-    return "\n".join([title(plan), "", *lines, "", totals(plan, itemsize)])
 
 
 def title(plan: Plan) -> str:
@@ -58,7 +67,3 @@ def path_row(plan: Plan, path: Path, itemsize: int = 4) -> dict[str, str]:
         str(numbers * itemsize),
     )
     return dict(zip(_HEADER, cells, strict=True))
-
-
-def _justify(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if 1 <= column <= 4 else cell.rjust(width)

@@ -21,7 +21,8 @@ from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, target, why_
 from tpgen.kernels.schedule.planning import plan_schedule
 from tpgen.kernels.schedule.values import Schedule
 from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.plan_json import MAX_TEXT, plan_from_json
+from tpgen.planner.plan_json import plan_from_json
+from tpgen.planner.strict import MAX_TEXT
 
 FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")

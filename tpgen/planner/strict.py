@@ -1,0 +1,147 @@
+"""Read what a file says, strictly: JSON objects whose every field has a reader.
+
+Text from a file is untrusted input.  Types, ranges and sizes are checked here before anything is planned, and planning
+checks the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tpgen.errors import PlanError
+
+# Far above any real network, far below what could exhaust a machine before planning notices.
+MAX_DEGREE = 20
+MAX_DIM = 2**24
+MAX_INSTRUCTIONS = 20_000
+MAX_TEXT = 2**24
+MAX_WEIGHTS = 2**30
+
+Reader = Callable[[str, Any], Any]  # (name of the field, what stands there) -> its value, or a `PlanError`
+
+
+def read_fields(text: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The fields of a JSON object, each as its reader gives it.
+
+    Raises `PlanError` that names the field where one is missing, unknown, of a wrong type or out of range.
+
+    >>> read_fields('{"on": true}', {"on": boolean})
+    {'on': True}
+    """
+    fields = read_object(text)
+    known = ", ".join(readers)
+    for name in fields:
+        check(name in readers, name, f"is not a field of a plan; known fields: {known}", fields[name])
+    for name in readers:
+        if name not in fields:
+            raise PlanError(f"plan field {name!r}: is missing; a plan has the fields {known}")
+    return {name: read(name, fields[name]) for name, read in readers.items()}
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """A JSON object without NaN and infinities."""
+    if len(text) > MAX_TEXT:
+        raise PlanError(f"plan: the JSON text is longer than {MAX_TEXT} characters")
+    try:
+        fields = json.loads(text, parse_constant=_reject_constant)
+    except PlanError:
+        raise
+    except (ValueError, RecursionError) as error:  # a ValueError also where a number has too many digits
+        raise PlanError(f"plan: not valid JSON ({error})") from None
+    check(isinstance(fields, dict), "plan", "must be a JSON object", fields)
+    return fields
+
+
+def _reject_constant(name: str) -> float:
+    raise PlanError(f"plan: {name} is not a number that a plan may hold")
+
+
+def check(condition: bool, name: str, rule: str, value: object) -> None:
+    """Raise `PlanError` with the field and the rule that it breaks."""
+    if not condition:
+        raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
+
+
+def constant(wanted: str) -> Reader:
+    """A field that holds one text, such as the format."""
+
+    def read(name: str, value: Any) -> Any:
+        check(value == wanted, name, f"must be {wanted!r}", value)
+        return value
+
+    return read
+
+
+def one_of(known: Collection[str]) -> Reader:
+    """A field that holds one of these names."""
+
+    def read(name: str, value: Any) -> Any:
+        check(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
+        return value
+
+    return read
+
+
+def irreps(name: str, value: Any) -> str:
+    """Irreps as text."""
+    check(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
+    dim = 0
+    for part in value.split("+") if value.strip() else []:
+        mul, x, ir = part.strip().rpartition("x")
+        degree, parity = ir[:-1], ir[-1:]
+        readable = _digits(degree) and parity in ("e", "o") and (not x or _digits(mul))
+        check(readable, name, "has an unreadable entry", part)
+        check(int(degree) <= MAX_DEGREE, name, f"degrees go up to {MAX_DEGREE}", part)
+        dim += (int(mul) if x else 1) * (2 * int(degree) + 1)
+        check(dim <= MAX_DIM, name, f"the dimension may be at most {MAX_DIM}", part)
+    return value
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def index(name: str, value: Any) -> int:
+    """A position in a list."""
+    check(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
+    return value
+
+
+def number(name: str, value: Any) -> float:
+    """A number that is neither negative nor huge."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    check(is_number and 0.0 <= value <= 1e12 and math.isfinite(value), name, "must be a number from 0 to 1e12", value)
+    return float(value)
+
+
+def boolean(name: str, value: Any) -> bool:
+    check(type(value) is bool, name, "must be true or false", value)
+    return value
+
+
+def list_of(read: Reader, what: str) -> Reader:
+    """A list, each entry as the reader gives it."""
+
+    def read_list(name: str, value: Any) -> list:
+        check(isinstance(value, list), name, f"must be a list of {what}", value)
+        return [read(name, entry) for entry in value]
+
+    return read_list
+
+
+def entries(read: Callable[[str, list], tuple], length: int, what: str) -> Reader:
+    """A list of that many instructions at most, each a list of ``length`` values."""
+
+    def read_entries(name: str, value: Any) -> list[tuple]:
+        fits = isinstance(value, list) and len(value) <= MAX_INSTRUCTIONS
+        check(fits, name, f"must be a list of {what}", value)
+        return [read_entry(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
+
+    def read_entry(where: str, entry: Any) -> tuple:
+        check(isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry)
+        return read(where, entry)
+
+    return read_entries
