@@ -215,3 +215,18 @@ def test_the_report_of_the_command_is_that_of_the_function() -> None:
     plan = plan_from_json(run("plan", *VECTORS, "--json").stdout)
     report = json.loads(run("check", *VECTORS, "--strategy", "einsum", "--json").stdout)
     assert report == json.loads(check_product(plan, strategy="einsum").to_json())
+
+
+# --- tpgen convert --------------------------------------------------------------------------------------------------
+
+
+def test_a_network_is_converted_and_proven() -> None:
+    read = json.loads(run("convert", "--network", "tetris-e3nn", "--strategy", "grouped", "--prove", "--json").stdout)
+    assert {r["was"] for r in read["replaced"]} >= {"e3nn.FullyConnectedTensorProduct", "e3nn.ElementwiseTensorProduct"}
+    assert all(d["relative"] < 1e-12 for d in read["proof"]["differences"])
+    assert read["times"] is None
+
+
+def test_convert_needs_a_network_with_something_to_convert() -> None:
+    assert "name a network: --network package.module:function" in run("convert", code=2).output
+    assert "Tetris holds no tensor product of e3nn's" not in run("convert", "--network", "tetris-e3nn").output

@@ -3,10 +3,12 @@
 from typing import Any
 
 from tpgen._version import __version__
+from tpgen.conversion.adapters import register_adapter
+from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.errors import TpgenError
 from tpgen.inspection.explain import explain
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.convert import convert, from_e3nn
+from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import (
     ElementwiseTensorProduct,
     FullTensorProduct,
@@ -27,10 +29,13 @@ __all__ = [
     "TpgenError",
     "__version__",
     "compile_report",
+    "conversion_report",
     "convert",
     "explain",
     "from_e3nn",
     "make_plan",
+    "register_adapter",
+    "restore",
 ]
 
 # The method belongs to the module, what it does to inspection, which imports the module: the package root, which

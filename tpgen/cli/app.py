@@ -10,6 +10,7 @@ from tpgen._version import __version__
 from tpgen.cli.bench import bench
 from tpgen.cli.cache import cache
 from tpgen.cli.check import check
+from tpgen.cli.convert import convert
 from tpgen.cli.demo import demo
 from tpgen.cli.dump import dump
 from tpgen.cli.explain import explain
@@ -49,5 +50,5 @@ def main() -> None:
     """
 
 
-for command in (plan, explain, explore, dump, check, bench, tune, cache, demo, report, flat):
+for command in (plan, explain, explore, dump, check, bench, tune, cache, demo, report, flat, convert):
     main.add_command(command)

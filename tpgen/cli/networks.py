@@ -6,15 +6,17 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 from click.core import ParameterSource
+from e3nn import o3
 from torch import nn
 
-from tpgen.demo.tetris import Tetris, neighbours, shapes
+from tpgen.demo.tetris import ProductClass, Tetris, neighbours, shapes
 from tpgen.errors import TpgenError, unknown
 from tpgen.nn.products import FullyConnectedTensorProduct
 
@@ -28,13 +30,16 @@ class Network:
     functions: tuple[Callable, ...] = ()
 
 
-def _tetris() -> Network:
+def _tetris(product: ProductClass) -> Network:
     torch.manual_seed(0)
     points = shapes(torch.Generator().manual_seed(0))
-    return Network(Tetris(FullyConnectedTensorProduct), (points,), (neighbours,))
+    return Network(Tetris(product), (points,), (neighbours,))
 
 
-NETWORKS: dict[str, Callable[[], Network]] = {"tetris": _tetris}
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "tetris": partial(_tetris, FullyConnectedTensorProduct),
+    "tetris-e3nn": partial(_tetris, o3.FullyConnectedTensorProduct),  # for tpgen convert
+}
 
 
 def find_network(name: str) -> Network:

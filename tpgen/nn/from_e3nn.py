@@ -1,4 +1,4 @@
-"""Take e3nn's products over into tpgen, one by one or in a whole network."""
+"""Take one of e3nn's products over into tpgen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def from_e3nn(product: nn.Module, **options: Any) -> TensorProduct:
         )
     cls = TensorSquare if isinstance(product, e3nn.o3.TensorSquare) else TensorProduct
     ours = cls.__new__(cls)
-    ours._setup(_plan_of(product), product.internal_weights, **options)
+    ours._setup(plan_of(product), product.internal_weights, **options)
     if isinstance(ours, TensorSquare):
         ours.irreps_in = ours.irreps_in1
     like = product.output_mask
@@ -40,25 +40,7 @@ def from_e3nn(product: nn.Module, **options: Any) -> TensorProduct:
     return ours.train(product.training)
 
 
-def convert(model: nn.Module, **options: Any) -> nn.Module:
-    """Replace every e3nn product inside a network by the tpgen product that computes the same, in place.
-
-    Parameters stay the same objects, so an optimiser that holds them goes on; names in the state_dict stay too, and
-    e3nn's coupling buffers leave it.  Returns the model (or the product, where the model itself is one).
-
-    >>> from e3nn import o3
-    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
-    >>> convert(network)["tp"]
-    TensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
-    """
-    if isinstance(model, e3nn.o3.TensorProduct):
-        return from_e3nn(model, **options)
-    for name, child in model.named_children():
-        setattr(model, name, convert(child, **options))
-    return model
-
-
-def _plan_of(product: Any) -> Plan:
+def plan_of(product: Any) -> Plan:
     """The plan of a built e3nn product.  Its instructions hold final coefficients, so nothing is normalised again."""
     instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
     return make_plan(

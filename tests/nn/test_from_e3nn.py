@@ -1,4 +1,4 @@
-"""Conversion of e3nn's products and of networks that hold them."""
+"""One of e3nn's products as tpgen's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 
 from tpgen.errors import OptionError, TpgenError
-from tpgen.nn.convert import convert, from_e3nn
+from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import FullyConnectedTensorProduct, TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -31,28 +31,6 @@ def test_a_square_stays_a_square() -> None:
     assert isinstance(ours, TensorSquare)
     x = torch.randn(4, 5, dtype=torch.float64)
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-12)
-
-
-class _Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = o3.FullyConnectedTensorProduct("2x0e", "0e+1o", "2x0e+2x1o")
-        self.rest = nn.ModuleList([o3.FullyConnectedTensorProduct("2x0e+2x1o", "0e+1o", "0e")])
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.rest[0](self.first(x, y), y)
-
-
-def test_a_network_is_converted_in_place() -> None:
-    network = _Network().eval()
-    x, y = torch.randn(3, 2), torch.randn(3, 4)
-    wanted, parameters = network(x, y), list(network.parameters())
-    converted = convert(network, **GRAPHS)
-    assert converted is network
-    assert all(isinstance(m, TensorProduct) for m in (network.first, network.rest[0]))
-    assert not network.first.training
-    assert [p is q for p, q in zip(parameters, network.parameters(), strict=True)] == [True, True]
-    torch.testing.assert_close(network(x, y), wanted)
 
 
 def test_scripting_by_e3nn_leaves_the_state_dict_alone() -> None:

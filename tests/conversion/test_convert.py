@@ -1,0 +1,303 @@
+"""Networks that compute with tpgen after `convert`, and stay what they were otherwise."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from copy import deepcopy
+
+import pytest
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile as e3nn_compile
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from tests.conversion.networks import Mixed, Scaled, mixed_inputs
+from tests.machine import KERNEL, needs_compiler
+from tpgen.conversion.adapters import ADAPTERS, register_adapter
+from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.products import CONVERTED, PROGRAM, find_product
+from tpgen.conversion.swap import Kept, Swap, apply_all, mark_of
+from tpgen.errors import OptionError, TpgenError
+
+GRAPHS = {"strategy": "grouped"}
+VECTORS = ("2x1o", "1o", "2x1e")
+
+
+def attributes(network: nn.Module) -> dict[str, set[str]]:
+    """Everything that modules hold, by name."""
+    return {
+        name: {*m.__dict__, *m._modules, *m._buffers, *m._parameters, type(m).__name__}
+        for name, m in network.named_modules()
+    }
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_values_and_derivatives_are_those_of_stock(strategy: str) -> None:
+    network = Mixed()
+    convert(network, strategy=strategy)
+    proof = conversion_report(network, prove=mixed_inputs()).proof
+    assert proof is not None
+    assert [d.what for d in proof.differences] == ["outputs", "gradients", "second derivatives"]
+    assert [d.tensors for d in proof.differences] == [2, 5, 5]
+    assert all(d.relative < 1e-13 for d in proof.differences), proof
+
+
+def test_tensors_and_names_stay() -> None:
+    network, stock = Mixed(), Mixed()
+    parameters, keys = dict(network.named_parameters()), list(network.state_dict())
+    convert(network, **GRAPHS)
+    assert all(network.get_parameter(name) is p for name, p in parameters.items())
+    assert list(dict(network.named_parameters())) == list(parameters)
+    assert list(network.state_dict()) == keys
+    stock.load_state_dict(network.state_dict(), strict=True)
+    network.load_state_dict(stock.state_dict(), strict=True)
+    assert all(
+        isinstance(network.get_submodule(n), type(m))
+        for n, m in stock.named_modules()
+        if isinstance(m, o3.TensorProduct)
+    )
+
+
+def test_a_module_of_two_names_is_one_module() -> None:
+    network = convert(Mixed(), **GRAPHS)
+    assert network.connected is network.again
+    assert ("connected", "again") in {r.paths for r in conversion_report(network).replaced}
+
+
+def test_restoring_leaves_nothing_behind() -> None:
+    network = Mixed()
+    before, inputs = attributes(network), mixed_inputs()
+    wanted = network(*inputs)
+    convert(network, **GRAPHS)
+    assert attributes(network) != before
+    assert restore(network) is network
+    assert attributes(network) == before
+    assert torch.equal(network(*inputs)["squares"], wanted["squares"])
+
+
+def test_training_goes_on_after_either() -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    optimizer = torch.optim.Adam(network.parameters())
+    for change in (lambda n: convert(n, **GRAPHS), restore):
+        change(network)
+        before = network.connected.weight.clone()
+        network(*inputs)["squares"].sum().backward()
+        optimizer.step()
+        assert not torch.equal(network.connected.weight, before)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_copies_pickles_and_scripts(strategy: str) -> None:
+    network, inputs = convert(Mixed(), strategy=strategy), mixed_inputs()
+    wanted = network(*inputs)["squares"]
+    file = io.BytesIO()
+    torch.save(network, file)
+    file.seek(0)
+    for other in (deepcopy(network), torch.load(file, weights_only=False)):
+        assert mark_of(other.full) is not None
+        torch.testing.assert_close(other(*inputs)["squares"], wanted)
+        assert mark_of(restore(other).full) is None
+        torch.testing.assert_close(other(*inputs)["squares"], wanted)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+@pytest.mark.parametrize("cls", CONVERTED)
+def test_a_converted_product_scripts(cls: type[nn.Module], strategy: str) -> None:
+    x, y = torch.randn(3, 6), torch.randn(3, 6)
+    product = {
+        o3.TensorProduct: lambda: cls("2x1o", "2x1o", "2x1e", [(0, 0, 0, "uuu", True)]),
+        o3.FullyConnectedTensorProduct: lambda: cls("2x1o", "2x1o", "2x1e"),
+        o3.TensorSquare: lambda: cls("2x1o", "2x0e"),
+    }.get(cls, lambda: cls("2x1o", "2x1o"))()
+    inputs = (x,) if cls is o3.TensorSquare else (x, y)
+    wanted = product(*inputs)
+    convert(product, strategy=strategy)
+    assert type(product) is CONVERTED[cls]
+    torch.testing.assert_close(product(*inputs), wanted)
+    torch.testing.assert_close(e3nn_compile(product)(*inputs), wanted)
+
+
+def test_weights_may_be_given_as_e3nn_takes_them() -> None:
+    product = o3.FullyConnectedTensorProduct(*VECTORS)
+    x, y, w = torch.randn(3, 6), torch.randn(3, 3), torch.randn(4)
+    wanted = product(x, y, w)
+    convert(product, **GRAPHS)
+    torch.testing.assert_close(product(x, y, w), wanted)
+    torch.testing.assert_close(product(x, y, [w]), wanted)
+
+
+def test_moving_to_another_dtype_moves_the_program() -> None:
+    network = convert(Mixed(), **GRAPHS).double()
+    assert network(*mixed_inputs(dtype=torch.float64))["squares"].dtype == torch.float64
+
+
+def test_hooks_and_modes_stay() -> None:
+    product, seen = o3.FullyConnectedTensorProduct(*VECTORS).eval(), []
+    product.register_forward_hook(lambda *_: seen.append(1))
+    convert(product, **GRAPHS)(torch.randn(3, 6), torch.randn(3, 3))
+    assert seen == [1]
+    assert not product.get_submodule(PROGRAM).training
+
+
+# --- what stays e3nn's, and why -------------------------------------------------------------------------------------
+
+
+def scripted() -> nn.Module:
+    return torch.jit.script(o3.FullTensorProduct("2x1o", "1o"))
+
+
+def replaced_on_the_instance() -> nn.Module:
+    product = o3.FullTensorProduct("2x1o", "1o")
+    product.forward = lambda x, y: x  # type: ignore[method-assign]
+    return product
+
+
+def hooked_inside() -> nn.Module:
+    product = o3.FullTensorProduct("2x1o", "1o")
+    product._compiled_main_left_right.register_forward_hook(lambda *_: None)
+    return product
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: Scaled(*VECTORS), r"a subclass of e3nn.FullyConnectedTensorProduct, whose own code a swap would skip"),
+        (lambda: parametrizations.weight_norm(o3.FullyConnectedTensorProduct(*VECTORS)), r"weight parametrised"),
+        (scripted, r"a scripted FullTensorProduct: convert the network before it is scripted"),
+        (replaced_on_the_instance, r"its forward is replaced on the instance"),
+        (hooked_inside, r"hooks on _compiled_main_left_right"),
+    ],
+)
+def test_what_a_swap_would_lose_is_kept_and_named(make, why: str) -> None:
+    network = nn.ModuleDict({"good": o3.FullTensorProduct("2x1o", "1o"), "other": make()})
+    before = deepcopy(network["other"].state_dict())
+    with pytest.warns(UserWarning, match=rf"1 module stays without tpgen, the first 'other': {why}"):
+        convert(network, **GRAPHS)
+    assert mark_of(network["good"]) is not None
+    assert network["other"].state_dict().keys() == before.keys()
+    (kept,) = conversion_report(network).kept
+    assert kept.paths == ("other",)
+    assert kept.why in str(conversion_report(network))
+    with pytest.raises(TpgenError, match=rf"holds nothing that can be converted: {why}"):
+        convert(make(), **GRAPHS)
+
+
+def test_a_network_without_products_is_an_error() -> None:
+    with pytest.raises(TpgenError, match=r"Linear holds no tensor product of e3nn's .*there is nothing to convert"):
+        convert(nn.Linear(2, 2))
+    with pytest.raises(TpgenError, match=r"holds nothing that tpgen.convert has converted: nothing to restore"):
+        restore(Mixed())
+
+
+def test_converting_twice_is_an_error() -> None:
+    network = convert(Mixed(), **GRAPHS)
+    with pytest.raises(TpgenError, match=r"Mixed is converted already: tpgen.restore\(network\) undoes it"):
+        convert(network, **GRAPHS)
+
+
+def test_options_are_those_that_leave_the_network_alone() -> None:
+    with pytest.raises(OptionError, match=r"convert takes no layout: .* e3nn's mul_ir"):
+        convert(Mixed(), layout="ir_mul")
+    with pytest.raises(OptionError, match=r"unknown option 'stratgy'"):
+        convert(Mixed(), stratgy="kernel")
+
+
+# --- all or nothing -------------------------------------------------------------------------------------------------
+
+
+def test_a_swap_that_fails_undoes_those_before_it() -> None:
+    network = Mixed()
+    before = attributes(network)
+    swaps = [find_product(m, GRAPHS) for m in network.modules()]
+    good = [s for s in swaps if isinstance(s, Swap)]
+    bad = Swap(network.rest, type(network.rest), "nothing", {"training": True})
+    with pytest.raises(AttributeError, match=r"has attributes training already"):
+        apply_all([*good, bad])
+    assert attributes(network) == before
+
+
+class _Wrong(o3.FullTensorProduct):
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        return 1.001 * super().forward(x, y, weight)
+
+
+def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    before = attributes(network)
+    monkeypatch.setitem(CONVERTED, o3.FullTensorProduct, _Wrong)
+    with pytest.raises(TpgenError, match=r"left as it was: in float64, stock and converted are NOT equal"):
+        convert(network, prove=inputs, **GRAPHS)
+    assert attributes(network) == before
+
+
+def test_a_proof_needs_a_graph_to_differentiate() -> None:
+    class Forces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = o3.FullTensorProduct("1o", "1o")
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            energy = self.product(x, x).square().sum()
+            return energy, torch.autograd.grad(energy, x)[0]
+
+    with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*training step"):
+        convert(Forces(), prove=(torch.randn(2, 3),), **GRAPHS)
+
+
+# --- the report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_all_of_it() -> None:
+    reports = []
+    convert(Mixed(), prove=mixed_inputs(), measure=mixed_inputs(), report=reports.append, **GRAPHS)
+    (report,) = reports
+    text = str(report)
+    assert text.startswith("Mixed: 5 modules compute with tpgen, 0 stay as they are")
+    for part in (
+        "connected = again",
+        "e3nn.TensorSquare",
+        "tpgen grouped (asked for)",
+        "are equal",
+        "call and gradients",
+    ):
+        assert part in text
+    read = json.loads(report.to_json())
+    assert [r["paths"] for r in read["replaced"]][1] == ["connected", "again"]
+    assert {t["task"] for t in read["times"]["tasks"]} == {"call", "call and gradients"}
+
+
+def test_a_float32_network_is_proven_against_exact_couplings() -> None:
+    network = nn.ModuleDict({"p": o3.FullyConnectedTensorProduct("2x2e", "2e", "2e")})
+    convert(network["p"], prove=(torch.randn(3, 10), torch.randn(3, 5)), **GRAPHS)
+
+
+# --- adapters -------------------------------------------------------------------------------------------------------
+
+
+def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Mixed()
+
+    def adapter(found: nn.Module, options: dict):
+        assert options == GRAPHS
+        yield Kept(found.full, "the adapter knows better")
+
+    monkeypatch.setattr("tpgen.conversion.adapters.ADAPTERS", ADAPTERS)
+    monkeypatch.setitem(ADAPTERS, "elsewhere", "not.imported:ever")
+    register_adapter("tests", adapter)
+    try:
+        with pytest.warns(UserWarning, match=r"'full': the adapter knows better"):
+            convert(network, **GRAPHS)
+    finally:
+        del ADAPTERS["tests"]
+    assert mark_of(network.full) is None
+    assert mark_of(network.connected) is not None
+
+
+@needs_compiler
+def test_nothing_is_said_where_all_is_converted() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(Mixed())

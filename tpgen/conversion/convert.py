@@ -1,0 +1,184 @@
+"""`convert`, `restore` and `conversion_report`: a network computes with tpgen, gives it back, and says what it does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from tpgen.conversion.adapters import adapters_for
+from tpgen.conversion.products import find_product
+from tpgen.conversion.proof import Proof, Times, copies, measure, prove
+from tpgen.conversion.report import Conversion, Replaced, Stayed
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo
+from tpgen.errors import OptionError, TpgenError
+from tpgen.nn.checks import check_options
+
+_OPTIONS = ("strategy", "backend", "streams", "dynamic", "fullgraph", "mode")
+
+Inputs = Sequence[Any]
+
+
+def convert(
+    network: nn.Module,
+    *,
+    prove: Inputs | None = None,
+    measure: Inputs | None = None,
+    report: Callable[[Conversion], object] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Let e3nn's products inside a network, and the modules of known projects, compute with tpgen.
+
+    Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
+    So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
+    All modules are swapped or none.  What cannot be is a warning that says why, and a row of the report.
+
+    Parameters
+    ----------
+    network
+        any module, changed in place.
+    prove
+        arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64.
+    measure
+        arguments of a call: both networks are timed.
+    report
+        called with the `Conversion`, as in ``report=print``; `conversion_report` gives it later.
+    options
+        ``strategy``, ``backend`` and what else `TensorProduct` takes.
+
+    Raises `TpgenError` where there is nothing to convert, or where the proof fails; the network is then as it was.
+
+    >>> from e3nn import o3
+    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
+    >>> convert(network)["tp"]
+    ConvertedFullTensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
+    >>> type(restore(network)["tp"]).__name__
+    'FullTensorProduct'
+    """
+    _check_options(options)
+    findings = collect(network, options)
+    swaps, kept = _split(findings)
+    if not swaps:
+        raise TpgenError(_nothing(network, kept))
+    names = _names(network)
+    found = Conversion(
+        type(network).__name__,
+        tuple(Replaced(names[s.module], s.was, s.now) for s in swaps),
+        _stayed(kept, names),
+        *_compared(network, options, prove, measure),
+    )
+    if found.proof and not found.proof.holds:
+        raise TpgenError(f"the network is left as it was: {found.proof}")
+    apply_all(swaps)
+    if report:
+        report(found)
+    if kept:
+        first = found.kept[0]
+        warnings.warn(
+            f"{len(kept)} module{'s' * (len(kept) > 1)} stay{'s' * (len(kept) == 1)} without tpgen, the first "
+            f"{first.paths[0]!r}: {first.why}; tpgen.conversion_report(network) names all",
+            stacklevel=2,
+        )
+    return network
+
+
+def restore(network: nn.Module) -> nn.Module:
+    """Undo `convert`: every module gets its class back, with the parameters as they are now.
+
+    Raises `TpgenError` where nothing in the network is converted.
+    """
+    converted = [module for module in network.modules() if mark_of(module) is not None]
+    if not converted:
+        raise TpgenError(f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore")
+    for module in converted:
+        undo(module)
+    return network
+
+
+def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measure: Inputs | None = None) -> Conversion:
+    """What in a network computes with tpgen, and what could not be converted and why.
+
+    With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
+    from.  The report prints itself and has `to_json`.
+    """
+    marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
+    names = _names(network)
+    _, kept = _split(collect(network, {}))
+    replaced = tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items())
+    return Conversion(type(network).__name__, replaced, _stayed(kept, names), *_compared(network, {}, prove, measure))
+
+
+def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
+    """What would become of each module, without changing anything: adapters first, then e3nn's own modules."""
+    findings: list[Finding] = []
+    for adapter in adapters_for(network):
+        findings += adapter(network, options)
+    seen = {finding.module for finding in findings}
+    for module in network.modules():
+        found = None if module in seen else find_product(module, options)
+        if found is not None:
+            findings.append(found)
+    return findings
+
+
+def _compared(
+    network: nn.Module, options: dict[str, Any], to_prove: Inputs | None, to_measure: Inputs | None
+) -> tuple[Proof | None, Times | None]:
+    """Proof and times of copies of the network, one stock and one converted."""
+    timed = measure(*_pair(network, options)[:2], to_measure) if to_measure is not None else None
+    proof = prove(*_pair(network, options), to_prove) if to_prove is not None else None
+    return proof, timed
+
+
+def _pair(network: nn.Module, options: dict[str, Any]) -> tuple[nn.Module, nn.Module, Any]:
+    stock, converted = copies(network)
+    for module in stock.modules():
+        undo(module)
+    swaps, _ = _split(collect(stock, options))
+    apply_all(_split(collect(converted, options))[0])
+    return stock, converted, [partial(s.exact, s.module) for s in swaps if s.exact]
+
+
+def _split(findings: Iterable[Finding]) -> tuple[list[Swap], list[Kept]]:
+    findings = list(findings)
+    return [f for f in findings if isinstance(f, Swap)], [f for f in findings if isinstance(f, Kept)]
+
+
+def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
+    """All names of each module: one that is shared has several."""
+    names: dict[nn.Module, tuple[str, ...]] = {}
+    for name, module in network.named_modules(remove_duplicate=False):
+        names[module] = (*names.get(module, ()), name)
+    return names
+
+
+def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
+    return tuple(Stayed(names[k.module], _class_of(k.module), k.why) for k in kept)
+
+
+def _class_of(module: nn.Module) -> str:
+    return qualified(type(module))
+
+
+def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:
+    name = type(network).__name__
+    if any(mark_of(module) for module in network.modules()):
+        return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"
+    if kept:
+        reasons = "; ".join(sorted({k.why for k in kept}))
+        return f"{name} holds nothing that can be converted: {reasons}"
+    return (
+        f"{name} holds no tensor product of e3nn's and no module of a project tpgen knows: there is nothing to convert"
+    )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if "layout" in options:
+        raise OptionError(
+            "convert takes no layout: the modules around a product speak e3nn's mul_ir, so it must stay that; "
+            "tpgen.from_e3nn(product, layout=...) makes a product of another layout"
+        )
+    check_options(name for name in options if name not in _OPTIONS)

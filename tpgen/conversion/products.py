@@ -1,0 +1,147 @@
+"""e3nn's tensor products that compute with tpgen: the classes they get, and which of them can be swapped.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.errors import TpgenError
+from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.tensor_product import TensorProduct
+
+PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
+_STOCK_PROGRAM = "_compiled_main_left_right"
+
+
+class _TwoOperands(o3.TensorProduct):
+    """The forward of every product of two operands."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        if self.weight_numel == 0:
+            return self._tpgen(x, y, None)
+        return self._tpgen(x, y, self._get_weights(weight))
+
+
+@compile_mode("script")
+class ConvertedTensorProduct(_TwoOperands):
+    """An `e3nn.o3.TensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensorProduct):
+    """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedElementwiseTensorProduct(_TwoOperands, o3.ElementwiseTensorProduct):
+    """An `e3nn.o3.ElementwiseTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedFullTensorProduct(_TwoOperands, o3.FullTensorProduct):
+    """An `e3nn.o3.FullTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedTensorSquare(o3.TensorSquare):
+    """An `e3nn.o3.TensorSquare` that computes with tpgen."""
+
+    def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        if self.weight_numel == 0:
+            return self._tpgen(x, x, None)
+        return self._tpgen(x, x, self._get_weights(weight))
+
+
+CONVERTED: dict[type[nn.Module], type[nn.Module]] = {
+    o3.TensorProduct: ConvertedTensorProduct,
+    o3.FullyConnectedTensorProduct: ConvertedFullyConnectedTensorProduct,
+    o3.ElementwiseTensorProduct: ConvertedElementwiseTensorProduct,
+    o3.FullTensorProduct: ConvertedFullTensorProduct,
+    o3.TensorSquare: ConvertedTensorSquare,
+}
+_NAMES = tuple(cls.__name__ for cls in CONVERTED)
+
+
+def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+    """What becomes of a module, if it is one of e3nn's products; None where it is none or is swapped already."""
+    if mark_of(module) is not None:
+        return None
+    if isinstance(module, torch.jit.ScriptModule):
+        name = getattr(module, "original_name", "")
+        return Kept(module, f"a scripted {name}: convert the network before it is scripted") if name in _NAMES else None
+    if not isinstance(module, o3.TensorProduct):
+        return None
+    why = obstacle(module, CONVERTED)
+    return Kept(module, why) if why else _swap(module, options)
+
+
+def obstacle(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str = _STOCK_PROGRAM) -> str | None:
+    """Why a module must stay as it is, or None: a swap would lose what somebody added to its computation."""
+    if parametrize.is_parametrized(module):
+        names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
+        return f"{names} parametrised: convert first, then parametrise"
+    if type(module) not in known:
+        base = next(cls for cls in type(module).__mro__ if cls in known)
+        return f"a subclass of {qualified(base)}, whose own code a swap would skip: build it on tpgen's {base.__name__}"
+    if "forward" in module.__dict__:
+        return "its forward is replaced on the instance: put it back before converting"
+    if has_hooks(getattr(module, program, None)):
+        return f"hooks on {program}, which would no longer run: move them to the module itself"
+    return None
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether anything is hooked to the calls of a module."""
+    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, table, None) for table in tables)
+
+
+def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
+    try:
+        plan = plan_of(module)
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    program = stateless(TensorProduct.from_plan(plan, False, **options), module)
+    return Swap(module, CONVERTED[type(module)], describe_choice(program), {PROGRAM: program}, exact_couplings)
+
+
+def stateless(program: TensorProduct, like: nn.Module) -> TensorProduct:
+    """The program of a module, where and in the dtype that its `output_mask` is, with no key in the state_dict."""
+    program._non_persistent_buffers_set.update(program._buffers)
+    mask = like.output_mask
+    return program.to(device=mask.device, dtype=mask.dtype).train(like.training)  # type: ignore[arg-type]
+
+
+def describe_choice(program: TensorProduct) -> str:
+    """What computes, and why that."""
+    return f"tpgen {program.choice}"
+
+
+def exact_couplings(module: Any) -> None:
+    """Let e3nn write a product's program anew in float64: the one there holds couplings rounded when it was built."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        fresh = o3.TensorProduct(
+            module.irreps_in1,
+            module.irreps_in2,
+            module.irreps_out,
+            [(*i[:5], i[5] ** 2) for i in module.instructions],  # final coefficients, so nothing is normalised again
+            irrep_normalization="none",
+            path_normalization="none",
+            shared_weights=module.shared_weights,
+            internal_weights=False,
+        )
+    finally:
+        torch.set_default_dtype(before)
+    setattr(module, _STOCK_PROGRAM, getattr(fresh, _STOCK_PROGRAM).to(module.output_mask.device))

@@ -1,0 +1,186 @@
+"""Stock against converted: are they equal, and how long do they take?
+
+Equality is asked in float64, of outputs, of the gradients of a random combination of them, and of the gradients of a
+random combination of those: what training on forces needs.  Stock modules get their constants in full precision first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tpgen.errors import TpgenError
+from tpgen.inspection.clock import device_of, median_seconds
+from tpgen.inspection.report.values import table
+from tpgen.inspection.training import is_floating, restored, step
+
+LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference among some tensors, relative to the largest entry of the tensor it is in."""
+
+    what: str
+    tensors: int
+    absolute: float
+    relative: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far a converted network is from the stock one in float64."""
+
+    differences: tuple[Difference, ...]
+    limit: float = LIMIT
+
+    @property
+    def holds(self) -> bool:
+        return all(d.relative <= self.limit for d in self.differences)
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.holds else "NOT equal"
+        columns = ("largest difference of", "tensors", "absolute", "relative", "in")
+        rows = [(d.what, str(d.tensors), f"{d.absolute:.1e}", f"{d.relative:.1e}", d.where) for d in self.differences]
+        return f"in float64, stock and converted are {verdict} (limit {self.limit:.0e})\n{table([columns, *rows])}"
+
+
+@dataclass(frozen=True)
+class Time:
+    """Median seconds of one task, and how many times as fast the converted network is."""
+
+    task: str
+    stock: float
+    converted: float
+
+    @property
+    def ratio(self) -> float:
+        return self.stock / self.converted
+
+
+@dataclass(frozen=True)
+class Times:
+    """Stock and converted, called in turn."""
+
+    tasks: tuple[Time, ...]
+    rounds: int
+    threads: int
+
+    def __str__(self) -> str:
+        rows = [
+            (t.task, f"{1e3 * t.stock:.2f} ms", f"{1e3 * t.converted:.2f} ms", f"{t.ratio:.1f}×") for t in self.tasks
+        ]
+        head = f"medians of {self.rounds} rounds, {self.threads} thread{'s' * (self.threads != 1)}"
+        return f"{head}\n{table([('task', 'stock', 'converted', 'as fast'), *rows])}"
+
+
+def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
+    """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
+    for network in (stock, converted):
+        network.double()
+    with torch.no_grad():
+        for refine in exact:
+            refine()
+    ours, theirs = _orders(converted, inputs), _orders(stock, inputs)
+    return Proof(tuple(_difference(what, theirs[what], ours[what]) for what in theirs))
+
+
+def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
+    """Time a call, and a call with its gradients, of both networks in turn."""
+    both = {"stock": stock, "converted": converted}
+    device = device_of(stock, inputs)
+    found = []
+    for task, run in _TASKS.items():
+        seconds = median_seconds({n: _task(run, net, inputs) for n, net in both.items()}, rounds, device, warm=2)
+        found.append(Time(task, seconds["stock"], seconds["converted"]))
+    return Times(tuple(found), rounds, torch.get_num_threads())
+
+
+def _task(run: Callable[[nn.Module, Sequence[Any]], Any], network: nn.Module, inputs: Sequence[Any]) -> Callable:
+    return lambda: run(network, inputs)
+
+
+_TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
+    "call": lambda network, inputs: network(*_fresh(inputs)),
+    "call and gradients": lambda network, inputs: step(network, inputs, network.parameters()),
+}
+
+
+def _fresh(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, detached, so that what a call writes into a list or dict stays there."""
+    return pytree.tree_map(lambda a: a.detach() if isinstance(a, Tensor) else a, list(inputs))
+
+
+Named = dict[str, Tensor]
+
+
+def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named]:
+    """Outputs, gradients and second derivatives, each by name."""
+    with restored(network):
+        torch.manual_seed(0)  # the same masks of dropout in both
+        given = pytree.tree_map(lambda a: _leaf(a) if is_floating(a) else a, list(inputs))
+        wanted: Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        wanted |= _named("input", given)
+        outputs = _named("output", network(*given))
+        gradients = _pull_back(outputs, wanted)
+        second = _pull_back(gradients, wanted)
+    held = {"outputs": outputs, "gradients": gradients, "second derivatives": second}
+    return {what: {n: t.detach() for n, t in tensors.items()} for what, tensors in held.items()}
+
+
+def _leaf(value: Tensor) -> Tensor:
+    return value.detach().to(torch.float64, copy=True).requires_grad_()
+
+
+def _named(what: str, values: Any) -> Named:
+    leaves = pytree.tree_flatten_with_path(values)[0]
+    return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
+
+
+def _pull_back(outputs: Named, wanted: Named) -> Named:
+    """The gradients of one random combination of the outputs, which can be differentiated again."""
+    live = [out for out in outputs.values() if out.requires_grad]
+    if not live or not wanted:
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
+    try:
+        found = torch.autograd.grad(live, list(wanted.values()), directions, create_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        raise TpgenError(
+            f"the network cannot be differentiated with these inputs ({str(error).splitlines()[0]}): give the inputs "
+            "of a training step, so that it keeps what the derivatives of its own forces need"
+        ) from error
+    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
+
+
+def _difference(what: str, theirs: Named, ours: Named) -> Difference:
+    if theirs.keys() != ours.keys():
+        missing = ", ".join(sorted(theirs.keys() ^ ours.keys()))
+        return Difference(what, len(theirs), float("inf"), float("inf"), f"only one network has {missing}")
+    worst = Difference(what, len(theirs), 0.0, 0.0, "-")
+    for name, wanted in theirs.items():
+        if wanted.numel():
+            absolute = float((wanted - ours[name]).abs().max())
+            scale = float(wanted.abs().max())
+            relative = absolute / scale if scale else (0.0 if absolute == 0 else float("inf"))
+            if not relative <= worst.relative:  # a NaN is the worst there is
+                worst = Difference(what, len(theirs), absolute, relative, name)
+    return worst
+
+
+def copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Two copies of a network to work on."""
+    try:
+        return deepcopy(network), deepcopy(network)
+    except Exception as error:
+        raise TpgenError(
+            f"prove and measure work on copies, and {type(network).__name__} cannot be copied: {error}"
+        ) from error

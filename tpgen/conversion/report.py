@@ -1,0 +1,69 @@
+"""What a conversion did, as a value that prints itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from tpgen.conversion.proof import Proof, Times
+from tpgen.inspection.report.values import table
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A module that computes with tpgen now; ``paths`` are all its names in the network."""
+
+    paths: tuple[str, ...]
+    was: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """A module that stayed as it is, and why."""
+
+    paths: tuple[str, ...]
+    was: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What of a network computes with tpgen, what does not and why, and what was proven and measured.
+
+    >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
+    Net: 1 module computes with tpgen, 0 stay as they are
+    <BLANKLINE>
+    module  was                 computes with
+    a = b   e3nn.TensorProduct  tpgen kernel
+    """
+
+    network: str
+    replaced: tuple[Replaced, ...]
+    kept: tuple[Stayed, ...]
+    proof: Proof | None = None
+    times: Times | None = None
+
+    def to_json(self) -> str:
+        """All of it as JSON; what was not asked for is null."""
+        return json.dumps(asdict(self), indent=1)
+
+    def __str__(self) -> str:
+        done, kept = len(self.replaced), len(self.kept)
+        head = (
+            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, "
+            f"{kept} stay{'s' * (kept == 1)} as {'it is' if kept == 1 else 'they are'}"
+        )
+        parts = [head]
+        if self.replaced:
+            rows = [(_names(r.paths), r.was, r.now) for r in self.replaced]
+            parts.append(table([("module", "was", "computes with"), *rows]))
+        if self.kept:
+            kept_rows = [(_names(k.paths), k.was, k.why) for k in self.kept]
+            parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
+        parts += [str(found) for found in (self.proof, self.times) if found]
+        return "\n\n".join(parts)
+
+
+def _names(paths: tuple[str, ...]) -> str:
+    return " = ".join(path or "(the network itself)" for path in paths)
