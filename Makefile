@@ -25,13 +25,13 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python -m benchmarks.report
 
 kernels: $(INSTALLED)
-	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python -m benchmarks.kernels
 
 article: $(INSTALLED)
-	$(BIN)/python benchmarks/article.py
+	$(BIN)/python -m benchmarks.article
 
 $(INSTALLED): constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

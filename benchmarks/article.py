@@ -1,4 +1,4 @@
-"""The comparison that tpgen grew out of, in one command: `python benchmarks/article.py`.
+"""The comparison that tpgen grew out of, in one command: `python -m benchmarks.article`.
 
 The product of 1x0e+2x1o+3x2e with itself to itself, fully connected, 32 rows, 1,000 calls: e3nn's scripted module, a
 hand-written fx graph scripted and not, an eager module that loops over instructions, and that loop on CUDA streams.

@@ -1,4 +1,4 @@
-"""Measure what the generated CPU kernels reach and write docs/benchmarks.md: `python benchmarks/kernels.py`.
+"""Measure what the generated CPU kernels reach and write docs/benchmarks.md: `python -m benchmarks.kernels`.
 
 Each row is saved when it is measured; a second run measures only what is missing, `--fresh` measures again.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tpgen.benchmarking.goals import load_outcomes, measure_goals, select_goals
-from tpgen.benchmarking.kernel_goals import GOALS
-from tpgen.benchmarking.page import Places, goal_cells, write_page
+from benchmarks.goals import load_outcomes, measure_goals, select_goals
+from benchmarks.kernel_goals import GOALS
+from benchmarks.page import Places, goal_cells, write_page
 from tpgen.errors import TpgenError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""Measure all named problems and write docs/benchmarks.md: `python benchmarks/report.py`.
+"""Measure all named problems and write docs/benchmarks.md: `python -m benchmarks.report`.
 
 Each problem is saved when it is measured; a second run measures only what is missing, and `--write-only` measures
 nothing.  Records of other machines (`tpgen bench --json`) are added by naming the files.
@@ -13,9 +13,9 @@ import click
 import torch
 from rich.console import Console
 
+from benchmarks.page import Places, write_page
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.gate import BOUNDS
-from tpgen.benchmarking.page import Places, write_page
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.errors import TpgenError

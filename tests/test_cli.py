@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tpgen.cli.app import main
-from tpgen.inspection.check import check_product
+from tpgen.inspection.laws.check import check_product
 from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.presets import PRESETS, channelwise
 from tpgen.planner.problems import find_problem
@@ -121,7 +121,7 @@ def test_check_as_json_is_json_alone() -> None:
 
 
 def test_a_check_that_fails_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.inspection.check.TOLERANCES", dict.fromkeys(_dtypes(), -1.0))
+    monkeypatch.setattr("tpgen.inspection.laws.check.TOLERANCES", dict.fromkeys(_dtypes(), -1.0))
     assert "0 passed, 16 failed" in run("check", *VECTORS, "--strategy", "einsum", code=1).stdout
 
 

@@ -6,7 +6,7 @@ from tpgen._version import __version__
 from tpgen.conversion.adapters import register_adapter
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.errors import TpgenError
-from tpgen.inspection.explain import explain
+from tpgen.inspection.costs.explain import explain
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import (

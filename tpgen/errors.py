@@ -45,6 +45,14 @@ class BackendError(TpgenError):
     """A program that cannot be compiled or run as asked on this machine."""
 
 
+class TraceError(TpgenError):
+    """A network that cannot be written as one graph."""
+
+
+class InverseError(TpgenError):
+    """A graph that has no inverse as written."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that ``name`` is not one of the ``known`` names of ``what``.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from rich.console import Console
 
 from tpgen.benchmarking.contenders import select_contenders
@@ -21,8 +18,6 @@ from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.records import Record, Report, Settings, load_report, merge_reports
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.errors import TpgenError
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def record(problem: str, contender: str, median: float | None, **others) -> Record:
@@ -125,46 +120,6 @@ def test_an_empty_report_is_shown(tmp_path: Path):
     Console(quiet=True).print(empty.table())
     plot_report(empty, tmp_path / "plot.png")
     assert empty.records == ()
-
-
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_report_script_measures_goes_on_and_writes(tmp_path: Path):
-    main = script("report").main
-    (tmp_path / "docs").mkdir()
-    arguments = ["--folder", str(tmp_path / "records"), "--page", str(tmp_path / "docs" / "b.md"), "--device", "cpu"]
-    choice = ["--problem", "article", "--task", "forward", "--contender", "loop/eager", "--seconds", "0"]
-    first = CliRunner().invoke(main, [*arguments, *choice], catch_exceptions=False)
-    assert first.exit_code == 0
-    page = (tmp_path / "docs" / "b.md").read_text()
-    assert page.startswith("# Benchmarks")
-    assert "| **loop/eager** |" in page
-    assert (tmp_path / "docs" / "images" / "benchmarks-cpu-float32.png").exists()
-    again = CliRunner().invoke(main, [*arguments, *choice], catch_exceptions=False)
-    assert "measured before" in again.output
-    assert CliRunner().invoke(main, [*arguments, "--write-only", "--fresh"]).exit_code == 1
-
-
-def test_article_script_fills_every_cell(tmp_path: Path, monkeypatch):
-    article = script("article")
-    monkeypatch.setattr(article, "COLUMNS", (article.Column("CPU", "cpu"), article.Column("GPU", "cuda")))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    reports = article.measure("forward", 2, progress=False)
-    cells = article.table(reports, "forward", 2)
-    assert [row[0] for row in cells.rows] == list(article.ROWS)
-    assert all(row[2] == "no GPU here" for row in cells.rows)
-    assert {row[0]: row[1] for row in cells.rows}["eager module, CUDA streams"] == "needs a CUDA device"
-    assert all(row[1].endswith("s") for row in cells.rows if "streams" not in row[0])
-    article.plot(reports, "forward", tmp_path / "article.png")
-    assert (tmp_path / "article.png").exists()
 
 
 def test_progress_is_drawn_on_stderr(capfd):

@@ -5,7 +5,7 @@ import torch
 from e3nn import o3
 
 from tpgen.demo.tetris import POINTS, SHAPES, Tetris, Training, labels, neighbours, shapes, train
-from tpgen.inspection.laws import default_dtype
+from tpgen.inspection.laws.laws import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 

@@ -28,7 +28,7 @@ from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import EmitError
 from tpgen.form.form import Layout, right_form
 from tpgen.form.reference import reference_product
-from tpgen.inspection.laws import default_dtype
+from tpgen.inspection.laws.laws import default_dtype
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tpgen.cli.options import json_option, product_options, run_options
-from tpgen.inspection.check import check_product
+from tpgen.inspection.laws.check import check_product
 from tpgen.planner.problems import Problem
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tpgen.cli.options import json_option, product_options, run_options
-from tpgen.inspection.dump import STAGES, dump_files
+from tpgen.inspection.stages.dump import STAGES, dump_files
 from tpgen.planner.problems import Problem
 
 

@@ -10,9 +10,9 @@ import click
 
 from tpgen.cli.networks import find_network, network_option, refuse_options
 from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
-from tpgen.inspection.explain import Explanation
-from tpgen.inspection.explain import explain as explain_product
-from tpgen.inspection.explain_network import NetworkExplanation, explain_network
+from tpgen.inspection.costs.explain import Explanation
+from tpgen.inspection.costs.explain import explain as explain_product
+from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.planner.problems import Problem
 
 

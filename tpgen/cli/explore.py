@@ -10,7 +10,7 @@ import click
 
 from tpgen.cli.networks import find_network, network_option, refuse_options
 from tpgen.cli.options import RUN_NAMES, NamedFirst, product_options, run_options
-from tpgen.inspection.explain_network import explain_network
+from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan

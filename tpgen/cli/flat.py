@@ -7,7 +7,7 @@ import click
 from tpgen.cli.networks import NETWORKS, find_network
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.inspection.flat_times import time_flat
+from tpgen.inspection.costs.flat_times import time_flat
 
 
 @click.command()

@@ -14,9 +14,9 @@ from tpgen.cli.networks import find_network, network_option, refuse_options
 from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
 from tpgen.compiler import autotune
 from tpgen.form.form import Layout
-from tpgen.inspection.dump import Request, example_arguments
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
+from tpgen.inspection.stages.dump import Request, example_arguments
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem

@@ -20,11 +20,11 @@ from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
-from tpgen.inspection.check import check_product, verdict
-from tpgen.inspection.dump import STAGES, dump_files
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
-from tpgen.inspection.laws import default_dtype
+from tpgen.inspection.laws.check import check_product, verdict
+from tpgen.inspection.laws.laws import default_dtype
+from tpgen.inspection.stages.dump import STAGES, dump_files
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from tpgen.compiler import autotune
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.dump import Request
+from tpgen.inspection.stages.dump import Request
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 

@@ -7,10 +7,10 @@ from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from tpgen.inspection.ceilings import Ceilings
-from tpgen.inspection.explain import Explanation, PathExplanation
-from tpgen.inspection.explain_text import duration, quantity
-from tpgen.inspection.pictures import path_color
+from tpgen.inspection.costs.explain import Explanation, PathExplanation
+from tpgen.inspection.costs.explain_text import duration, quantity
+from tpgen.inspection.costs.pictures import path_color
+from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.planner.plan import Path, Plan
 
 _WIDTH = 352

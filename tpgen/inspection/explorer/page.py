@@ -10,12 +10,12 @@ from pathlib import Path
 from string import Template
 
 from tpgen.errors import TpgenError
-from tpgen.inspection.explain import Explanation, PathExplanation, explain
-from tpgen.inspection.explain_text import duration, totals
+from tpgen.inspection.costs.explain import Explanation, PathExplanation, explain
+from tpgen.inspection.costs.explain_text import duration, totals
 from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
-from tpgen.inspection.origins import Origin, TracedStage
-from tpgen.inspection.provenance import provenance
+from tpgen.inspection.stages.origins import Origin, TracedStage
+from tpgen.inspection.stages.provenance import provenance
 from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import kernel_supported
 
@@ -57,8 +57,8 @@ def write_explorer(
     """Write the explorer of a product or a plan into one HTML file, and return its path.
 
     ``measure`` runs the product and each path alone; ``inductor`` adds its output, for which it compiles for seconds.
-    ``options`` are those of `tpgen.inspection.explain.explain`.  A stage that cannot be had is on the page with the
-    reason.
+    ``options`` are those of `tpgen.inspection.costs.explain.explain`.  A stage that cannot be had is on the page with
+    the reason.
     """
     path = Path(path)
     if path.is_dir():

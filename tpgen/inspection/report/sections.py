@@ -19,7 +19,7 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds, now
-from tpgen.inspection.explain_text import duration
+from tpgen.inspection.costs.explain_text import duration
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason, size, table

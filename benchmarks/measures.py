@@ -1,0 +1,313 @@
+"""How goals are measured: one function for each kind of row, `Unit` in and `Findings` out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import product as pairs
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from benchmarks.goals import Figure, Findings, Point, Unit
+from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, conv_product, gathered
+from benchmarks.machine import copy_call, fma_rate
+from benchmarks.startup import SHOW_MEMORY, in_fresh_process
+from tpgen.benchmarking.contenders import CONTENDERS, select_contenders
+from tpgen.benchmarking.gate import expected_results, require_right
+from tpgen.benchmarking.peers import with_weights
+from tpgen.benchmarking.records import Record, Report
+from tpgen.benchmarking.run import run_benchmarks
+from tpgen.benchmarking.tables import in_bytes, in_seconds, in_times
+from tpgen.benchmarking.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
+from tpgen.benchmarking.timing import Timing, peak_bytes, time_in_turns
+from tpgen.form.form import Layout
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_product
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import Problem, find_problem
+
+CPU = torch.device("cpu")
+LAYOUTS = ("mul_ir", "ir_mul")
+OURS = {"mul_ir": "tpgen-auto/eager", "ir_mul": "tpgen-auto-ir_mul/eager"}
+RIVALS = ("e3nn/script", "e3nn/eager", "e3nn/inductor")
+_GATE_ROWS = 256  # the slow definition is slow: kernels that are timed by themselves are checked on so many
+_CONV_ROUNDS = 5  # a call of e3nn takes seconds
+
+Results = Callable[[], Sequence[Tensor]]
+
+
+def rivals(unit: Unit) -> tuple[str, ...]:
+    """Who tpgen is compared with."""
+    return RIVALS if unit.inductor else RIVALS[:-1]
+
+
+# --- times faster than e3nn -------------------------------------------------------------------------------------------
+
+
+def speed(unit: Unit, dtype: torch.dtype = torch.float32, against: Sequence[str] = ()) -> Findings:
+    """A problem in both layouts against e3nn's best, or against those named; the parts of the goal are the tasks."""
+    names = (*OURS.values(), *(against or rivals(unit)))
+    report = run_benchmarks(
+        [find_problem(unit.subject)], select_contenders(names), tuple(unit.goal.targets),
+        dtype=dtype, seconds=unit.seconds, progress=unit.show,
+    )  # fmt: skip
+    found = [
+        (layout, record)
+        for (layout, name), task in pairs(OURS.items(), unit.goal.targets)
+        if (record := report.find(unit.subject, task, name))
+    ]
+    return Findings(tuple(_speed_figure(report, layout, record) for layout, record in found))
+
+
+def _speed_figure(report: Report, layout: str, record: Record) -> Figure:
+    what, ratio = f"{record.problem}, {layout}", report.speedup(record)
+    if ratio is None:
+        return Figure(record.task, what, None, record.reason or "no e3nn to compare with")
+    theirs = [r for r in report.of(record.problem, record.task) if r.family == "e3nn" and r.median]
+    best = min(theirs, key=lambda r: r.median or 0.0)
+    times = f"{in_seconds(record.median)}, {best.contender} {in_seconds(best.median)}"
+    return Figure(record.task, what, ratio, f"{times}; set up in {_setup(record)}, theirs {_setup(best)}")
+
+
+def _setup(record: Record) -> str:
+    return in_seconds((record.build or 0.0) + (record.first or 0.0))
+
+
+# --- kernels by themselves --------------------------------------------------------------------------------------------
+
+
+def kernel_calls(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Results]:
+    """The forward and the backward kernel alone: without autograd around them, into fresh results."""
+    text = describe(plan, layout)
+    x1, x2, w, g = (t.detach() for t in (operands.x1, operands.x2, operands.w, operands.out_cotangent))
+    mask = 0b111 if plan.weight_numel else 0b011
+    return {
+        "forward": lambda: (kernel_product(x1, x2, w, text),),
+        "backward": lambda: torch.ops.tpgen.gradients(x1, x2, w, g, text, mask),
+    }
+
+
+def checked_calls(
+    problem: Problem, layout: Layout, make: Callable[[Plan, Layout, Operands], Mapping[str, Results]]
+) -> Mapping[str, Results]:
+    """Calls on all rows of a problem, once the first rows have agreed with the slow definition in float64."""
+    plan, backward = problem.plan, TASKS["backward"]
+    operands = make_operands(plan, problem.rows, torch.float32, CPU)
+    few = rows_of(operands, plan, 0, _GATE_ROWS)
+    expected = dict(zip(backward.results, expected_results(plan, backward, few), strict=False))
+    for name, call in make(plan, layout, in_layout(plan, layout, few)).items():
+        results = TASKS["forward"].results if name == "forward" else backward.results[1:]
+        task = Task(name, name, results, backward.run)
+        right = [expected[result] for result in results if result in expected]
+        require_right(plan, task, f"{problem.name}, {layout}, {name}", call(), right, layout)
+    return make(plan, layout, in_layout(plan, layout, operands))
+
+
+def bytes_moved(plan: Plan, rows: int, direction: str) -> int:
+    """Every input read once and every result written once."""
+    shared = 4 * plan.weight_numel if plan.shared_weights else 0
+    once = plan.row_bytes() * rows + shared
+    return once if direction == "forward" else 2 * once - 4 * plan.irreps_out.dim * rows
+
+
+def flops(plan: Plan, rows: int, direction: str) -> int:
+    """What the non-zero couplings ask for; the backward kernel opens three slots of the form."""
+    return plan.flops * rows * (1 if direction == "forward" else 3)
+
+
+def moves(unit: Unit) -> Findings:
+    """Both kernels in both layouts beside copies that move as many bytes."""
+    problem = find_problem(unit.subject)
+    points, figures = [], []
+    for layout in LAYOUTS:
+        calls = checked_calls(problem, layout, kernel_calls)
+        sizes = {name: bytes_moved(problem.plan, problem.rows, name) for name in calls}
+        copies = {f"copy {name}": copy_call(size) for name, size in sizes.items()}
+        timings = time_in_turns({**calls, **copies}, CPU, unit.seconds)
+        for name, size in sizes.items():
+            ours, copy = timings[name].median, timings[f"copy {name}"].median
+            work = flops(problem.plan, problem.rows, name)
+            points.append(Point(problem.name, name, layout, ours, copy, size, work))
+            note = f"{in_seconds(ours)}, copy of {in_bytes(size)} {in_seconds(copy)}"
+            figures.append(Figure(name, f"{problem.name}, {layout}", ours / copy, note))
+    wanted = tuple(figure for figure in figures if figure.part in unit.goal.targets)
+    return Findings(wanted, tuple(points), fma_rate())
+
+
+def threads(unit: Unit) -> Findings:
+    """Both kernels with two threads against one, and what a second thread does for a copy of as many bytes."""
+    problem, cores = find_problem(unit.subject), os.cpu_count() or 1
+    if cores < 2:
+        return Findings(tuple(Figure(part, unit.subject, None, "one core") for part in unit.goal.targets))
+    calls = dict(checked_calls(problem, "mul_ir", kernel_calls))
+    copies = {f"copy {name}": copy_call(bytes_moved(problem.plan, problem.rows, name)) for name in calls}
+    numbered = {
+        (name, number): _with_threads(call, number) for name, call in {**calls, **copies}.items() for number in (1, 2)
+    }
+    with _threads_restored():
+        timings = time_in_turns({f"{name} {n}": call for (name, n), call in numbered.items()}, CPU, unit.seconds)
+    gain = {name: timings[f"{name} 1"].median / timings[f"{name} 2"].median for name, _ in numbered}
+    return Findings(
+        tuple(
+            Figure(
+                name, problem.name, gain[name],
+                f"{in_seconds(timings[f'{name} 2'].median)}; a copy gains {in_times(gain[f'copy {name}'])}",
+            )
+            for name in calls
+        )
+    )  # fmt: skip
+
+
+def layouts(unit: Unit) -> Findings:
+    """Both kernels in ``mul_ir``, whose tiles are transposed in registers, against the same in ``ir_mul``."""
+    problem = find_problem(unit.subject)
+    calls = {
+        f"{name} {layout}": call
+        for layout in LAYOUTS
+        for name, call in checked_calls(problem, layout, kernel_calls).items()
+    }
+    timings = time_in_turns(calls, CPU, unit.seconds)
+    figures = []
+    for name in unit.goal.targets:
+        outside, inside = (timings[f"{name} {layout}"].median for layout in LAYOUTS)
+        figures.append(Figure(name, problem.name, outside / inside, f"{in_seconds(outside)}, {in_seconds(inside)}"))
+    return Findings(tuple(figures))
+
+
+def against_einsum(unit: Unit) -> Findings:
+    """What `auto` takes against the strategy that needs nothing; the parts are the tasks."""
+    ours, plain = OURS["mul_ir"], "tpgen-einsum/eager"
+    report = run_benchmarks(
+        [find_problem(unit.subject)], select_contenders([ours, plain]), tuple(unit.goal.targets),
+        seconds=unit.seconds, progress=unit.show,
+    )  # fmt: skip
+    figures = []
+    for task in unit.goal.targets:
+        found = [report.find(unit.subject, task, name) for name in (ours, plain)]
+        times = [record.median for record in found if record and record.median]
+        ratio = times[1] / times[0] if len(times) == 2 else None
+        figures.append(Figure(task, unit.subject, ratio, ", ".join(in_seconds(time) for time in times)))
+    return Findings(tuple(figures))
+
+
+def _with_threads(call: Callable[[], object], number: int) -> Callable[[], object]:
+    def run() -> object:
+        torch.set_num_threads(number)  # costs nothing where it is the number already
+        return call()
+
+    return run
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def matrix_product(unit: Unit) -> Findings:
+    """The forward of a fully connected product against one matrix product with the same number of operations."""
+    problem = find_problem(unit.subject)
+
+    def calls_of(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Results]:
+        module = with_weights(plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout))
+        return {"forward": lambda: TASKS["forward"].run(module, operands)}
+
+    # outer products of copies against weights: (rows × components, u v) times (u v, w), path by path
+    path = problem.plan.paths[0]
+    inner, columns = path.in1.mul * path.in2.mul, path.out.mul
+    assert all((p.in1.mul * p.in2.mul, p.out.mul) == (inner, columns) for p in problem.plan.paths)
+    a, b = torch.randn(problem.rows * problem.plan.irreps_out.dim // columns, inner), torch.randn(inner, columns)
+    figures = []
+    for layout in LAYOUTS:
+        calls = {**checked_calls(problem, layout, calls_of), "matrix": lambda: torch.mm(a, b)}
+        t = time_in_turns(calls, CPU, unit.seconds)
+        ratio = t["forward"].median / t["matrix"].median
+        shapes = f"{len(a)}×{inner} by {inner}×{columns}"
+        note = f"{in_seconds(t['forward'].median)}, {shapes} {in_seconds(t['matrix'].median)}"
+        figures.append(Figure("forward", f"{problem.name}, {layout}", ratio, note))
+    return Findings(tuple(figures))
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+
+
+def convolution(unit: Unit) -> Findings:
+    """`TensorProductConv` against e3nn's product between a gather and `index_add`; the parts are the tasks."""
+    plan, figures = find_problem(unit.subject).plan, []
+    for name in unit.goal.targets:
+        unit.show.say(f"{unit.subject}, {name}: build and check")
+        task, makers = TASKS[name], _conv_makers(plan, rivals(unit))
+        check_convolutions(plan, task, makers)
+        operands = conv_operands(plan, GRAPH, torch.float32)
+        calls = {who: partial(task.run, make(GRAPH), operands) for who, make in makers.items()}
+        expected = calls["e3nn/eager"]()
+        for who, call in calls.items():
+            require_right(plan, task, who, call(), expected)
+        del expected
+        unit.show.say(f"{unit.subject}, {name}: time {len(calls)} in turn")
+        figures.append(_conv_figure(unit, name, time_in_turns(calls, CPU, unit.seconds, _CONV_ROUNDS)))
+    return Findings(tuple(figures))
+
+
+def _conv_makers(plan: Plan, names: Sequence[str]) -> dict[str, Callable[[Graph], Product]]:
+    products = {name: CONTENDERS[name].build(plan, torch.float32, CPU) for name in names}
+    makers = {name: lambda graph, product=product: gathered(product, graph) for name, product in products.items()}
+    return {"tpgen": lambda graph: conv_product(plan, graph), **makers}
+
+
+def _conv_figure(unit: Unit, task: str, timings: Mapping[str, Timing]) -> Figure:
+    best = min((name for name in timings if name != "tpgen"), key=lambda name: timings[name].median)
+    mine, theirs = timings["tpgen"].median, timings[best].median
+    return Figure(task, unit.subject, theirs / mine, f"{in_seconds(mine)}, {best} {in_seconds(theirs)}")
+
+
+def convolution_memory(unit: Unit) -> Findings:
+    """Extra memory, results not counted, in units of what the nodes' output takes; also with twice the edges."""
+    plan, edges = find_problem(unit.subject).plan, (GRAPH.edges, 2 * GRAPH.edges)
+    found = in_fresh_process("memory", unit.subject, *map(str, edges), environment=SHOW_MEMORY)
+    nodes = 4 * GRAPH.nodes * plan.irreps_out.dim
+    operands = conv_operands(plan, GRAPH, torch.float32)
+    product = gathered(CONTENDERS["e3nn/eager"].build(plan, torch.float32, CPU), GRAPH)
+    figures = []
+    for task in unit.goal.targets:
+        once, twice = found[task]
+        call = partial(TASKS[task].run, product, operands)
+        theirs = peak_bytes(call, CPU) - sum(result.nbytes for result in call())
+        note = f"{in_bytes(once)}, {in_bytes(twice)} with twice the edges; e3nn/eager {in_bytes(theirs)}"
+        figures.append(Figure(task, unit.subject, once / nodes, f"{note}; the nodes' output is {in_bytes(nodes)}"))
+    return Findings(tuple(figures))
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+
+def cold_build(unit: Unit) -> Findings:
+    """Building both kernels with an empty cache, in a fresh process."""
+    with TemporaryDirectory(prefix="tpgen-") as empty:
+        found = in_fresh_process("build", unit.subject, environment={"TPGEN_CACHE_DIR": empty})
+    return Findings((Figure("build", unit.subject, found[unit.subject], "forward and backward, side by side"),))
+
+
+def warm_start(unit: Unit, products: Sequence[str]) -> Findings:
+    """A second process with the cache that a first one filled: plan, construct and first call, less a plain call."""
+    with TemporaryDirectory(prefix="tpgen-") as shared:
+        first, second = (
+            in_fresh_process("start", *products, environment={"TPGEN_CACHE_DIR": shared}) for _ in range(2)
+        )
+    return Findings(
+        tuple(
+            Figure(
+                "start", name, second[name],
+                f"{in_seconds(first[name])} with an empty cache{'' if n else '; the first of its process'}",
+            )
+            for n, name in enumerate(products)
+        )
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""The page on benchmarks, as a whole from the records there are: products, kernels, method, contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
+from benchmarks.kernel_goals import GOALS
+from benchmarks.roofline import plot_roofline
+from tpgen.benchmarking.markdown import contender_list, markdown_report, method_notes
+from tpgen.benchmarking.plots import plot_report
+from tpgen.benchmarking.records import Report, load_report, merge_reports
+from tpgen.benchmarking.run import select_problems
+from tpgen.benchmarking.tables import Cells, in_seconds, in_times, machine_line
+from tpgen.errors import TpgenError
+
+INTRODUCTION = """\
+# Benchmarks
+
+How fast tpgen's products are, against e3nn's, a plain loop over instructions and cuEquivariance where it is installed.
+This page is written by `python -m benchmarks.report` from records that `tpgen bench --json` writes as well, and by
+`python -m benchmarks.kernels`, which measures the generated CPU kernels; run them on the machine that matters to you.
+`tpgen bench --problem mace-large` measures one problem, `python -m benchmarks.article` repeats the comparison that
+tpgen grew out of.  What the numbers do not say stands in [the remarks](benchmarks_remarks.md).
+"""
+
+KERNEL_METHOD = """\
+- Ratios to e3nn are against its best form that took part, timed in turn in the same run; medians. Each call makes a
+  fresh result, which may stand on pages of one that is gone (`TPGEN_REUSE_MB`).
+- *bandwidth*: the kernel alone into a fresh result, against `copy_` into memory that is there, as many bytes read and
+  written. *threads*: the kernels alone; the copy beside them says what the memory bus leaves to gain.
+- Nothing is timed before it has agreed with float64: whole problems where e3nn takes part, the first rows where a
+  kernel is timed alone, a small graph for convolutions, and the full graph with e3nn's result.
+- *conv-memory*: the highest resident memory of a process during a call, less what it held before and the
+  results. *cold* and *warm* are measured in fresh processes.
+- The roofline counts a multiply and an add for each non-zero coupling entry and copy, and for each weight; three times
+  that for a backward kernel. Bytes are those of every input and result, once.
+"""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where records are and where the page goes."""
+
+    records: Path  # a folder; rows of the kernels are in `kernels` below it
+    page: Path
+
+    @property
+    def kernels(self) -> Path:
+        return self.records / "kernels"
+
+    @property
+    def images(self) -> Path:
+        return self.page.parent / "images"
+
+
+def write_page(places: Places, others: Sequence[Path] = ()) -> int:
+    """Write the page and its plots from all records, ``others`` among them; returns how many files there were.
+
+    A `TpgenError` where there is none.
+    """
+    files = sorted((*places.records.glob("*.json"), *others), key=_position)
+    reports = merge_reports(load_report(path) for path in files)
+    outcomes = load_outcomes(places.kernels)
+    if not reports and not outcomes:
+        raise TpgenError(f"no records in {places.records}: run without --write-only, or name files")
+    parts = [INTRODUCTION, *_products(reports, places)]
+    if outcomes:
+        parts.append(kernel_section(outcomes, places.images))
+    if reports:
+        parts.append(f"## How it is measured\n\n{method_notes(reports[0])}")
+    parts.append(f"## Contenders\n\nFor `--contender`, with `*` for any:\n\n{contender_list()}\n")
+    places.page.parent.mkdir(parents=True, exist_ok=True)
+    places.page.write_text("\n".join(parts))
+    return len(files) + len(outcomes)
+
+
+def _position(path: Path) -> int:
+    """Problems appear in the order in which they are declared."""
+    order = [problem.name for problem in select_problems()]
+    return next((n for n, name in enumerate(order) if path.stem.endswith(name)), len(order))
+
+
+def _products(reports: Sequence[Report], places: Places) -> list[str]:
+    parts = []
+    for n, report in enumerate(reports):
+        name = f"benchmarks-{report.settings.device}-{report.settings.dtype}{f'-{n}' if n else ''}.png"
+        plot_report(report, places.images / name)
+        title = f"## {report.settings.device.upper()}, {report.settings.dtype}"
+        parts.append(f"{title}\n\n{markdown_report(report, f'{places.images.name}/{name}')}")
+    return parts
+
+
+# --- generated kernels ------------------------------------------------------------------------------------------------
+
+
+def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
+    """What was to be reached and what was measured, the roofline, then every figure."""
+    parts = ["## Generated CPU kernels"]
+    machines = dict.fromkeys(machine_line(outcome.environment) for outcome in outcomes)
+    parts.append("\n".join(f"Measured: {line}." for line in machines))
+    parts.append(goal_cells(outcomes).markdown())
+    found = [outcome.findings for outcome in outcomes if outcome.findings.points]
+    if found:
+        plot_roofline(found, images / "roofline.png")
+        parts.append(f"![kernels against copy bandwidth and multiply-add rate]({images.name}/roofline.png)")
+    for goal in GOALS.values():
+        if goal.targets and any(outcome.goal == goal.name for outcome in outcomes):
+            parts.append(f"### {goal.name}: {goal.about}\n\n{_detail_cells(goal, outcomes).markdown()}")
+    parts.append(f"### How kernels are measured\n\n{KERNEL_METHOD}")
+    return "\n\n".join(parts)
+
+
+def goal_cells(outcomes: Sequence[Outcome]) -> Cells:
+    """A row for each target: the worst figure counts."""
+    rows, marks = [], []
+    for goal in GOALS.values():
+        for part, target in goal.targets.items():
+            figures = _figures(goal, part, outcomes)
+            valued = {figure.value: figure.what for figure in figures if figure.value is not None}
+            worst = target.worst(valued) if valued else None
+            where = "" if worst is None else valued[worst]
+            met = _verdict(target, figures, len(goal.subjects), {o.subject for o in outcomes if o.goal == goal.name})
+            rows.append((goal.name, goal.about, part, str(target), _shown(target, worst), where, met))
+            marks.append("wrong" if met.startswith("no") else "")
+    headings = ("row", "what", "part", "target", "worst measured", "worst at", "met")
+    return Cells("generated CPU kernels", headings, tuple(rows), tuple(marks))
+
+
+def _figures(goal: Goal, part: str, outcomes: Sequence[Outcome]) -> list[Figure]:
+    """The figures of one part, in the order of the goal's subjects."""
+    by_subject = {outcome.subject: outcome.findings.figures for outcome in outcomes if outcome.goal == goal.name}
+    return [figure for subject in goal.subjects for figure in by_subject.get(subject, ()) if figure.part == part]
+
+
+def _verdict(target: Target, figures: Sequence[Figure], subjects: int, measured: set[str]) -> str:
+    """Whether a target is met everywhere, and where not all of it is measured that it is not."""
+    if not figures:
+        return "not measured"
+    met = sum(figure.value is not None and target.met(figure.value) for figure in figures)
+    answer = "yes" if met == len(figures) else f"no ({met} of {len(figures)})"
+    return answer if len(measured) >= subjects else f"{answer}, {len(measured)} of {subjects} measured"
+
+
+def _shown(target: Target, value: float | None) -> str:
+    return in_seconds(value) if target.unit == "s" else in_times(value)
+
+
+def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> Cells:
+    rows = []
+    for part, target in goal.targets.items():
+        for figure in _figures(goal, part, outcomes):
+            met = "" if figure.value is None else "yes" if target.met(figure.value) else "no"
+            value = _shown(target, figure.value) or "–"
+            rows.append((figure.what, part, str(target), value, met, figure.note))
+    return Cells(goal.about, ("problem", "part", "target", "measured", "met", "how"), tuple(rows))

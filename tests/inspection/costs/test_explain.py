@@ -1,0 +1,165 @@
+"""Explanations: numbers that multiply to the coefficient, costs that add up, text, JSON and pictures."""
+
+import json
+import re
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+
+import tpgen
+from tests.test_cli import VECTORS, run
+from tpgen.errors import TpgenError
+from tpgen.inspection.costs.cost import path_alone, peak_bytes
+from tpgen.inspection.costs.explain import Explanation, explain
+from tpgen.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
+from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.inspection.stages.dump import Request
+from tpgen.networks.inline import inline_products
+from tpgen.networks.tracer import trace_network
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import make_plan
+from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import PROBLEMS
+
+GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
+
+
+def explained(problem: str, **options: object) -> Explanation:
+    return explain(PROBLEMS[problem].plan, ceilings=GIVEN, **options)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_factors_multiply_to_the_coefficient(problem: str) -> None:
+    found = explained(problem, strategy="einsum", rows=2)
+    for path in found.paths:
+        assert prod(path.factors.values()) == pytest.approx(path.coefficient, rel=1e-12)
+    assert found.flops == 2 * sum(path.flops for path in found.paths)
+
+
+def test_every_number_of_a_path() -> None:
+    plan = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)], out_var=[9.0], shared_weights=False)
+    (path,) = explain(plan, strategy="einsum", ceilings=GIVEN).paths
+    assert path.factors == pytest.approx({"irrep": 3**0.5, "path": 1.0, "variance": 3.0, "weight": 2.0})
+    assert (path.in1, path.in2, path.out, path.mode, path.weight) == ("4x1o", "1x1o", "4x1e", "uvu", (0, 4))
+    assert (path.nonzeros, path.dense, path.density) == (6, 27, 6 / 27)
+    assert path.bytes == 4 * (12 + 3 + 12 + 4)
+
+
+def test_prediction_follows_the_ceilings() -> None:
+    found = explained("mace-large", rows=100)
+    assert found.bound == ("memory" if found.intensity < 10 else "arithmetic")
+    assert found.predicted_seconds == pytest.approx(max(found.flops / 1e11, found.bytes / 1e10))
+    assert f"the ridge is at {GIVEN.ridge:.1f}" in str(found)
+
+
+def test_shared_weights_count_once() -> None:
+    one, two = explained("article", rows=1), explained("article", rows=2)
+    plan = PROBLEMS["article"].plan
+    assert two.bytes - one.bytes == plan.row_bytes()
+    assert one.bytes - plan.row_bytes() == 4 * plan.weight_numel
+
+
+def test_peak_memory_is_that_of_intermediates_and_result() -> None:
+    plan = channelwise("8x0e", "0e", "0e")
+    at_least = 100 * plan.irreps_out.dim * 4
+    for strategy in ("einsum", "grouped", "unrolled"):
+        assert at_least <= peak_bytes(Request(plan, strategy=strategy, rows=100)) <= 8 * at_least
+    assert peak_bytes(Request(plan, strategy="einsum", rows=200)) == 2 * peak_bytes(
+        Request(plan, strategy="einsum", rows=100)
+    )
+
+
+def test_measuring_fills_in_times() -> None:
+    found = explain(channelwise("8x0e", "0e", "0e"), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
+    assert found.forward_seconds
+    assert found.backward_seconds
+    assert all(path.seconds for path in found.paths)
+    assert re.search(r"measured  .* forward, .*; .* and backward", str(found))
+    assert "alone" in str(found)
+
+
+def test_a_product_without_paths_is_measured_too() -> None:
+    found = explain(make_plan("2x0e", "1o", "2x1o", []), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
+    assert found.forward_seconds
+    assert found.backward_seconds is None
+    assert "; no backward" in str(found)
+
+
+def test_ceilings_are_measured_once() -> None:
+    first = machine_ceilings()
+    assert machine_ceilings() is first
+    assert first.bandwidth > 0
+    assert first.ridge > 0
+    assert "measured" in str(first)
+
+
+def test_a_module_explains_itself() -> None:
+    product = TensorProduct.from_plan(channelwise("8x0e", "0e", "0e"), strategy="grouped").double()
+    found = product.explain(ceilings=GIVEN)  # type: ignore[attr-defined]
+    assert (found.strategy, found.reason, found.dtype) == ("grouped", "asked for", "float64")
+    assert found == tpgen.explain(product, ceilings=GIVEN)
+    assert tpgen.FullyConnectedTensorProduct("1o", "1o", "0e").explain(ceilings=GIVEN).reason != "asked for"  # type: ignore[attr-defined]
+
+
+def test_a_path_alone_computes_what_it_does_in_the_whole() -> None:
+    plan = PROBLEMS["article"].plan
+    for path in plan.paths:
+        alone = path_alone(plan, path).paths[0]
+        assert (alone.ls, alone.mode, alone.sizes) == (path.ls, path.mode, path.sizes)
+
+
+def test_json_is_complete() -> None:
+    found = explained("article", rows=3)
+    read = json.loads(found.to_json())
+    assert read["paths"][4]["factors"] == found.paths[4].factors
+    assert read["predicted_seconds"] == found.predicted_seconds
+    assert read["forward_seconds"] is None
+
+
+def test_errors() -> None:
+    with pytest.raises(TpgenError, match="give a tpgen TensorProduct or a Plan, not Linear"):
+        explain(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="must be positive, got 0"):
+        explained("article", rows=0)
+    with pytest.raises(TpgenError, match=r"not str; a named product is .*find_problem\('article'\).plan"):
+        explain("article")  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="unknown option 'foo'; known options: direction, layout"):
+        explained("article", foo=1)
+    with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
+        explained("article", device="nowhere")
+    with pytest.raises(TpgenError, match=r"dtype is a torch.dtype like torch.float32, got 'float32'"):
+        explained("article", dtype="float32")
+
+
+def test_a_network_is_told_its_products() -> None:
+    product = tpgen.FullyConnectedTensorProduct("1o", "1o", "0e")
+    with pytest.raises(TpgenError, match=r"holds 1 product \(0\): give one, as in network.get_submodule\('0'\)"):
+        explain(torch.nn.Sequential(product))  # type: ignore[arg-type]
+    many = torch.nn.ModuleDict({str(n): tpgen.FullyConnectedTensorProduct("1o", "1o", "0e") for n in range(5)})
+    with pytest.raises(TpgenError, match=r"holds 5 products \(0, 1, 2, 3, …\)"):
+        explain(many)  # type: ignore[arg-type]
+
+
+def test_pictures(tmp_path: Path) -> None:
+    found = explained("article", strategy="einsum")
+    found.plot(tmp_path / "costs.png")
+    draw_couplings(PROBLEMS["article"].plan, tmp_path / "couplings.png")
+    draw_graph(Request(PROBLEMS["article"].plan, strategy="einsum"), tmp_path / "graph.png")
+    network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+    draw_network(inline_products(trace_network(network)), tmp_path / "network.png")
+    nothing = make_plan("2x0e", "1o", "2x1o", [])
+    draw_couplings(nothing, tmp_path / "no couplings.png")
+    draw_graph(Request(nothing, strategy="einsum"), tmp_path / "no paths.png")
+    for file in tmp_path.iterdir():
+        assert file.read_bytes().startswith(b"\x89PNG"), file
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_the_command(tmp_path: Path) -> None:
+    arguments = ["explain", *VECTORS, "--strategy", "einsum"]
+    assert "predicted" in run(*arguments).stdout
+    read = json.loads(run(*arguments, "--json", "--plot", str(tmp_path / "costs.png")).stdout)
+    assert read["paths"][0]["out"] == "4x1e"
+    assert (tmp_path / "costs.png").exists()

@@ -1,0 +1,427 @@
+"""Compile reports: what each part says of modules whose compilation is known, and that one broken part is one."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from e3nn import o3
+from torch import nn
+
+import tpgen
+from tpgen.cli.app import main
+from tpgen.cli.networks import find_network
+from tpgen.compiler.probe import capture
+from tpgen.inspection.report import sections
+from tpgen.inspection.report.compile_report import ReportError, compile_report
+from tpgen.inspection.report.sections import SECTIONS, Part
+from tpgen.inspection.report.values import reason
+from tpgen.inspection.stages.dump import Request, example_arguments
+from tpgen.inspection.training import step
+from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.planner.problems import PROBLEMS
+
+QUICK = ("graphs", "guards", "recompilations", "joint", "partition")
+
+
+class Breaking(nn.Module):
+    """A graph break in the middle."""
+
+    def forward(self, x):
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y * 3
+
+
+def product(strategy: str = "grouped") -> tpgen.TensorProduct:
+    return tpgen.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o", strategy=strategy)
+
+
+def inputs(rows: int = 10) -> list[torch.Tensor]:
+    return [torch.randn(rows, 5), torch.randn(rows, 4)]
+
+
+@pytest.fixture(scope="module")
+def report():
+    torch.manual_seed(0)
+    return compile_report(product(), inputs(), sections=QUICK)
+
+
+def test_a_report_prints_and_is_json(report) -> None:
+    assert report.names == QUICK
+    assert not report.missing
+    text = str(report)
+    assert text.startswith("Compile report of FullyConnectedTensorProduct(")
+    assert "inputs: float32[10, 5], float32[10, 4]" in text
+    assert all(SECTIONS[name].title in text for name in QUICK)
+    read = json.loads(report.to_json())
+    assert list(read["sections"]) == list(QUICK)
+    with pytest.raises(tpgen.TpgenError, match="unknown section 'gards'; known sections: graphs, guards"):
+        _ = report["gards"]
+    assert read["sections"]["graphs"]["data"]["breaks"] == []
+
+
+def test_a_product_is_one_graph(report) -> None:
+    assert report["graphs"].text.startswith("graphs: 1, graph breaks: 0")
+    assert report["graphs"].data["graphs"][0]["operations"] > 10
+
+
+def test_guards_say_what_must_hold(report) -> None:
+    assert "L['x']: the dtype" in report["guards"].text
+    assert "L['self'].weight_numel == 3" in report["guards"].text
+    assert report["guards"].data["counts"]["TENSOR_MATCH"] >= 3
+
+
+def test_static_shapes_compile_each_time_and_dynamic_ones_once(report) -> None:
+    data = report["recompilations"].data
+    assert [len(data[name]) for name in ("static", "automatic", "dynamic")] == [4, 3, 2]
+    assert data["static"][1]["reason"] == "tensor 'x' size mismatch at index 0. expected 10, actual 11"
+    assert data["dynamic"][1]["call"] == 3  # a single row is compiled for itself
+    assert not data["static"][0]["reason"]
+
+
+def test_the_joint_graph_has_shapes_and_is_cut_in_two_ways(report) -> None:
+    assert 'f32[10, 5]"' in report["joint"].data["code"]
+    default, min_cut = report["partition"].data["partitions"]
+    assert (default["partitioner"], min_cut["partitioner"]) == ("default", "min-cut")
+    assert not default["recomputed"]
+    assert 0 < min_cut["bytes"] <= default["bytes"]
+    assert sum(s["bytes"] for s in default["saved"] if not s["is_input"]) == default["bytes"]
+
+
+def test_a_kernel_saves_its_inputs_alone() -> None:
+    if find_compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    partition = compile_report(product("kernel"), inputs(), sections=["partition"])["partition"]
+    assert [p["bytes"] for p in partition.data["partitions"]] == [0, 0]
+
+
+def test_graph_breaks_have_a_reason_and_a_line() -> None:
+    found = compile_report(Breaking(), [torch.ones(3, 2)], sections=["graphs"])["graphs"]
+    assert found.text.startswith("graphs: 2, graph breaks: 1")
+    assert "if y.sum() > 0:" in found.data["breaks"][0]["where"][-1]
+    assert "jump" in found.data["breaks"][0]["reason"]
+
+
+def test_a_module_without_source() -> None:
+    namespace: dict = {"nn": nn}
+    lines = ("class Made(nn.Module):", " def forward(self, x):", "  if x.sum() > 0: x = -x", "  return x * 2")
+    code = "\n".join(lines)
+    exec(compile(code, "made", "exec"), namespace)
+    found = compile_report(namespace["Made"](), [torch.ones(3, 2)], sections=["graphs"])["graphs"]
+    assert "made:3 in forward: source not available" in found.data["breaks"][0]["where"][-1]
+
+
+def test_numerics_against_float64() -> None:
+    (row, compiled) = compile_report(product(), inputs(), sections=["backends"], inductor=False, repeats=1)[
+        "backends"
+    ].data["backends"]
+    assert (row["backend"], compiled["backend"]) == ("eager", "aot_eager")
+    for found in (row, compiled):
+        assert found["error"] < 1e-6
+        assert found["gradient_error"] < 1e-6
+        assert found["forward_seconds"] > 0
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="Inductor needs a C++ compiler on a CPU")
+def test_inductor_kernels_come_with_their_source() -> None:
+    section = compile_report(nn.Sigmoid(), [torch.randn(4, 3)], sections=["kernels"])["kernels"]
+    assert not section.missing
+    assert len(section.data["programs"]) == 2  # forward and backward
+    assert all("kernel(" in kernel["source"] for kernel in section.data["kernels"])
+
+
+def test_a_part_that_fails_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(subject):
+        warnings.warn("look out", stacklevel=1)
+        raise RuntimeError("no such tool\nand more")
+
+    monkeypatch.setitem(sections.SECTIONS, "guards", Part("Guards", broken))
+    report = compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["guards", "partition", "kernels"], inductor=False)
+    assert report.missing == {
+        "guards": "RuntimeError: no such tool",
+        "kernels": "left out, as inductor=False asks",
+    }
+    assert report["guards"].warnings == ("look out",)
+    assert "not available: RuntimeError: no such tool\ntorch warned: look out" in str(report)
+    assert report["partition"].text
+
+
+def test_what_has_no_backward_says_so() -> None:
+    class Integers(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    report = compile_report(Integers(), [torch.ones(2, 2, dtype=torch.int64)], sections=["joint", "partition"])
+    assert "so there is no backward" in report.missing["joint"]
+
+
+@pytest.mark.parametrize(
+    "module, given, options, message",
+    [
+        (nn.ReLU(), [torch.ones(1)], {"sections": ["gards"]}, "unknown section 'gards'; known sections: backends, "),
+        (nn.ReLU(), [torch.ones(1)], {"repeats": 0}, "how often each backend is timed and must be positive, got 0"),
+        (torch.relu, [torch.ones(1)], {}, "about an nn.Module, got builtin.*wrap a function in a module"),
+        (nn.ReLU(), torch.ones(1), {}, r"in a list or tuple, got Tensor: write compile_report\(module, \[x, y\]\)"),
+        (
+            nn.Linear(2, 2),
+            [torch.ones(3)],
+            {},
+            r"Linear fails on these inputs before .*give inputs that it takes: float",
+        ),
+    ],
+)
+def test_what_cannot_be_reported(module, given, options: dict, message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        compile_report(module, given, **options)
+
+
+def test_the_public_name_is_imported_when_asked_for() -> None:
+    assert tpgen.compile_report is compile_report
+    with pytest.raises(AttributeError, match="no attribute 'compile_reports'"):
+        _ = tpgen.compile_reports
+
+
+def test_given_shapes_and_other_arguments() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x, factor):
+            return x * factor
+
+    report = compile_report(
+        Scaled(), [torch.ones(3), 2], sections=["recompilations"], varied=[[torch.ones(4), 2], [torch.ones(4), 3]]
+    )
+    data = report["recompilations"].data
+    assert data["calls"] == [("float32[3]", "int"), ("float32[4]", "int"), ("float32[4]", "int")]
+    assert "factor" in data["static"][2]["reason"]
+
+
+def test_capture_of_a_whole_network() -> None:
+    network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), nn.Linear(24, 2))
+    rows = torch.randn(3, 6)
+    width = network[0](rows).shape[-1]
+    network[1] = nn.Linear(width, 2)
+    found = capture(network, [rows])
+    assert len(found.graphs) == 1
+    assert not found.breaks
+
+
+def test_the_command(tmp_path: Path) -> None:
+    arguments = ["report", "--preset", "full", "--in1", "1o", "--in2", "1o", "--strategy", "grouped"]
+    result = CliRunner().invoke(main, [*arguments, "--section", "partition", "--rows", "3"])
+    assert result.exit_code == 0, result.output
+    assert "Partition: what is saved for backward" in result.stdout
+    result = CliRunner().invoke(main, [*arguments, "--section", "graphs", "--no-inductor", "--json"])
+    assert list(json.loads(result.stdout)["sections"]) == ["graphs"]
+    result = CliRunner().invoke(main, [*arguments, "--section", "nothing"])
+    assert result.exit_code == 2
+    assert "error: unknown section 'nothing'; known sections:" in result.output
+
+
+def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InternalTorchDynamoError(RuntimeError):
+        """Named as Dynamo's own."""
+
+    def compiled(module, backend):
+        if backend == "aot_eager":
+            raise InternalTorchDynamoError("NotImplementedError")
+        return module
+
+    monkeypatch.setattr(sections, "compile_program", compiled)
+    report = compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["backends"], inductor=False, repeats=1)
+    section = report["backends"]
+    assert [row["backend"] for row in section.data["backends"]] == ["eager"]
+    assert "aot_eager fails: InternalTorchDynamoError: NotImplementedError; " in section.text
+    assert "report on trace_network(module)" in section.data["missing"]["aot_eager"]
+
+
+class Selecting(nn.Module):
+    """Rows that a value decides on: no shape of the result is known before."""
+
+    def forward(self, x):
+        kept = x.detach().sum(1).nonzero().squeeze(1)
+        return torch.tanh(x[kept])
+
+
+def test_shapes_that_depend_on_values() -> None:
+    report = compile_report(Selecting(), [torch.ones(3, 2)], sections=["joint", "partition"])
+    assert not report.missing
+    text = report["joint"].text
+    assert "none of the module as a whole (DynamicOutputShapeException" in text
+    assert "give its result as an input); these are of the graphs that torch.compile captures" in text
+    assert "graph 0: nothing in the result depends on a parameter or a floating input" in text
+    (graph,) = report["joint"].data["graphs"]
+    assert graph["name"] == "graph 1"
+    assert "tanh" in graph["code"]
+    rows = report["partition"].text.splitlines()
+    assert rows[2].split()[:2] == ["graph", "partitioner"]
+    assert rows[3].split()[:2] == ["1", "default"]
+    assert {p["graph"] for p in report["partition"].data["partitions"]} == {"graph 1"}
+
+
+def test_frozen_parameters_have_no_gradient_in_captured_graphs_either() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.layer.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return self.layer(x[x.detach().sum(1).nonzero().squeeze(1)])
+
+    report = compile_report(Last(), [torch.ones(3, 2)], sections=["joint"])
+    (graph,) = report["joint"].data["graphs"]
+    returned = graph["code"].splitlines()[-1]
+    assert returned.count("None") == 2, returned  # of the indices, and of the bias
+
+
+def test_what_no_stage_can_take_is_missing() -> None:
+    class Counting(nn.Module):
+        def forward(self, x):
+            return x.detach().nonzero()
+
+    report = compile_report(Counting(), [torch.ones(3, 2)], sections=["joint"])
+    assert "take it out of the module, and give its result as an input" in report.missing["joint"]
+
+
+class HoldsIrreps(nn.Module):
+    """Reads irreps in forward, as e3nn-style networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.irreps = o3.Irreps("2x0e+1o")
+
+    def forward(self, x):
+        return x * float(self.irreps[1].ir.l) + sum(mul for mul, _ in self.irreps)
+
+
+def test_irreps_as_attributes_do_not_stop_a_report() -> None:
+    report = compile_report(
+        HoldsIrreps(), [torch.randn(3, 5)], sections=["backends", "graphs", "partition"], inductor=False, repeats=1
+    )
+    assert not report.missing
+    assert not report["backends"].data["missing"]
+    (remark,) = report.remarks
+    assert "or compile trace_network(module), whose graph holds irreps as text" in remark
+    assert f"remark: {remark}" in str(report)
+    assert json.loads(report.to_json())["remarks"] == [remark]
+    with pytest.raises(NotImplementedError):
+        len(o3.Irrep("1o"))  # e3nn is as it was
+
+
+def test_a_report_without_irreps_has_no_remark() -> None:
+    assert compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["graphs", "partition"]).remarks == ()
+
+
+def test_an_error_without_words_says_where() -> None:
+    def refused() -> None:
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError) as caught:
+        refused()
+    line = caught.traceback[-1].lineno + 1
+    assert reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
+
+
+def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef made():\n    return torch.nn.ReLU(), [torch.ones(2, 2)]\ndef alone():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["report", "--section", "partition", *arguments])
+        return result.exit_code, result.output
+
+    code, said = run("--network", "mine:made")
+    assert code == 0
+    assert "Compile report of ReLU()" in said
+    for arguments, message in (
+        (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
+        (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),
+        (
+            ["--network", "mine"],
+            "error: unknown network 'mine'; known networks: tetris; or give package.module:function",
+        ),
+        (["--network", "tetris", "--problem", "article"], "Error: give a product or --network, not both"),
+    ):
+        code, said = run(*arguments)
+        assert code == 2
+        assert message in said
+
+
+class OfDict(nn.Module):
+    """Features in a dict, and a layer of which one parameter is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.layer.bias.requires_grad_(False)
+
+    def forward(self, data):
+        return {"out": torch.tanh(self.layer(data["x"])) * data["scale"]}
+
+
+def test_inputs_in_dicts_are_varied_and_differentiated() -> None:
+    given = [{"x": torch.randn(4, 3), "scale": 2.0}]
+    report = compile_report(
+        OfDict(), given, sections=["backends", "recompilations", "joint"], inductor=False, repeats=1
+    )
+    assert not report.missing
+    assert report.inputs == ("{x: float32[4, 3], scale: float}",)
+    calls = report["recompilations"].data["calls"]
+    assert [call[0].split(",")[0] for call in calls] == [f"{{x: float32[{rows}" for rows in (4, 5, 9, 1)]
+    for row in report["backends"].data["backends"]:
+        assert row["gradient_error"] < 1e-5
+        assert row["step_seconds"] > 0
+    # the result, gradients of weight and x; none of the bias, which is frozen, and of the number
+    assert report["joint"].data["code"].splitlines()[-1].count("None") == 2
+
+
+def test_a_step_has_gradients_of_parameters_and_inputs() -> None:
+    module = OfDict()
+    results, gradients = step(module, [{"x": torch.randn(4, 3), "scale": 2.0}], module.parameters())
+    assert [tuple(result.shape) for result in results] == [(4, 2)]
+    assert gradients is not None
+    assert [tuple(gradient.shape) for gradient in gradients] == [(2, 3), (4, 3)]
+    assert step(nn.Identity(), [torch.ones(2, dtype=torch.int64)]) == ([], None)
+
+
+def test_what_has_no_gradients_is_timed_without() -> None:
+    given = [torch.arange(6).reshape(3, 2)]
+    section = compile_report(nn.Flatten(), given, sections=["backends"], inductor=False, repeats=1)["backends"]
+    assert "no gradients: nothing in the result depends on a parameter or a floating input" in section.text
+    assert all(row["step_seconds"] is row["gradient_error"] is None for row in section.data["backends"])
+
+
+def test_a_module_in_training_is_left_as_it_was() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout())
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    given = [torch.randn(4, 3)]
+    state = torch.get_rng_state()
+    report = compile_report(network, given, sections=["backends"], inductor=False, repeats=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
+    assert network.training
+    assert any("draws random numbers at a call (dropout?)" in remark for remark in report.remarks)
+    assert not compile_report(network.eval(), given, sections=["partition"]).remarks
+
+
+@pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])
+def test_larger_products_have_a_partition(problem: str) -> None:
+    plan = PROBLEMS[problem].plan
+    product = tpgen.TensorProduct.from_plan(plan, internal_weights=False, strategy="einsum")
+    given = example_arguments(Request(plan, rows=3), ("x1", "x2", "w"))
+    report = compile_report(product, given, sections=["partition"])
+    assert not report.missing
+    default, min_cut = report["partition"].data["partitions"]
+    assert 0 < min_cut["bytes"] <= default["bytes"]
+
+
+def test_the_network_of_the_demo_has_a_partition_of_every_graph() -> None:
+    network = find_network("tetris")
+    report = compile_report(network.module, network.inputs, sections=["partition"])
+    assert not report.missing
+    assert report["partition"].text.startswith("there is none of the module as a whole (DynamicOutputShapeException")

@@ -1,0 +1,103 @@
+"""Every stage of every direction has text, and what cannot be dumped says so."""
+
+import pytest
+import torch
+
+from tpgen.emitter.emit import DIRECTIONS, emit_plan
+from tpgen.errors import EmitError
+from tpgen.inspection.stages.dump import STAGES, Request, dump_files, dump_stage, example_arguments, product_directions
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import channelwise, elementwise
+
+WITHOUT_COMPILING = [stage for stage in STAGES if stage != "inductor"]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
+
+
+STAGES_AND_DIRECTIONS = [(s, d) for s in WITHOUT_COMPILING for d in DIRECTIONS if d not in STAGES[s].lacks]
+
+
+@pytest.mark.parametrize("stage, direction", STAGES_AND_DIRECTIONS)
+def test_every_stage_of_every_direction_has_text(plan: Plan, stage: str, direction: str) -> None:
+    text = dump_stage(plan, stage, direction, strategy="grouped")
+    assert text.strip()
+    assert text == dump_stage(plan, stage, direction, strategy="grouped"), "a dump is the same every time"
+
+
+@pytest.mark.parametrize(
+    "stage, fragment",
+    [
+        ("plan", "coefficient"),
+        ("form", "einsum('zui,zvj,uv,ijk->zuk', x1, x2, w, _w3j_1_1_1)"),
+        ("graph", "contraction"),
+        ("code", "def forward(self, x1"),
+        ("script", "graph(%self"),
+    ],
+)
+def test_a_stage_shows_what_it_is_for(plan: Plan, stage: str, fragment: str) -> None:
+    assert fragment in dump_stage(plan, stage, strategy="einsum")
+
+
+def test_directions_differ_where_a_stage_has_them(plan: Plan) -> None:
+    for name in WITHOUT_COMPILING:
+        directions = [d for d in DIRECTIONS if d not in STAGES[name].lacks]
+        texts = {dump_stage(plan, name, direction, strategy="grouped") for direction in directions}
+        assert len(texts) == (len(directions) if STAGES[name].by_direction else 1)
+
+
+def test_layout_and_strategy_reach_the_text(plan: Plan) -> None:
+    assert dump_stage(plan, "form", layout="ir_mul") != dump_stage(plan, "form")
+    assert dump_stage(plan, "code", strategy="unrolled") != dump_stage(plan, "code", strategy="einsum")
+
+
+def test_auto_is_decided_for_the_backend_asked_for() -> None:
+    # in float16, which generated kernels do not have
+    vectors = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
+    for backend, strategy in (("eager", "grouped"), ("inductor", "unrolled")):
+        text = dump_stage(vectors, "code", backend=backend, dtype=torch.float16)
+        assert text == dump_stage(vectors, "code", strategy=strategy)
+
+
+def test_inductor_shows_generated_code() -> None:
+    tiny = make_plan("4x0e", "0e", "4x0e", [(0, 0, 0, "uvu", False)])
+    text = dump_stage(tiny, "inductor", strategy="unrolled", rows=4)
+    assert "def call(" in text or "class Runner" in text
+
+
+def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
+    request = Request(plan, rows=3)
+    emission = emit_plan(plan)
+    arguments = example_arguments(request, emission.arguments)
+    assert emission.module()(*arguments).shape == (3, plan.irreps_out.dim)
+    assert all(map(torch.equal, arguments, example_arguments(request, emission.arguments)))
+
+
+def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
+    with pytest.raises(
+        EmitError, match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor, cpp"
+    ):
+        dump_stage(plan, "asm")
+
+
+def test_an_unknown_direction_lists_the_known_ones(plan: Plan) -> None:
+    with pytest.raises(EmitError, match="unknown direction 'left'; known directions: forward, right, grad_x1"):
+        dump_stage(plan, "code", "left")
+
+
+def test_a_product_without_weights_has_no_gradient_for_them() -> None:
+    unweighted = elementwise("2x1o", "2x1o")
+    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2")
+    with pytest.raises(EmitError, match=r"no weights, so it has no direction 'grad_w'; its directions: forward, right"):
+        dump_stage(unweighted, "graph", "grad_w")
+
+
+def test_cpp_is_the_kernel_of_a_direction() -> None:
+    plan = channelwise("4x1o", "1o", "0e+1e")
+    texts = dump_files(plan, ["cpp"], ["all"])
+    assert list(texts) == [f"cpp.{d}.cpp" for d in ("forward", "grad_x1", "grad_x2", "grad_w")]
+    assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
+    with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
+        dump_stage(plan, "cpp", "right")

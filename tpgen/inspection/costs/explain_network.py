@@ -1,0 +1,241 @@
+"""Explain every product of a network at once: its calls, their rows, and what share of the time it takes.
+
+>>> import torch, tpgen
+>>> from tpgen.inspection.costs.roofline import Ceilings
+>>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+>>> found = explain_network(network, [torch.randn(5, 6)], ceilings=Ceilings(1e10, 1e11))
+>>> [(p.module, p.calls, p.explanation.rows) for p in found.products]
+[('0', 1, 5)]
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import prod
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.errors import TpgenError, unknown
+from tpgen.inspection.clock import device_of, now, timed
+from tpgen.inspection.costs.explain import Explanation, explain, operand_bytes
+from tpgen.inspection.costs.explain_text import duration, quantity
+from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.report.values import reason, table
+from tpgen.networks.frames import undisturbed
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.tensor_product import TensorProduct
+
+_WARM, _ROUNDS = 2, 9  # forwards that are not timed, and that are
+
+
+@dataclass(frozen=True)
+class ProductInNetwork:
+    """A product: its module, the totals of its calls in one forward, and the explanation of its largest call."""
+
+    module: str
+    calls: int
+    explanation: Explanation
+    flops: int
+    bytes: int
+    predicted_seconds: float | None
+    seconds: float | None = None  # measured
+
+
+@dataclass(frozen=True)
+class NetworkExplanation:
+    """All products of a network that one forward calls; ``seconds`` is the whole forward, measured."""
+
+    network: str
+    products: tuple[ProductInNetwork, ...]
+    not_called: tuple[str, ...]
+    seconds: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The part of the forward's time that its products take."""
+        return sum(p.seconds or 0.0 for p in self.products) / self.seconds if self.seconds else None
+
+    @property
+    def largest(self) -> ProductInNetwork:
+        """The product with the most operations in one forward."""
+        if not self.products:
+            raise TpgenError(f"{self.network} calls no product in one forward; it holds {', '.join(self.not_called)}")
+        return max(self.products, key=lambda p: p.flops)
+
+    def __getitem__(self, module: str) -> Explanation:
+        found = {p.module: p.explanation for p in self.products}
+        if module not in found:
+            raise TpgenError(unknown("product", module, found))
+        return found[module]
+
+    def to_json(self) -> str:
+        """Everything that is known, as JSON; what was not measured is null."""
+        return json.dumps({**asdict(self), "share": self.share}, indent=1)
+
+    def __str__(self) -> str:
+        columns = ["module", "product", "paths", "strategy", "calls", "rows", "FLOP", "bytes", "bound by", "predicted"]
+        rows = [_row(p) for p in self.products]
+        if self.seconds:
+            columns += ["measured", "of forward"]
+            rows = [(*r, *_times(p, self.seconds)) for r, p in zip(rows, self.products, strict=True)]
+        called = f"{len(self.products)} product{'s' * (len(self.products) != 1)} called in one forward"
+        lines = [f"{self.network}: {called}", table([columns, *rows])]
+        if self.not_called:
+            lines.append(f"not called: {', '.join(self.not_called)}")
+        if self.seconds:
+            lines.append(f"forward: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
+        return "\n".join(lines)
+
+
+def _row(product: ProductInNetwork) -> tuple[str, ...]:
+    found = product.explanation
+    return (
+        product.module or "(itself)",
+        found.product,
+        str(len(found.paths)),
+        found.strategy,
+        str(product.calls),
+        f"{found.rows:,}",
+        quantity(product.flops, ""),
+        quantity(product.bytes, "B"),
+        found.bound or "-",
+        duration(product.predicted_seconds),
+    )
+
+
+def _times(product: ProductInNetwork, whole: float) -> tuple[str, str]:
+    return duration(product.seconds), f"{100 * (product.seconds or 0) / whole:.0f} %"
+
+
+def explain_network(
+    network: nn.Module, inputs: Sequence[Any], *, measure: bool = False, ceilings: Ceilings | None = None
+) -> NetworkExplanation:
+    """Explain each product that a forward of the network calls, for the rows it is called with.
+
+    Operations, bytes and predictions are sums over the calls of a product.  The network runs once, without gradients
+    and in evaluation mode, to see the calls; with ``measure`` some more times, for the time of every product in its
+    place and of the whole.  ``ceilings`` are those of `explain`.
+
+    Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
+    """
+    _check(network, inputs)
+    held = {path: m for path, m in network.named_modules() if isinstance(m, TensorProduct)}
+    if not held:
+        raise TpgenError(
+            f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
+        )
+    watch = _Watch(device_of(network, inputs))
+    with undisturbed(network), watch.on(held):
+        try:
+            network(*inputs)
+        except Exception as error:  # whatever the network says of its inputs
+            raise TpgenError(
+                f"the network fails on the inputs given ({reason(error)}); give inputs it takes"
+            ) from error
+        seen = {path: tuple(calls) for path, calls in watch.calls.items()}
+        seconds: dict[str, float] = {}
+        whole = None
+        if measure:
+            seconds, whole = _measured(network, inputs, watch)
+    products = tuple(
+        _explained(path, module, seen[path], ceilings, seconds.get(path))
+        for path, module in held.items()
+        if path in seen
+    )
+    return NetworkExplanation(type(network).__name__, products, tuple(p for p in held if p not in seen), whole)
+
+
+def _check(network: object, inputs: object) -> None:
+    if not isinstance(network, nn.Module):
+        raise TpgenError(f"explain_network explains the products of an nn.Module, got {type(network).__name__}")
+    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
+        raise TpgenError(
+            f"inputs are the arguments of one call in a list or tuple, got {type(inputs).__name__}: "
+            "write explain_network(network, [x, y])"
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
+
+    rows: int
+    nodes: int | None = None
+
+
+def _explained(
+    path: str, product: TensorProduct, calls: Sequence[Call], ceilings: Ceilings | None, seconds: float | None
+) -> ProductInNetwork:
+    """The largest call explained, and the costs of all summed."""
+    largest = max(calls, key=lambda call: call.rows)
+    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings)
+    itemsize = product.output_mask.dtype.itemsize
+    costs = [(c.rows * product.plan.flops, operand_bytes(product.plan, c.rows, itemsize, c.nodes)) for c in calls]
+    predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
+    flops, moved = (sum(column) for column in zip(*costs, strict=True))
+    return ProductInNetwork(path, len(calls), found, flops, moved, predicted, seconds)
+
+
+@dataclass
+class _Watch:
+    """Notes the rows and the time of each call of products."""
+
+    device: str
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, products: dict[str, TensorProduct]) -> Iterator[None]:
+        hooks = []
+        for path, product in products.items():
+            started: list[float] = []
+
+            def before(module: Any, args: Any, kwargs: Any, started: list[float] = started) -> None:
+                started.append(now(self.device))
+
+            def after(
+                module: Any, args: Any, kwargs: Any, out: Any, path: str = path, started: list[float] = started
+            ) -> None:
+                self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - started.pop()
+                self.calls.setdefault(path, []).append(_call(module, args, kwargs))
+
+            hooks += [
+                product.register_forward_pre_hook(before, with_kwargs=True),
+                product.register_forward_hook(after, with_kwargs=True),
+            ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _call(product: TensorProduct, args: Any, kwargs: Any) -> Call:
+    """The rows of a call: those that its operands broadcast to; of a convolution, its edges."""
+    given = inspect.signature(type(product).forward).bind(product, *args, **kwargs).arguments
+    if isinstance(product, TensorProductConv):
+        nodes = given["x"].shape[0]
+        return Call(given["y"].shape[0], max(nodes, given.get("num_nodes") or nodes))
+    operands = [given[name] for name in ("x", "y", "weight") if isinstance(given.get(name), Tensor)]
+    return Call(prod(torch.broadcast_shapes(*(operand.shape[:-1] for operand in operands))))
+
+
+def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple[dict[str, float], float]:
+    """Median seconds of every product, and of the whole forward."""
+    of_products: dict[str, list[float]] = {}
+    whole = []
+    for turn in range(_WARM + _ROUNDS):
+        watch.seconds.clear()
+        took = timed(lambda: network(*inputs), watch.device)
+        if turn >= _WARM:
+            whole.append(took)
+            for path, seconds in watch.seconds.items():
+                of_products.setdefault(path, []).append(seconds)
+    return {path: median(times) for path, times in of_products.items()}, median(whole)

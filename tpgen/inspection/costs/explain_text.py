@@ -1,0 +1,111 @@
+"""An explanation as text: a title, a table of the paths, the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpgen.inspection.costs.explain import Explanation, PathExplanation
+
+_COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
+    "path": lambda p: str(p.index),
+    "in1": lambda p: p.in1,
+    "in2": lambda p: p.in2,
+    "out": lambda p: p.out,
+    "mode": lambda p: p.mode,
+    "weights": lambda p: f"{p.weight[0]}:{p.weight[1]}" if p.weight else "-",
+    "coefficient": lambda p: f"{p.coefficient:.5g}",
+    "= irrep × path × variance × weight": lambda p: " × ".join(f"{value:.4g}" for value in p.factors.values()),
+    "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %",
+    "flops": lambda p: f"{p.flops:,}",
+    "bytes": lambda p: f"{p.bytes:,}",
+    "alone": lambda p: duration(p.seconds),
+    "written as": lambda p: p.how,
+}
+_LEFT = {"in1", "in2", "out", "mode", "= irrep × path × variance × weight", "written as"}
+
+
+def explanation_text(found: Explanation) -> str:
+    """The whole text; times that were not measured have no column."""
+    return "\n".join([*_head(found), "", *_table(found), "", *_aligned(totals(found))])
+
+
+def _head(found: Explanation) -> list[str]:
+    dropped = f", {found.dropped} empty dropped" if found.dropped else ""
+    return [
+        f"{found.product}   (plan {found.digest}, {len(found.paths)} paths{dropped})",
+        f"{found.normalization} normalisation, {found.dtype}, layout {'/'.join(dict.fromkeys(found.layout))}, "
+        f"{found.device}, backend {found.backend}",
+        f"strategy {found.strategy}: {found.reason}",
+    ]
+
+
+def _table(found: Explanation) -> list[str]:
+    measured = any(p.seconds is not None for p in found.paths)
+    columns = {name: cell for name, cell in _COLUMNS.items() if name != "alone" or measured}
+    rows = [list(columns), *([cell(path) for cell in columns.values()] for path in found.paths)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if name in _LEFT else text.rjust(width)
+            for name, text, width in zip(columns, row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def totals(found: Explanation) -> dict[str, str]:
+    """What is said of the product as a whole, by name."""
+    batch = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges of {found.nodes:,} nodes"
+    facts = {
+        f"for {batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
+        f"once: {found.intensity:.2f} FLOP/B",
+        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, by shapes",
+        "ceilings": str(found.ceilings) if found.ceilings else "none",
+    }
+    if found.ceilings:
+        facts["predicted"] = (
+            f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
+            f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
+        )
+    facts["measured"] = _measured(found)
+    return facts
+
+
+def _aligned(facts: dict[str, str]) -> list[str]:
+    width = max(map(len, facts))
+    return [f"{name:{width}}  {text}" for name, text in facts.items()]
+
+
+def _measured(found: Explanation) -> str:
+    if found.forward_seconds is None:
+        return "nothing; measure=True (--measure) runs it"
+    share = (found.predicted_seconds or 0) / found.forward_seconds
+    # a ceiling is what large operands reach on a quiet machine: it can be beaten, and then it says little
+    against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
+    backward = "no backward" if found.backward_seconds is None else f"{duration(found.backward_seconds)} and backward"
+    return f"{duration(found.forward_seconds)} forward, {against}; {backward}"
+
+
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+
+
+def duration(seconds: float | None) -> str:
+    """
+    >>> duration(0.00213), duration(3.1e-7)
+    ('2.13 ms', '310 ns')
+    """
+    if seconds is None:
+        return "-"
+    unit, scale = next(((u, s) for u, s in _UNITS if seconds >= s), _UNITS[-1])
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """
+    >>> quantity(2_500_000, "B")
+    '2.5 MB'
+    """
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

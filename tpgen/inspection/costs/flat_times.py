@@ -1,0 +1,138 @@
+"""How long a network takes as it is, with its products inlined, and flat: what inlining and sharing bring in time.
+
+>>> import torch, tpgen
+>>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+>>> found = time_flat(network, [torch.randn(4, 6)], rounds=3)
+>>> [row.contender for row in found.rows]
+['network', 'inlined', 'flat']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from tpgen.compiler.backends import compile_program
+from tpgen.errors import TpgenError
+from tpgen.inspection.clock import device_of, median_seconds
+from tpgen.inspection.costs.explain_text import duration
+from tpgen.inspection.report.values import table
+from tpgen.inspection.training import restored, step
+from tpgen.networks.inline import Gain, inline_products
+from tpgen.networks.tracer import trace_network
+
+_WARM = 2  # calls that are not timed: compilers and caches do their work in them
+
+
+@dataclass(frozen=True)
+class Row:
+    """Median seconds of one contender."""
+
+    contender: str
+    forward: float
+    step: float  # forward, and backward to every floating input and every parameter that requires it
+
+
+@dataclass(frozen=True)
+class FlatTimes:
+    """The times of a network in three forms, and what sharing saved in the last."""
+
+    backend: str
+    strategy: str
+    rounds: int
+    gain: Gain
+    rows: tuple[Row, ...]
+
+    def ratio(self, task: str, contender: str = "network") -> float:
+        """How many times faster the flat network is than a contender, in ``forward`` or ``step``."""
+        times = {row.contender: getattr(row, task) for row in self.rows}
+        return times[contender] / times["flat"]
+
+    def __str__(self) -> str:
+        head = ("backend " + self.backend, "forward", "flat is", "forward+backward", "flat is")
+        rows = [
+            (
+                row.contender,
+                duration(row.forward),
+                f"{self.ratio('forward', row.contender):.2f} x",
+                duration(row.step),
+                f"{self.ratio('step', row.contender):.2f} x",
+            )
+            for row in self.rows
+        ]
+        return f"{self.gain}\n{table([head, *rows])}"
+
+
+def time_flat(
+    network: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    strategy: str | None = "einsum",
+    backend: str = "eager",
+    functions: Iterable[Callable] = (),
+    rounds: int = 30,
+) -> FlatTimes:
+    """Time a network as it is, inlined without sharing, and flat.
+
+    The three are called in turn, round by round, so that whatever else the machine does falls on all of them; the
+    medians count.  They compute the same, which is checked first.  The network runs in the mode that it is in; its
+    buffers and torch's random numbers are put back as they were.
+
+    Parameters
+    ----------
+    network, inputs
+        the network, and arguments of a call with at least two rows.
+    strategy
+        of the inlined products, as in `inline_products`; the network keeps the strategies of its own.
+    backend
+        of `tpgen.compiler.backends.BACKENDS`, for all three.
+    functions
+        functions that stay single nodes, as in `trace_network`.
+    rounds
+        how often each is called for each task.
+
+    Raises `TraceError` for a network that cannot be traced, and `TpgenError` for less than one round.
+    """
+    if rounds < 1:
+        raise TpgenError(f"rounds is how often each network is called and must be positive, got {rounds}")
+    # traced networks all three: Dynamo follows none of e3nn's irreps then
+    traced = trace_network(network, functions=functions)
+    inlined = inline_products(traced, strategy=strategy, inputs=inputs, shared=False)
+    flat = inline_products(traced, strategy=strategy, inputs=inputs)
+    networks: dict[str, fx.GraphModule] = {"network": traced, "inlined": inlined, "flat": flat}
+    with restored(network):
+        _check_same(networks, inputs)
+        runs = {name: compile_program(module, backend) for name, module in networks.items()}
+        steps = {name: partial(step, runs[name], inputs, tuple(networks[name].parameters())) for name in networks}
+        forwards = {name: _forward(runs[name], inputs) for name in networks}
+        device = device_of(network, inputs)
+        seconds = median_seconds(forwards, rounds, device, _WARM)
+        of_steps = median_seconds(steps, rounds, device, _WARM)
+    rows = tuple(Row(name, seconds[name], of_steps[name]) for name in networks)
+    return FlatTimes(backend, strategy or "of each product", rounds, flat.gain, rows)
+
+
+def _check_same(networks: dict[str, fx.GraphModule], inputs: Sequence[Any]) -> None:
+    with torch.no_grad():
+        wanted, *others = (pytree.tree_leaves(network(*inputs)) for network in networks.values())
+    for found in others:
+        for a, b in zip(wanted, found, strict=True):
+            if isinstance(a, Tensor) and not torch.allclose(a, b, rtol=1e-2, atol=1e-3 * float(a.abs().max())):
+                raise TpgenError(
+                    "the flat network does not compute what the network does, so no time is worth comparing: "
+                    "is there a random function in it (dropout)? Call network.eval() first"
+                )
+
+
+def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], None]:
+    def call() -> None:
+        with torch.no_grad():
+            run(*inputs)
+
+    return call

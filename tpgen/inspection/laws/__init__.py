@@ -1,0 +1,1 @@
+"""Whether it is right: the slow definition, and the laws that every product obeys."""

@@ -1,0 +1,196 @@
+"""Check a product against the laws that it must obey: `check_product` returns a `CheckReport`.
+
+A law compares two tensors that must be equal.  All comparisons are made in float64 on the CPU, of inputs that the dtype
+under test can hold, so an error is one that the product made.  What cannot be compared says why.
+
+>>> from tpgen.planner.plan import make_plan
+>>> plan = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)])
+>>> report = check_product(plan, dtype=torch.float64)
+>>> report.passed, report.finding("gradient", "w").status
+(True, 'passed')
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import InputError, unknown
+from tpgen.form.form import Layout
+from tpgen.inspection.laws.laws import LAWS, Pair, Subject, sample
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+
+# Largest error of one product, relative to the largest entry of the tensor that it is in: some five to ten times what
+# the named problems show.  A wrong term of a product makes errors of the order of 1.
+TOLERANCES: dict[torch.dtype, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 5e-6,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
+PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one law says about one part of a product: its largest errors, or why it says nothing."""
+
+    law: str
+    part: str
+    status: str
+    absolute: float | None = None
+    relative: float | None = None
+    tolerance: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Every law's findings about one product, written and run in one way."""
+
+    product: str
+    digest: str
+    layout: tuple[str, ...]
+    strategy: str
+    backend: str
+    dtype: str
+    device: str
+    rows: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no comparison failed."""
+        return all(finding.status != FAILED for finding in self.findings)
+
+    def finding(self, law: str, part: str = "") -> Finding:
+        """The finding of a law about a part (``""`` where the law has one part)."""
+        return next(f for f in self.findings if (f.law, f.part) == (law, part))
+
+    def to_json(self) -> str:
+        """The report as JSON text; an error that is not a number is written as text, which strict JSON asks for."""
+        fields = {**asdict(self), "passed": self.passed}
+        for finding in fields["findings"]:
+            for name in ("absolute", "relative"):
+                if finding[name] is not None and not abs(finding[name]) < float("inf"):
+                    finding[name] = str(finding[name])
+        return json.dumps(fields, allow_nan=False)
+
+    @property
+    def title(self) -> str:
+        layout = self.layout[0] if len(set(self.layout)) == 1 else ",".join(self.layout)
+        return (
+            f"{self.product}: {self.strategy}, {self.backend}, {layout}, {self.dtype}, {self.device}, {self.rows} rows"
+        )
+
+    def __str__(self) -> str:
+        head = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
+        rows = [head, *(finding_cells(finding) for finding in self.findings)]
+        widths = [max(len(row[c]) for row in rows) for c in range(len(head))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([self.title, "", *lines, "", verdict(self)])
+
+
+def finding_cells(finding: Finding) -> tuple[str, ...]:
+    """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
+    numbers = (finding.absolute, finding.relative, finding.tolerance)
+    return (
+        finding.law,
+        finding.part,
+        finding.status,
+        *("-" if n is None else f"{n:.1e}" for n in numbers),
+        finding.why,
+    )
+
+
+def verdict(report: CheckReport) -> str:
+    """One line: how many comparisons passed, failed and could not be made."""
+    count = {s: sum(f.status == s for f in report.findings) for s in (PASSED, FAILED, NOT_COMPARED)}
+    return ", ".join(f"{n} {status}" for status, n in count.items() if n or status != NOT_COMPARED)
+
+
+def check_product(
+    plan: Plan,
+    layout: Layout = "mul_ir",
+    strategy: str = "auto",
+    backend: str = "eager",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    rows: int = 8,
+    progress: Callable[[str], None] | None = None,
+) -> CheckReport:
+    """Build the product of a plan as asked and check it; see `check_module`."""
+    product = TensorProduct.from_plan(plan, internal_weights=False, layout=layout, strategy=strategy, backend=backend)
+    return check_module(product.to(device=device, dtype=dtype), rows, progress)
+
+
+def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str], None] | None = None) -> CheckReport:
+    """Check a product of two inputs, in its dtype and on its device, on a random batch of ``rows``.
+
+    Laws: it equals the slow definition and e3nn, `right` is the same product, it is equivariant and linear in each
+    operand, its first and second derivatives are those of the definition.  ``progress`` is called with each law's name.
+
+    Raises `InputError` for a dtype that has no tolerance, and for no rows at all.
+    """
+    dtype, device = product.output_mask.dtype, product.output_mask.device
+    if dtype not in TOLERANCES:
+        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    if rows < 1:
+        raise InputError(f"rows: a check needs one row at least, got {rows}")
+    subject = sample(product, rows)
+    findings: list[Finding] = []
+    for name, law in LAWS.items():
+        if progress:
+            progress(name)
+        tolerance = law.slack * TOLERANCES[dtype]
+        findings += [
+            _judge(name, part, outcome, tolerance) for part, outcome in _outcomes(law.compare, subject).items()
+        ]
+    return CheckReport(
+        product=f"{product.irreps_in1} x {product.irreps_in2} -> {product.irreps_out}",
+        digest=product.plan.digest,
+        layout=product.layout,
+        strategy=product.choice.strategy,
+        backend=product.backend,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        rows=rows,
+        findings=tuple(findings),
+    )
+
+
+Outcome = Pair | str | RuntimeError
+
+
+def _outcomes(compare: Callable[[Subject], Mapping[str, Pair | str]], subject: Subject) -> Mapping[str, Outcome]:
+    """What a law compares; a product that breaks down under a law fails it, and the other laws go on."""
+    try:
+        return compare(subject)
+    except RuntimeError as error:
+        return {"": error}
+
+
+def _judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
+    if isinstance(outcome, str):
+        return Finding(law, part, NOT_COMPARED, why=outcome)
+    if isinstance(outcome, RuntimeError):
+        lines = str(outcome).strip().splitlines() or [""]
+        return Finding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
+    got, expected = outcome
+    if got.shape != expected.shape:
+        why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
+        return Finding(law, part, FAILED, tolerance=tolerance, why=why)
+    absolute = _largest(got - expected)
+    scale = _largest(expected)
+    relative = absolute / scale if scale > 0.0 else absolute
+    # written so that an error which is not a number fails
+    return Finding(law, part, PASSED if relative <= tolerance else FAILED, absolute, relative, tolerance)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0

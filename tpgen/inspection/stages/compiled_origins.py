@@ -1,0 +1,251 @@
+"""Where each line of what compilers see or write comes from: the joint graph, Inductor's code, generated C++."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+
+from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments
+from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
+from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
+from tpgen.kernels.operators.description import kernel_source, kernel_supported
+from tpgen.planner.plan import Plan
+
+_ACCUMULATED = "gradients: summed where an operand is read more than once"
+
+
+# --- the joint graph --------------------------------------------------------------------------------------------------
+
+
+def trace_joint(request: Request) -> TracedStage:
+    """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
+    graph = joint_graph(request)
+    origins: dict[fx.Node, Origin] = {}
+    pairs = []
+    for node in graph.nodes:
+        origins[node] = _joint_origin(node, origins)
+        pairs.append((_joint_line(node), origins[node]))
+    return traced_stage("joint", "python", pairs)
+
+
+def joint_graph(request: Request) -> fx.Graph:
+    """The joint graph of a program on fake tensors: nothing is computed and no memory is taken.
+
+    Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
+    """
+    # imported here: it takes a second, and only this stage needs it
+    from torch._functorch.aot_autograd import aot_export_joint_simple
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.traceback import preserve_node_meta
+
+    emission = request.emission()
+    module = request.module(emission)
+    for node, origin in node_origins(module.graph).items():
+        node.meta["custom"] = {"tpgen": origin}
+
+    def run(*arguments: torch.Tensor) -> tuple[torch.Tensor]:
+        # a copy: the result must not be a view of what the program holds
+        return (fx.Interpreter(module).run(*arguments).clone(),)
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [mode.from_tensor(x).requires_grad_() for x in example_arguments(request, emission.arguments)]
+    with preserve_node_meta(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported: Any = aot_export_joint_simple(run, tuple(given), trace_joint=True)
+    return exported.graph
+
+
+def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
+    if node.op in ("placeholder", "output"):
+        return Origin(shared="signature")
+    found = node.meta.get("custom", {}).get("tpgen")
+    if found is not None:
+        return found
+    if "backward" in str(node.meta.get("partitioner_tag")):
+        return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+    # the copy that `joint_graph` makes of the result; a further one would be unexplained
+    return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
+
+
+def _joint_line(node: fx.Node) -> str:
+    """A node as an assignment: fx's own format takes three times the room."""
+    if node.op == "output":
+        return f"return {node.args[0]}"
+    if node.op in ("placeholder", "get_attr"):
+        return f"{node.name} = {node.op}"
+    # an operator of torch says more of itself (aten.mul.Tensor) than its name does
+    target = str(node.target) if hasattr(node.target, "overloadpacket") else getattr(node.target, "__name__", "?")
+    arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
+    return f"{node.name} = {target}({', '.join(arguments)})"
+
+
+# --- Inductor ---------------------------------------------------------------------------------------------------------
+
+_SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
+_CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
+_DEFINED = re.compile(r"^((?:cpp|triton)_\w+) = ")
+_TOP = re.compile(
+    r"(class |def |import |from |async_compile\b|del async_compile|if __name__ == |\w+(, \w+)* = (?!async_compile\.)"
+    r"|#|\s*$)"
+)
+_QUOTES = re.compile(r"'''|\"\"\"")
+_RUNNER = Origin(shared="Inductor: imports, buffers and runner")
+
+
+def trace_inductor(request: Request) -> TracedStage:
+    """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
+    nodes = {node.name: node for node in request.emission().graph.nodes}
+    with _named_kernels() as comments:
+        text = dump_stage(
+            request.plan, "inductor", request.direction, layout=request.layout, strategy=request.strategy,
+            dtype=request.dtype, device=request.device, rows=request.rows,
+        )  # fmt: skip
+    kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
+    pairs: list[tuple[str, Origin]] = []
+    above = current = Origin()
+    quoted = False
+    for line in text.split("\n"):
+        if found := _DEFINED.match(line):
+            current = kernels.get(found[1], Origin())
+        elif not quoted and not line[:1].isspace():
+            current = _RUNNER if _TOP.match(line) else Origin()
+        called = _CALLED.search(line) if not found and not quoted else None
+        own = _commented(line, nodes)
+        origin = (above or kernels.get(called[1] or "", Origin())) if called else own or current
+        pairs.append((line, origin))
+        above = own
+        quoted ^= len(_QUOTES.findall(line)) % 2 == 1
+    return traced_stage("inductor", "python", pairs)
+
+
+def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
+    """Instructions of the source nodes that a comment names.
+
+    Inductor names all it fused, also what several paths share and a kernel only recomputes for one of them.  What the
+    kernel is for are the nodes that nothing else it names reads.
+    """
+    named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
+    own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
+    return merged(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))
+
+
+@contextmanager
+def _named_kernels() -> Iterator[dict[str, str]]:
+    """Collect what Inductor knows of the source nodes of each C++ kernel: on a CPU it writes no comment about them.
+
+    Without these internals of torch there are the comments that it does write.
+    """
+    found: dict[str, str] = {}
+    try:
+        from torch._inductor import config
+        from torch._inductor.codegen.cpp import CppScheduling
+        from torch._inductor.utils import get_kernel_metadata
+        from torch._inductor.virtualized import V
+    except ImportError:
+        yield found
+        return
+    define = CppScheduling.define_kernel
+
+    def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
+        name = define(self, source, nodes, *arguments, **keywords)
+        found[name] = f"{found.get(name, '')} {get_kernel_metadata(nodes, V.graph.wrapper_code)[0]}"
+        return name
+
+    # code from its cache would name nothing
+    with patch.object(CppScheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+        yield found
+
+
+# --- generated C++ ----------------------------------------------------------------------------------------------------
+
+_FRAME = re.compile(
+    r"static void (tabulate|row|tile|finish)\(|[{}]|for \(int r = 0; r < [Wn]; \+\+r\) \{$|clear\(|"
+    r"(un)?stage|zero\(|for \(int e = "
+)
+_FUNCTION = re.compile(r"^static void (tabulate|row|tile|finish|path_\d+)\(")
+# What a line outside every path moves: which operand, and where in it the segment starts.
+_MOVES = (
+    re.compile(r"stage<.*>\((?P<operand>x1|x2|w|out) \+ (?P<start>\d+),"),
+    re.compile(r"unstage<.*>\(.*, d_(?P<operand>x1|x2|w|out) \+ (?P<start>\d+)\);"),
+    re.compile(r"stage_rows\(.*?[pq]_(?P<operand>x1|x2|out), n, (?P<start>\d+),"),
+    re.compile(r"for \(int e = (?P<start>\d+);.*\bt_(?P<operand>x1|x2)\["),
+    re.compile(r"for \(int e = (?P<start>\d+);.*\bd_(?P<operand>x1|x2|w)\["),
+    re.compile(r"clear\(r_(?P<operand>x1|x2) \+ (?P<start>\d+) \* W"),
+)
+_NAMED = re.compile(r"(?:^//\s+path |^path_)(\d+)\b")
+
+
+def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
+    """The generated C++ of one kernel: by the writer's record, and by the segment that a shared line moves."""
+    name = "cpp" if direction == "forward" else f"cpp_{direction}"
+    reason = _no_kernel(request)
+    if reason:
+        return TracedStage(name, missing=reason)
+    source = kernel_source(request.plan, request.layout, direction, request.dtype)
+    readers = _readers(request.plan)
+    pairs, part = [], "schedule"
+    for text, paths in zip(source.text.rstrip("\n").split("\n"), source.line_paths, strict=True):
+        part = _part(text, part)
+        pairs.append((text, Origin(paths) if paths else _cpp_origin(text.strip(), part, readers)))
+    return traced_stage(name, "cpp", pairs)
+
+
+def _no_kernel(request: Request) -> str:
+    """Why a request has no generated C++; empty where it has."""
+    if request.strategy != "kernel":
+        return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
+    if request.direction != "forward":
+        return "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
+    if not request.plan.paths:
+        return "the product has no paths, so there is nothing to write a kernel for"
+    return kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
+
+
+def _part(text: str, part: str) -> str:
+    """The part of a source that a line stands in: schedule, prelude, a function, the driver."""
+    if part == "schedule":
+        return part if text.startswith("//") else "prelude"
+    if text.startswith('extern "C" __attribute__'):
+        return "driver"
+    found = _FUNCTION.match(text)
+    return f"function {found[1]}" if found else part
+
+
+def _cpp_origin(text: str, part: str, readers: dict[tuple[str, int], tuple[int, ...]]) -> Origin:
+    if found := _NAMED.match(text):
+        return Origin((int(found[1]),))
+    if not part.startswith("function"):
+        return Origin(shared=part)
+    moved = next((m for pattern in _MOVES if (m := pattern.match(text))), None)
+    paths = readers.get((moved["operand"], int(moved["start"])), ()) if moved else ()
+    if paths:
+        return Origin(paths)
+    return Origin(shared=part) if not text or _FRAME.match(text) else Origin()
+
+
+def _readers(plan: Plan) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The paths of every segment, by operand and start."""
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    for path in plan.paths:
+        if path.coefficient == 0.0:
+            continue  # such a path is not written
+        starts = {"x1": path.in1.start, "x2": path.in2.start, "out": path.out.start}
+        if path.weight:
+            starts["w"] = path.weight.start
+        for key in starts.items():
+            found[key] = (*found.get(key, ()), path.index)
+    return found
+
+
+CPP_STAGES: dict[str, Callable[[Request], TracedStage]] = {
+    "cpp" if direction == "forward" else f"cpp_{direction}": partial(trace_cpp, direction=direction)
+    for direction in KERNELS
+}

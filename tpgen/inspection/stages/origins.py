@@ -1,0 +1,204 @@
+"""Where each line of a written stage comes from: the stages up to TorchScript.
+
+A line serves instructions, or it belongs to a part with a name that all paths share (the broadcast of batch
+dimensions, the signature of a function).  A line that is neither is *unexplained*; see `TracedStage.explained`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import fx
+
+from tpgen.compiler.backends import script
+from tpgen.emitter.emit import DIRECTIONS
+from tpgen.emitter.graph_writer import Provenance as NodeProvenance
+from tpgen.inspection.stages.dump import Request
+
+# Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
+SHARED_ROLES = {
+    "broadcast": "operands: broadcast and flattened",
+    "slice": "operands: split into segments",
+    "sum": "output: zeros where no path writes",
+    "reshape": "output: assembled",
+    "stream": "streams",
+}
+_FRAMING = ("broadcast", "slice", "reshape")
+_ENDS = ("placeholder", "output")
+_SIGNATURE = "signature"
+_ASSIGNED = re.compile(r"\s*(\w+)(?: : [^=]+)? = ")
+_NAME = re.compile(r"\w+")
+# A head of a function, also over several lines as TorchScript writes it, and what fx declares above it.
+_HEAD = re.compile(
+    r"def forward\(|torch\.fx\._symbolic_trace\.wrap\(|\s+\w+: (Optional\[)?Tensor\]?(,|\) -> [\w\[\], ]+:)$"
+)
+_OF_A_PLAN = re.compile(r"plan \w+: |\w+/\w+ normalisation, |path +in1 |\d+ paths( \(\d+ empty dropped\))?, ")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a line was written for: instructions, or else the name of a shared part (empty: unexplained)."""
+
+    instructions: tuple[int, ...] = ()
+    shared: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.instructions or self.shared)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.instructions)) or self.shared or "unexplained"
+
+
+BLANK = Origin(shared="layout")
+
+
+@dataclass(frozen=True)
+class TracedStage:
+    """One stage as lines, an origin for each; or the reason in words why there is no such stage."""
+
+    name: str
+    language: str = "text"
+    lines: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    missing: str = ""
+
+    @property
+    def explained(self) -> float:
+        """Share of the lines that serve instructions or belong to a named shared part."""
+        return sum(map(bool, self.origins)) / len(self.origins) if self.origins else 1.0
+
+    @property
+    def traced(self) -> int:
+        """Number of lines that serve instructions."""
+        return sum(bool(origin.instructions) for origin in self.origins)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Names of the shared parts, in order."""
+        return tuple(dict.fromkeys(o.shared for o in self.origins if o.shared and o != BLANK))
+
+    def lines_of(self, instruction: int) -> tuple[int, ...]:
+        """Numbers, from 1, of the lines that serve an instruction."""
+        return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
+
+
+def traced_stage(name: str, language: str, pairs: Iterable[tuple[str, Origin]]) -> TracedStage:
+    """A stage from its lines with their origins."""
+    kept = list(pairs)
+    origins = tuple(BLANK if not text.strip() and not origin else origin for text, origin in kept)
+    return TracedStage(name, language, tuple(text for text, _ in kept), origins)
+
+
+def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
+    """The origins of all nodes that the emitter wrote.
+
+    A node serves what it was written for.  One that prepares operands for any path serves the paths that read what it
+    prepares, and one that assembles the output those whose results it joins; so choosing a path shows its slices too.
+    """
+    nodes = list(graph.nodes)
+    served = {node: set(written.instructions if (written := _written(node)) else ()) for node in nodes}
+    framing = [node for node in nodes if not served[node] and _is_framing(node)]
+    for node in reversed(framing):
+        served[node].update(*(served[reader] for reader in node.users))
+    for node in framing:
+        if not served[node]:  # nothing but the output reads it
+            served[node].update(*(served[source] for source in node.all_input_nodes))
+    return {node: Origin(tuple(sorted(served[node])), _shared_part(node, served[node])) for node in nodes}
+
+
+def _written(node: fx.Node) -> NodeProvenance | None:
+    return node.meta.get("tpgen")
+
+
+def _is_framing(node: fx.Node) -> bool:
+    written = _written(node)
+    return node.op not in _ENDS and written is not None and written.role in _FRAMING
+
+
+def _shared_part(node: fx.Node, served: set[int]) -> str:
+    written = _written(node)
+    if served or written is None:
+        return ""
+    return _SIGNATURE if node.op in _ENDS else SHARED_ROLES.get(written.role, "")
+
+
+def merged(origins: Iterable[Origin]) -> Origin:
+    """Every instruction of several origins; where there is none, the first shared part.
+
+    >>> str(merged([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
+    '0,2'
+    """
+    kept = list(origins)
+    instructions = tuple(sorted({i for origin in kept for i in origin.instructions}))
+    return Origin(instructions) if instructions else next((o for o in kept if o), Origin())
+
+
+def trace_plan(request: Request) -> TracedStage:
+    """The table of the plan: a row for each path."""
+    rows = {str(path.index): Origin((path.index,)) for path in request.plan.paths}
+    pairs = []
+    for text in str(request.plan).split("\n"):
+        if _OF_A_PLAN.match(text):
+            origin = Origin(shared="title, header and totals")
+        else:
+            origin = rows.get(text.split()[0], Origin()) if text.strip() else BLANK
+        pairs.append((text, origin))
+    return traced_stage("plan", "text", pairs)
+
+
+def trace_form(request: Request) -> TracedStage:
+    """The multilinear form: one einsum for each path."""
+    head, *terms = str(DIRECTIONS[request.direction](request.plan, request.layout)).split("\n")
+    pairs = [(head, Origin(shared=_SIGNATURE))]
+    for text in terms:
+        found = re.match(r"\s*path (\d+):", text)
+        pairs.append((text, Origin((int(found[1]),)) if found else Origin()))
+    return traced_stage("form", "text", pairs)
+
+
+def trace_graph(request: Request) -> TracedStage:
+    """The table of the fx graph: a line for each node."""
+    emission = request.emission()
+    title, header, *rows = str(emission).split("\n")
+    head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
+    nodes = list(zip(rows, node_origins(emission.graph).values(), strict=True))
+    return traced_stage("graph", "text", [*head, *nodes])
+
+
+def trace_code(request: Request) -> TracedStage:
+    """The fx graph as Python source."""
+    emission = request.emission()
+    return traced_stage("code", "python", _by_name(emission.code.strip().split("\n"), emission.graph))
+
+
+def trace_script(request: Request) -> TracedStage:
+    """TorchScript's code of the program."""
+    emission = request.emission()
+    scripted = script(request.module(emission))
+    return traced_stage("script", "python", _by_name(scripted.code.strip().split("\n"), emission.graph))
+
+
+def _by_name(lines: list[str], graph: fx.Graph) -> list[tuple[str, Origin]]:
+    """Lines of Python by the node whose name they assign.
+
+    TorchScript keeps the names.  A name of its own (``_0``) belongs to the lines that read it; what has no line of its
+    own was written into the return.  A line that is none of this is unexplained.
+    """
+    given = {node.name: (node, origin) for node, origin in node_origins(graph).items()}
+    assigned = [found[1] if (found := _ASSIGNED.match(text)) else "" for text in lines]
+    inlined = [origin for name, (node, origin) in given.items() if node.op.startswith("call") and name not in assigned]
+    origins: list[Origin] = []
+    for text, name in zip(lines, assigned, strict=True):
+        if name in given:
+            origins.append(given[name][1])
+        elif text.strip().startswith("return "):
+            origins.append(merged([*inlined, Origin(shared=_SIGNATURE)]))
+        else:
+            origins.append(Origin(shared=_SIGNATURE) if _HEAD.match(text) else Origin())
+    for n in reversed(range(len(lines))):
+        if not origins[n] and assigned[n]:  # readers stand below
+            readers = [m for m in range(n + 1, len(lines)) if assigned[n] in _NAME.findall(lines[m])]
+            origins[n] = merged(origins[m] for m in readers)
+    return list(zip(lines, origins, strict=True))

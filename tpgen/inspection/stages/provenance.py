@@ -1,0 +1,120 @@
+"""Provenance: which instructions a line of any stage serves, and which lines an instruction became.
+
+>>> from tpgen.planner.presets import channelwise
+>>> found = provenance(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="einsum", stages=["form", "graph"])
+>>> found.trace_back("form", 3)
+(1,)
+>>> found.trace_forward(1)["form"]
+(3,)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+from tpgen.errors import EmitError, TpgenError, unknown
+from tpgen.inspection.stages.compiled_origins import CPP_STAGES, trace_inductor, trace_joint
+from tpgen.inspection.stages.dump import Request, product_directions
+from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
+from tpgen.inspection.subject import Subject, request_of
+from tpgen.planner.plan import Plan
+
+STAGES: dict[str, Callable[[Request], TracedStage]] = {
+    "plan": trace_plan,
+    "form": trace_form,
+    "graph": trace_graph,
+    "code": trace_code,
+    "script": trace_script,
+    "joint": trace_joint,
+    "inductor": trace_inductor,
+    **CPP_STAGES,
+}
+# Inductor compiles for seconds, so it is left out unless asked for.
+DEFAULT_STAGES = tuple(name for name in STAGES if name != "inductor")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The traced stages of one product, by name."""
+
+    plan: Plan
+    strategy: str
+    stages: dict[str, TracedStage]
+
+    def stage(self, name: str) -> TracedStage:
+        """A stage that is there; an `EmitError` says which there are, or why this one is not."""
+        if name not in self.stages:
+            raise EmitError(unknown("stage", name, self.stages))
+        stage = self.stages[name]
+        if stage.missing:
+            raise EmitError(f"there is no stage {name!r} here: {stage.missing}")
+        return stage
+
+    def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
+        """The instructions that a line (from 1) serves; empty for a line that all of them share.
+
+        Raises `EmitError` for a stage that is not there and a line that it does not have.
+        """
+        origins = self.stage(stage).origins
+        if not 1 <= line <= len(origins):
+            raise EmitError(f"stage {stage!r} has lines 1 to {len(origins)}, not {line}")
+        return origins[line - 1].instructions
+
+    def trace_forward(self, instruction: int) -> dict[str, tuple[int, ...]]:
+        """The lines (from 1) of every stage that serve an instruction."""
+        if not 0 <= instruction < len(self.plan.instructions):
+            raise EmitError(f"the product has instructions 0 to {len(self.plan.instructions) - 1}, not {instruction}")
+        return {name: stage.lines_of(instruction) for name, stage in self.stages.items() if not stage.missing}
+
+    def to_json(self) -> str:
+        """Every line with its origin, as JSON."""
+        stages = {
+            name: {"missing": stage.missing}
+            if stage.missing
+            else {
+                "language": stage.language,
+                "lines": [{"text": t, **asdict(o)} for t, o in zip(stage.lines, stage.origins, strict=True)],
+            }
+            for name, stage in self.stages.items()
+        }
+        return json.dumps({"plan": self.plan.digest, "strategy": self.strategy, "stages": stages})
+
+    def __str__(self) -> str:
+        head = f"provenance of plan {self.plan.digest}, strategy {self.strategy}"
+        rows = []
+        for name, stage in self.stages.items():
+            if stage.missing:
+                rows.append(f"  {name:13}none: {stage.missing}")
+                continue
+            rows.append(
+                f"  {name:13}{len(stage.lines):5} lines, {stage.traced:5} of instructions, "
+                f"{100 * stage.explained:5.1f} % explained; shared: {', '.join(stage.shared) or 'nothing'}"
+            )
+        return "\n".join([head, *rows])
+
+
+def provenance(subject: Subject, stages: Iterable[str] = DEFAULT_STAGES, **options: object) -> Provenance:
+    """Trace the lines of a product or a plan through the stages.
+
+    ``options`` are the fields of `tpgen.inspection.stages.dump.Request`: direction, layout, strategy, dtype, device,
+    rows; a module brings its own.  A stage that cannot be had is there with the reason, and the others with it.
+
+    Raises `EmitError` for an unknown stage, strategy or direction.
+    """
+    chosen = list(stages)
+    for name in chosen:
+        if name not in STAGES:
+            raise EmitError(unknown("stage", name, STAGES))
+    request = request_of(subject, **options)
+    if request.direction not in product_directions(request.plan):
+        raise EmitError(unknown("direction", request.direction, product_directions(request.plan)))
+    return Provenance(request.plan, request.strategy, {name: _traced(name, request) for name in chosen})
+
+
+def _traced(name: str, request: Request) -> TracedStage:
+    try:
+        return STAGES[name](request)
+    except TpgenError as error:
+        return TracedStage(name, missing=str(error))

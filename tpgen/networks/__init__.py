@@ -1,0 +1,1 @@
+"""Programs of whole networks: written down as graphs, put together, shared, inverted."""

@@ -1,0 +1,136 @@
+"""Common subexpressions of a traced graph computed once (cse), and what nobody reads dropped (dce).
+
+The idea is the `GraphWriter`'s: the same call on the same operands is one node.  A traced network is not all pure
+functions, as what the writer writes is, so this module says which nodes are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from tpgen.emitter.graph_writer import frozen_arguments
+
+_IN_PLACE_OPERATORS = {
+    *("iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub"),
+    *("itruediv", "ixor", "setitem"),
+}
+_PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
+
+
+def cse(graph: fx.Graph, module: nn.Module) -> int:
+    """Write every call on the same operands once, in place; returns how many nodes that removed.
+
+    Shared are pure functions and reads of parameters.  Random functions, leaf modules and unknown functions stay as
+    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of;
+    functions and modules that are neither torch's, e3nn's nor tpgen's count as such nodes.
+    """
+    writers = {node for node in graph.nodes if _writes(node, module)}
+    written = _ancestors({source for node in writers for source in node.all_input_nodes})
+    known: dict[Any, fx.Node] = {}
+    removed = 0
+    for node in list(graph.nodes):
+        if node in writers or _changes_state(node):
+            known.clear()
+        elif node not in written and _is_pure(node):
+            key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
+            first = known.setdefault(key, node)
+            if first is not node:
+                _note(first, node)
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+                removed += 1
+    return removed
+
+
+def dce(graph: fx.Graph, module: nn.Module) -> None:
+    """Drop what inlining left without a reader; nodes of the network's own code stay."""
+    for node in reversed(list(graph.nodes)):
+        inlined = "tpgen" in node.meta or node.op == "get_attr"
+        if inlined and not node.users and _is_pure(node) and not _writes(node, module):
+            graph.erase_node(node)
+
+
+def _note(kept: fx.Node, dropped: fx.Node) -> None:
+    """The node that stays says whose work it does as well."""
+    paths = (*_served(kept), *_served(dropped))
+    kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
+
+
+def _served(node: fx.Node) -> tuple[str, ...]:
+    return node.meta.get("shared_by", (node.meta.get("module_path", ""),))
+
+
+def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _writes(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node may write into one of its operands; code of nobody knows whom may."""
+    if node.op == "call_module":
+        called = module.get_submodule(str(node.target))
+        return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
+    if node.op not in ("call_method", "call_function"):
+        return False
+    if node.op == "call_function" and (_is_foreign(_home(node)) or _has_mutable_schema(node)):
+        return True
+    name = _name(node)
+    if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
+        return name in _IN_PLACE_OPERATORS
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
+
+
+def _has_mutable_schema(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)  # of an operator of a library
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _home(node: fx.Node) -> str:
+    return getattr(node.target, "__module__", None) or "torch"
+
+
+def _is_foreign(home: str) -> bool:
+    """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
+    return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
+
+
+def _changes_state(node: fx.Node) -> bool:
+    """Whether what follows is computed under other conditions, such as another mode of autograd."""
+    return node.op == "call_function" and node.is_impure(impure_random=False)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether a node's result depends on its operands alone, so that it may be computed once or not at all."""
+    if node.op == "get_attr":
+        return True
+    if node.op == "call_method":
+        return not _is_random(str(node.target))
+    if node.op != "call_function" or "training" in node.kwargs or "dropout_p" in node.kwargs:
+        return False
+    return not _is_foreign(_home(node)) and not node.is_impure() and not _is_random(_name(node))
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+@cache
+def _is_random(name: str) -> bool:
+    """Whether torch draws random numbers in a function of this name."""
+    if "dropout" in name or name in ("gumbel_softmax", "multi_head_attention_forward", "rrelu"):
+        return True
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() and not name.startswith("__") else None
+    if packet is None:
+        return False
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in packet.overloads())

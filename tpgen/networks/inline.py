@@ -1,0 +1,296 @@
+"""Put the programs of products into the graph of the network that calls them: one flat graph.
+
+What several products compute alike, such as their shared spherical harmonics combined with the same couplings, is then
+computed once.
+
+>>> import torch, tpgen
+>>> from tpgen.networks.tracer import trace_network
+>>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+>>> flat = inline_products(trace_network(network))
+>>> sorted({node.op for node in flat.graph.nodes if node.meta["module_path"] == "0"})
+['call_function', 'call_method', 'get_attr']
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.proxy import GraphAppendingTracer
+
+from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
+from tpgen.errors import TraceError
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_conv
+from tpgen.networks.cse import cse, dce
+from tpgen.networks.frames import drop_frames, undisturbed
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.products import TensorSquare
+from tpgen.nn.tensor_product import TensorProduct
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What sharing brought: the flat graph as it was put together, and as it is.
+
+    FLOPs are those of matrix products, for the inputs given; None where none were given.
+    """
+
+    products: int
+    nodes_before: int
+    nodes: int
+    constants_before: int
+    constants: int
+    flops_before: int | None = None
+    flops: int | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.products} products inlined; nodes {self.nodes_before} -> {self.nodes}; "
+            f"constants {self.constants_before} -> {self.constants}"
+        )
+        return (
+            text if self.flops is None else f"{text}; FLOPs of matrix products {self.flops_before:,} -> {self.flops:,}"
+        )
+
+
+class FlatNetwork(EmittedModule):
+    """A network as one graph.  Its parameters are the network's own; couplings are exact constants, as in a product."""
+
+    @property
+    def gain(self) -> Gain:
+        return self.meta["gain"]
+
+
+def inline_products(
+    graph_module: fx.GraphModule,
+    predicate: Callable[[TensorProduct, str], bool] = lambda product, path: True,
+    *,
+    strategy: str | None = None,
+    inputs: Sequence[Any] | None = None,
+    shared: bool = True,
+) -> FlatNetwork:
+    """Replace the calls of products by their programs, and compute once what is computed alike.
+
+    Parameters
+    ----------
+    graph_module
+        a traced network, such as `trace_network` returns; it stays as it is.
+    predicate
+        ``(product, path) -> bool``: which products to inline.
+    strategy
+        write the programs anew with this strategy.  A product's own may be ``kernel``, whose program is a single node
+        that shares nothing; ``einsum`` shares most.
+    inputs
+        example inputs with at least two rows.  With them the frame that broadcasts batch dimensions is dropped where
+        the example needs none, and products that read the same rows share what they make of them; the flat network
+        then takes batches of the same form (any number of rows) only.
+    shared
+        whether to compute once what is computed alike; without it the graph is as it was put together, to compare with.
+
+    The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
+    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
+    single program, such as one with a list of weights.
+    """
+    _check(graph_module, inputs)
+    flat = _Inliner(graph_module, predicate, strategy).run()
+    before = _count(flat.graph)
+    flops_before = None
+    if inputs is not None:
+        flops_before = _flops(flat.module(), inputs)
+        if shared:
+            drop_frames(flat.module(), inputs)
+    if shared:
+        cse(flat.graph, graph_module)
+    dce(flat.graph, graph_module)
+    flat.graph.lint()
+    module = flat.module()
+    constants = _constants_read(flat.graph, flat.constants)
+    flops = _flops(module, inputs) if inputs is not None else None
+    module.meta["gain"] = Gain(
+        flat.products, before, _count(flat.graph), flat.constants_before, len(constants), flops_before, flops
+    )
+    return module
+
+
+def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
+    if not isinstance(graph_module, fx.GraphModule):
+        raise TraceError(
+            f"inline_products reads the graph of a traced network, got {type(graph_module).__name__}: "
+            "give it trace_network(network)"
+        )
+    if inputs is None:
+        return
+    try:
+        with undisturbed(graph_module):
+            graph_module(*inputs)
+    except Exception as error:  # whatever the network says of them
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TraceError(f"the network fails on the inputs given ({reason}); give inputs that it takes") from error
+
+
+class _Inliner:
+    """One pass over a traced graph that writes the flat one."""
+
+    def __init__(
+        self, original: fx.GraphModule, predicate: Callable[[TensorProduct, str], bool], strategy: str | None
+    ) -> None:
+        self.original = original
+        self.predicate = predicate
+        self.strategy = strategy
+        self.graph = fx.Graph()
+        self.recorder = GraphAppendingTracer(self.graph)
+        self.constants: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.names: dict[Any, str] = {}  # of equal constants
+        self.products = 0
+        self.constants_before = 0
+
+    def run(self) -> _Inliner:
+        copies: dict[fx.Node, Any] = {}
+        for node in self.original.graph.nodes:
+            product = self._product(node)
+            if product is None:
+                copies[node] = self.graph.node_copy(node, lambda n: copies[n])
+            else:
+                copies[node] = self._inline(product, node, copies)
+        self.graph.lint()
+        return self
+
+    def module(self) -> FlatNetwork:
+        """The flat module; built anew after every change of the graph."""
+        held: dict[str, Any] = {}
+        for node in self.graph.nodes:
+            if node.op in ("get_attr", "call_module"):
+                name = str(node.target)
+                held[name] = self.tensors[name] if name in self.tensors else _attribute(self.original, name)
+        exact = _constants_read(self.graph, self.constants)
+        name = f"{type(self.original).__name__}_flat"
+        return FlatNetwork(held, self.graph, class_name=name)._holding(exact)  # type: ignore[return-value]
+
+    def _product(self, node: fx.Node) -> TensorProduct | None:
+        if node.op != "call_module":
+            return None
+        module = self.original.get_submodule(str(node.target))
+        return module if isinstance(module, TensorProduct) and self.predicate(module, str(node.target)) else None
+
+    def _inline(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
+        path = str(call.target)
+        args = fx.map_arg(call.args, lambda n: copies[n])
+        kwargs = fx.map_arg(call.kwargs, lambda n: copies[n])
+        first = len(self.graph.nodes)
+        given = _bound(product, path, args, kwargs)
+        if given["weight"] is None:
+            given["weight"] = self.graph.get_attr(f"{path}.weight")
+        out = (
+            self._conv(product, given, path)
+            if isinstance(product, TensorProductConv)
+            else self._program(product, given, path)
+        )
+        for node in list(self.graph.nodes)[first:]:
+            node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
+        self.products += 1
+        return out
+
+    def _program(self, product: TensorProduct, given: dict[str, Any], path: str) -> fx.Node:
+        """The nodes of a product's program on its operands."""
+        emission = emit_plan(product.plan, "forward", self.strategy or product.choice.strategy, product.layout)
+        copies: dict[fx.Node, Any] = dict(
+            zip(_placeholders(emission), (given["x"], given["y"], given["weight"]), strict=True)
+        )
+        prefix = path.replace(".", "_")
+        for node in emission.graph.nodes:
+            if node.op == "output":
+                return copies[node.args[0]]
+            if node.op == "get_attr":
+                copies[node] = self._constant(str(node.target), emission.constants[str(node.target)], product)
+                copies[node].meta.update(node.meta)
+            elif node.op != "placeholder":
+                target_args = fx.map_arg(node.args, lambda n: copies[n])
+                target_kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
+                copies[node] = self.graph.create_node(
+                    node.op, node.target, target_args, target_kwargs, f"{prefix}_{node.name}", node.type
+                )
+                copies[node].meta.update(node.meta)
+        raise AssertionError("an emitted graph ends in an output")
+
+    def _conv(self, product: TensorProductConv, given: dict[str, Any], path: str) -> fx.Node:
+        """Gather, program and scatter; or the kernel that is all three."""
+
+        def proxy(value: Any) -> Any:
+            return fx.Proxy(value, self.recorder) if isinstance(value, fx.Node) else value
+
+        x, nodes = proxy(given["x"]), proxy(given["num_nodes"])
+        nodes = x.size(0) if nodes is None else nodes
+        if (self.strategy or product.choice.strategy) == "kernel":
+            operands = (given["x"], given["y"], given["weight"], given["edge_src"], given["edge_dst"])
+            text = describe(product.plan, product.layout)
+            return self.graph.call_function(kernel_conv, (*operands, getattr(nodes, "node", nodes), text))
+        gathered = x.index_select(0, proxy(given["edge_src"])).node
+        messages = proxy(self._program(product, {**given, "x": gathered}, path))
+        out = messages.new_zeros(nodes, messages.shape[-1]).index_add(0, proxy(given["edge_dst"]), messages)
+        return out.node
+
+    def _constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
+        """A constant of a product as one of the flat module; equal ones are held once."""
+        like = product.output_mask
+        self.constants_before += 1
+        key = (values.tobytes(), values.shape, str(values.dtype), like.dtype, like.device)
+        if key not in self.names:
+            taken, wanted = 0, name
+            while wanted in self.constants or hasattr(self.original, wanted):
+                taken += 1
+                wanted = f"{name}_v{taken}"
+            self.names[key] = wanted
+            self.constants[wanted] = values
+            tensor = torch.tensor(values)
+            self.tensors[wanted] = tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
+        return self.graph.get_attr(self.names[key])
+
+
+def _placeholders(emission: Emission) -> list[fx.Node]:
+    return [node for node in emission.graph.nodes if node.op == "placeholder"]
+
+
+def _bound(product: TensorProduct, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call of a product by the names of `TensorProduct.forward`."""
+    bound = inspect.signature(type(product).forward).bind(product, *args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    if isinstance(product, TensorSquare):
+        given["y"] = given["x"]
+    if isinstance(given["weight"], (list, tuple)):
+        raise TraceError(
+            f"product {path!r} is called with a list of weights, which its program does not take: "
+            "join them into one flat tensor in the network, or leave this product out with predicate=..."
+        )
+    return given
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _constants_read(graph: fx.Graph, constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    read = {node.target for node in graph.nodes if node.op == "get_attr"}
+    return {name: values for name, values in constants.items() if name in read}
+
+
+def _count(graph: fx.Graph) -> int:
+    return len(graph.nodes)
+
+
+def _flops(module: nn.Module, inputs: Sequence[Any]) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with undisturbed(module), FlopCounterMode(display=False) as counter:
+        module(*inputs)
+    return counter.get_total_flops()

@@ -1,0 +1,251 @@
+"""The inverse of a function, written by going through its graph in reverse.
+
+For a graph that computes one output from one input by invertible steps, each step is undone in turn, the last first:
+``y = exp(2 x)`` becomes ``x = log(y) / 2``.
+
+>>> import torch
+>>> from torch import fx
+>>> inverse = invert(fx.symbolic_trace(lambda x: torch.exp(2 * x)))
+>>> inverse(torch.exp(2 * torch.tensor([0.5, 3.0])))
+tensor([0.5000, 3.0000])
+>>> print(inverse.code.strip())
+def forward(self, y):
+    log = torch.log(y);  y = None
+    truediv = log / 2;  log = None
+    return truediv
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.proxy import GraphAppendingTracer
+
+from tpgen.errors import InverseError
+
+# inverse(y, place, *constants) -> x, as torch code: y is what the step gave, place the position of its input among the
+# arguments, and the constants are the other arguments in order.
+Inverse = Callable[..., Any]
+
+
+def _unary(function: Callable[[Any], Any]) -> Inverse:
+    return lambda y, place: function(y)
+
+
+def _subtracted(y: Any, place: int, constant: Any) -> Any:
+    return y + constant if place == 0 else constant - y
+
+
+def _divided(y: Any, place: int, constant: Any) -> Any:
+    return y * constant if place == 0 else constant / y
+
+
+def _power(y: Any, place: int, constant: Any) -> Any:
+    """A root, where the base is open; a logarithm, where the exponent is."""
+    if place == 0:
+        return y ** (1.0 / constant)
+    return torch.log(y) / (math.log(constant) if isinstance(constant, (int, float)) else torch.log(constant))
+
+
+# What undoes a step of torch or Python, by its name; square and powers are undone on positive numbers.
+INVERSES: dict[str, Inverse] = {
+    "add": lambda y, place, constant: y - constant,
+    "sub": _subtracted,
+    "mul": lambda y, place, constant: y / constant,
+    "truediv": _divided,
+    "neg": _unary(torch.neg),
+    "reciprocal": _unary(torch.reciprocal),
+    "exp": _unary(torch.log),
+    "log": _unary(torch.exp),
+    "exp2": _unary(torch.log2),
+    "log2": _unary(torch.exp2),
+    "expm1": _unary(torch.log1p),
+    "log1p": _unary(torch.expm1),
+    "log10": _unary(lambda y: 10.0**y),
+    "tanh": _unary(torch.atanh),
+    "atanh": _unary(torch.tanh),
+    "sinh": _unary(torch.asinh),
+    "asinh": _unary(torch.sinh),
+    "sigmoid": _unary(torch.logit),
+    "logit": _unary(torch.sigmoid),
+    "sqrt": _unary(torch.square),
+    "rsqrt": _unary(lambda y: torch.reciprocal(torch.square(y))),
+    "square": _unary(torch.sqrt),
+    "identity": _unary(lambda y: y),
+    "pow": _power,
+}
+
+# Other names of the same steps.
+ALIASES = {
+    "subtract": "sub",
+    "multiply": "mul",
+    "div": "truediv",
+    "divide": "truediv",
+    "true_divide": "truediv",
+    "negative": "neg",
+    "arctanh": "atanh",
+    "arcsinh": "asinh",
+    "expit": "sigmoid",
+}
+_HARMLESS = {"inplace"}  # keywords that change no value
+
+
+def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
+    """The inverse of an invertible elementwise function, as a graph of its own.
+
+    The graph must have one placeholder, and each step on the way from it to the output must read it once; everything
+    else that the steps read (numbers, parameters, what is computed from them) is constant and is kept.  Where a step is
+    one-to-one on positive numbers only, as ``square``, the inverse gives the positive one.
+
+    Parameters
+    ----------
+    graph_module
+        the function, traced.
+    inverses
+        further inverses, which go before `INVERSES`: by function, by class or path of a module, or by name.  Each is a
+        function ``(y, place, *constants) -> x`` in torch code: ``place`` is the position that the input has among the
+        step's arguments, and ``constants`` are the other arguments.
+
+    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
+
+    >>> import torch
+    >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
+    >>> double(torch.tensor(1.5)).sin()
+    tensor(0.5000)
+    """
+    if not isinstance(graph_module, fx.GraphModule):
+        raise InverseError(
+            f"invert reads the graph of a traced function, got {type(graph_module).__name__}: give it "
+            "trace_network(module), or torch.fx.symbolic_trace(function)"
+        )
+    return _Inversion(graph_module, inverses or {}).run()
+
+
+class _Inversion:
+    """One walk over a graph, from its output back to its input."""
+
+    def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
+        self.original = original
+        self.given = given
+        self.graph = fx.Graph()
+        self.tracer = GraphAppendingTracer(self.graph)
+        self.constants: dict[fx.Node, fx.Node] = {}
+
+    def run(self) -> fx.GraphModule:
+        steps = [(node, place, self._inverse_of(node)) for node, place in self._chain()]
+        current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
+        for node, place, inverse in steps:
+            written = len(self.graph.nodes)
+            constants = [self._constant(a) for n, a in enumerate(node.args) if n != place]
+            self._check_constants(node, inverse, constants)
+            current = inverse(current, place, *constants)
+            for new in list(self.graph.nodes)[written:]:
+                new.meta["inverse_of"] = node.name
+        self.graph.output(current.node)
+        self.graph.lint()
+        return fx.GraphModule(self.original, self.graph, class_name=f"{type(self.original).__name__}_inverse")
+
+    def _chain(self) -> list[tuple[fx.Node, int]]:
+        """The steps from the output back to the input, the last first, each with the place of what it is applied to."""
+        inputs = [node for node in self.original.graph.nodes if node.op == "placeholder"]
+        if len(inputs) != 1:
+            raise InverseError(
+                f"an inverse needs a function of one input, and this graph has {len(inputs)}: fix the others while "
+                "tracing (concrete_args=...), or make them buffers"
+            )
+        depends = {inputs[0]}
+        for node in self.original.graph.nodes:
+            if not depends.isdisjoint(node.all_input_nodes):
+                depends.add(node)
+        output = next(node for node in self.original.graph.nodes if node.op == "output")
+        current: Any = output.args[0]
+        if not isinstance(current, fx.Node) or current not in depends:
+            raise InverseError(
+                "the output must be one tensor that depends on the input: return it alone, not in a tuple or a dict"
+            )
+        chain = []
+        while current is not inputs[0]:
+            places = [n for n, a in enumerate(current.args) if isinstance(a, fx.Node) and a in depends]
+            if len(places) != 1 or not depends.isdisjoint(_nodes(current.kwargs)):
+                raise InverseError(
+                    f"{self._called(current)} reads the input in more than one place or in a list or keyword, so it "
+                    "cannot be undone by itself: trace that part as one function (functions=...), and pass its inverse "
+                    "(inverses={function: inverse})"
+                )
+            chain.append((current, places[0]))
+            current = current.args[places[0]]
+        return chain
+
+    def _inverse_of(self, node: fx.Node) -> Inverse:
+        name, keys = _step(node, self.original)
+        if node.kwargs and set(node.kwargs) - _HARMLESS:
+            raise InverseError(
+                f"{self._called(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
+                "write it without keywords, as steps of their own"
+            )
+        for key in keys:
+            if key in self.given:
+                return self.given[key]
+        if name not in INVERSES or not _is_known(node, self.original):
+            raise InverseError(
+                f"{self._called(node)} has no inverse here; if it has one, pass it: "
+                f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
+            )
+        return INVERSES[name]
+
+    def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
+        """A step with more arguments than its inverse knows, as ``logit(x, 1e-6)``, is another function."""
+        try:
+            inspect.signature(inverse).bind(None, 0, *constants)
+        except ValueError:  # a function that does not tell its signature
+            return
+        except TypeError:
+            raise InverseError(
+                f"{self._called(node)} is called with {len(constants)} further arguments, which its inverse does not "
+                "take: write it without them, as steps of their own, or pass an inverse that takes them "
+                f"(inverses={{{_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+            ) from None
+
+    def _called(self, node: fx.Node) -> str:
+        return f"node {node.name!r} ({_step(node, self.original)[0]})"
+
+    def _constant(self, argument: Any) -> Any:
+        """An argument that does not depend on the input, in the new graph; nodes as proxies."""
+        copied = fx.map_arg(argument, self._copied)
+        return fx.Proxy(copied, self.tracer) if isinstance(copied, fx.Node) else copied
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        if node not in self.constants:
+            self.constants[node] = self.graph.node_copy(node, self._copied)
+        return self.constants[node]
+
+
+def _nodes(arguments: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg(arguments, lambda n: found.append(n) or n)  # type: ignore[func-returns-value]
+    return found
+
+
+def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
+    """The name of what a node does, and the keys by which a user may have named it."""
+    if node.op == "call_module":
+        kind = type(module.get_submodule(str(node.target)))
+        return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    name = ALIASES.get(name, name)
+    return name, [node.target, name]
+
+
+def _is_known(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node is torch's or Python's own, so that its name tells what it does."""
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
+    home = getattr(node.target, "__module__", None) or "torch"
+    if home.startswith("torch._ops.") and home != "torch._ops.aten":  # operators of other libraries stand there too
+        return False
+    return node.op == "call_method" or home.split(".")[0] in ("torch", "_operator")

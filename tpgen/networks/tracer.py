@@ -1,0 +1,263 @@
+"""Trace a whole network into an fx graph, tpgen's and e3nn's modules in it.
+
+Where `torch.fx.symbolic_trace` stops at a network of this field, `trace_network` goes on: products, e3nn's modules and
+its spherical harmonics stay single nodes, ``len`` of a tensor is recorded, and every node says which module it is of.
+
+>>> import torch, tpgen
+>>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
+>>> graph_module = trace_network(network)
+>>> [(node.op, node.meta["module_path"]) for node in graph_module.graph.nodes]
+[('placeholder', ''), ('call_module', '0'), ('call_module', '1'), ('output', '')]
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.math import soft_one_hot_linspace
+from torch import fx, nn
+from torch.fx.node import map_aggregate
+
+from tpgen.emitter.emit import EmittedModule
+from tpgen.errors import TpgenError, TraceError
+from tpgen.networks.inline import inline_products
+from tpgen.nn.tensor_product import TensorProduct
+
+Leaf = Callable[[nn.Module, str], bool]
+Attributes = Mapping[str, Any] | Callable[[fx.Node], Mapping[str, Any]]
+
+# e3nn's functions that look at values or are TorchScript inside: a graph holds them as one call
+LEAF_FUNCTIONS: tuple[Callable, ...] = (o3.spherical_harmonics, soft_one_hot_linspace)
+
+
+def is_leaf(module: nn.Module, path: str = "") -> bool:
+    """Whether a module stays one node by default: torch.nn's, tpgen's and e3nn's do, networks and containers do not.
+
+    >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
+    (True, True, False)
+    """
+    if _is_scripted(module) or isinstance(module, (TensorProduct, EmittedModule)):
+        return True
+    if isinstance(module, nn.Sequential):
+        return False
+    home = type(module).__module__
+    return home.startswith(("torch.nn.", "torch.ao.nn.", "e3nn.")) and not home.startswith("e3nn.nn.models")
+
+
+def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
+    """A leaf predicate that looks into modules of these classes, or at these paths, and keeps the rest as they were.
+
+    >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
+    (False, False)
+    """
+    classes = tuple(kind for kind in kinds if isinstance(kind, type))
+    return lambda module, path: not (path in kinds or isinstance(module, classes)) and otherwise(module, path)
+
+
+class NetworkTracer(fx.Tracer):
+    """fx's tracer with a predicate for leaves and with attributes on every node.
+
+    Parameters
+    ----------
+    leaf
+        ``(module, path) -> bool``: whether a module stays one node.  A product of tpgen's that is no leaf becomes
+        a node all the same (its checks have no answer for a proxy); `trace_network` then puts its program in place.
+    attributes
+        what to merge into ``node.meta`` as a node is created: a mapping, or a function of the node.  The function
+        sees ``node.meta["module_path"]``.
+    """
+
+    def __init__(self, leaf: Leaf = is_leaf, attributes: Attributes | None = None) -> None:
+        super().__init__()
+        self.leaf = leaf
+        self.attributes = attributes if attributes is not None else {}
+        self.opened: set[str] = set()  # paths of products to be replaced by their programs
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if self.leaf(m, module_qualified_name):
+            return True
+        if isinstance(m, TensorProduct):
+            self.opened.add(module_qualified_name)
+            return True
+        if _is_scripted(m):
+            raise TraceError(
+                f"module {module_qualified_name!r} is TorchScript, which has no Python code to trace: keep it a leaf "
+                "(the default), or put the module that it was scripted from in its place"
+            )
+        return False
+
+    def create_arg(self, a: Any) -> Any:
+        # a graph holds irreps as text, which all of e3nn takes
+        return str(a) if isinstance(a, (o3.Irreps, o3.Irrep)) else super().create_arg(a)
+
+    def create_node(
+        self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
+    ) -> fx.Node:
+        node = super().create_node(kind, target, args, kwargs, name, type_expr)
+        node.meta["module_path"] = self.scope.module_path
+        node.meta.update(self.attributes(node) if callable(self.attributes) else self.attributes)
+        return node
+
+
+def trace_network(
+    network: nn.Module,
+    *,
+    leaf: Leaf = is_leaf,
+    attributes: Attributes | None = None,
+    functions: Iterable[Callable] = (),
+    concrete_args: dict[str, Any] | None = None,
+) -> fx.GraphModule:
+    """The graph of a network, as a module that computes the same with the same parameters.
+
+    ``leaf`` and ``attributes`` are those of `NetworkTracer`.  ``functions`` become single calls in the graph, beside
+    `LEAF_FUNCTIONS`: name those whose result depends on values, such as a search for neighbours.  ``concrete_args``
+    gives arguments of ``forward`` that are fixed, as in fx.
+
+    Every node has ``meta["module_path"]``, the module whose code made it (of a leaf: its own path; of the network's
+    own code: the empty text).
+
+    Raises `TraceError` where the code of the network asks for a value that only a call has, and says where.
+    """
+    if not isinstance(network, nn.Module):
+        raise TraceError(
+            f"give an nn.Module to trace, not {type(network).__name__}; wrap a function in a module that calls it"
+        )
+    if _globals(type(network)) is None:
+        raise TraceError(
+            f"{type(network).__name__} has no Python code to trace (it is TorchScript, or its forward is built in): "
+            "trace the module that it was made from"
+        )
+    tracer = NetworkTracer(leaf, attributes)
+    try:
+        with _recorded((*LEAF_FUNCTIONS, *functions), network):
+            graph = tracer.trace(network, concrete_args)
+    except TpgenError:
+        raise
+    except Exception as error:
+        raise TraceError(_advice(error, tracer)) from error
+    traced = fx.GraphModule(network, graph, class_name=type(network).__name__)
+    if not tracer.opened:
+        return traced
+    return inline_products(traced, lambda product, path: path in tracer.opened)
+
+
+def _is_scripted(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.jit")
+
+
+# --- functions as nodes ---------------------------------------------------------------------------------------------
+
+
+def _recording(function: Callable) -> Callable:
+    """The function, which becomes a node where an argument is a proxy."""
+
+    @functools.wraps(function)
+    def record(*args: Any, **kwargs: Any) -> Any:
+        tracers: list[Any] = []
+        map_aggregate((args, kwargs), lambda a: tracers.append(a.tracer) if isinstance(a, fx.Proxy) else a)
+        return (
+            tracers[0].create_proxy("call_function", function, args, kwargs) if tracers else function(*args, **kwargs)
+        )
+
+    return record
+
+
+@contextmanager
+def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
+    """Let the network's code find recording functions, ``len`` among them, under the names it calls them by."""
+    wrappers = {id(function): _recording(function) for function in functions}
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+    own = {id(names) for names in _own_globals(network)}
+    missing = object()
+    try:
+        for scope in _scopes(network):
+            found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
+            if id(scope) in own and "len" not in scope:
+                found["len"] = _recording(len)
+            for name, wrapper in found.items():
+                undo.append((scope, name, scope.get(name, missing)))
+                scope[name] = wrapper
+        yield
+    finally:
+        for scope, name, before in reversed(undo):
+            if before is missing:
+                del scope[name]
+            else:
+                scope[name] = before
+
+
+def _scopes(network: nn.Module) -> list[dict[str, Any]]:
+    """Where the code of a network looks names up: its modules' globals, and the packages imported there."""
+    scopes: dict[int, dict[str, Any]] = {}
+    for names in _own_globals(network):
+        scopes[id(names)] = names
+        for value in list(names.values()):
+            if isinstance(value, ModuleType) and not value.__name__.startswith("torch"):
+                scopes.setdefault(id(vars(value)), vars(value))
+    return list(scopes.values())
+
+
+def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
+    """Globals of the files in which a network's modules are written, torch's and products left out."""
+    found: dict[int, dict[str, Any]] = {}
+    for kind in dict.fromkeys(type(module) for module in network.modules()):
+        names = _globals(kind)
+        if names is not None and not names.get("__name__", "torch.fx").startswith(("torch.", "tpgen.nn.")):
+            found[id(names)] = names
+    return list(found.values())
+
+
+def _globals(kind: type[nn.Module]) -> dict[str, Any] | None:
+    """The globals of a class's forward; None where it is no Python function."""
+    return getattr(inspect.getattr_static(kind, "forward", None), "__globals__", None)
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+_WAYS_OUT = (  # part of fx's message, and what to do
+    (
+        "inputs to control flow",
+        "the code decides by a value of a tensor: make the module a leaf (leaf=...), take the decision out of forward, "
+        "or fix the argument it depends on (concrete_args=...)",
+    ),
+    (
+        "iterated",
+        "the code goes through a tensor whose length is not known: unpack it into a fixed number of names, "
+        "or make the module a leaf (leaf=...)",
+    ),
+    (
+        "not installed as a submodule",
+        "the code calls a module that the network does not hold: assign it to an attribute",
+    ),
+)
+_OTHERWISE = (
+    "this code needs a value that only a call has: make its module a leaf (leaf=...), or the function it calls a node "
+    "(functions=...)"
+)
+
+
+def _advice(error: Exception, tracer: NetworkTracer) -> str:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
+    return f"cannot trace {_where(error, tracer)}: {reason.rstrip('.')}; {way_out}"
+
+
+def _where(error: Exception, tracer: NetworkTracer) -> str:
+    """The module that was being traced, and the line of code outside torch and this file that asked too much."""
+    path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
+    module = f"module {path!r}" if path else "the network"
+    ours = (str(Path(torch.__file__).parent), __file__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    if not frames:
+        return module
+    last = frames[-1]
+    return f"{module}, {Path(last.filename).name}:{last.lineno} ({last.line or 'source not available'})"
