@@ -26,6 +26,7 @@ LAYERS = (
     "networks",
     "inspection",
     "conversion",
+    "integrations",
     "benchmarking",
     "demo",
     "cli",

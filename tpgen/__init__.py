@@ -2,6 +2,11 @@
 
 from typing import Any
 
+import torch.serialization
+
+with torch.serialization.safe_globals([slice]):  # e3nn 0.4 keeps one in the file of constants that it loads
+    import e3nn.o3  # noqa: F401
+
 from tpgen._version import __version__
 from tpgen.conversion.adapters import register_adapter
 from tpgen.conversion.convert import conversion_report, convert, restore

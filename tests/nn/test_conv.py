@@ -95,7 +95,7 @@ def test_compiles_with_a_network_around_it() -> None:
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"src": lambda src: src.int()}, "edge_src: must be int64, got torch.int32"),
+        ({"src": lambda src: src.short()}, "edge_src: must be int64 or int32, got torch.int16"),
         ({"dst": lambda dst: dst[1:]}, f"edge_dst: must hold one index for each of the {EDGES} edges, got"),
         ({"src": lambda src: src - 9}, "edge_src"),
         ({"dst": lambda dst: dst + NODES}, "edge_dst"),
@@ -113,6 +113,27 @@ def test_what_does_not_fit_is_named(strategy: str, change: dict, message: str) -
         given[name] = edit(given[name])
     with pytest.raises(InputError, match=message):
         conv(*given.values())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", PLANS)
+def test_scripts(name: str, strategy: str) -> None:
+    conv = TensorProductConv.from_plan(PLANS[name], False, strategy=strategy).double()
+    operands, src, dst = _graph(PLANS[name])
+    scripted = torch.jit.script(conv)
+    for nodes, check in ((None, True), (NODES + 1, False)):
+        wanted = conv(*operands, src, dst, nodes, check)
+        got = scripted(*operands, src, dst, nodes, check)
+        torch.testing.assert_close(got, wanted)
+        pair = (torch.autograd.grad(o.sin().sum(), operands) for o in (got, wanted))
+        torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_edges_may_be_int32(strategy: str) -> None:
+    conv = TensorProductConv.from_plan(PLANS["per-row"], strategy=strategy).double()
+    operands, src, dst = _graph(PLANS["per-row"])
+    assert torch.equal(conv(*operands, src.int(), dst.int()), conv(*operands, src, dst))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -17,7 +17,9 @@ from tpgen.conversion.swap import Finding
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[Finding]]
 
 # root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
-ADAPTERS: dict[str, Adapter | str] = {}
+ADAPTERS: dict[str, Adapter | str] = {
+    "mace": "tpgen.integrations.mace:swaps",
+}
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -66,7 +65,7 @@ def convert(
     names = _names(network)
     found = Conversion(
         type(network).__name__,
-        tuple(Replaced(names[s.module], s.was, s.now) for s in swaps),
+        tuple(Replaced(names[s.module], s.was, s.now) for s in swaps if s.now),
         _stayed(kept, names),
         *_compared(network, options, prove, measure),
     )
@@ -107,7 +106,7 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
     marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
     names = _names(network)
     _, kept = _split(collect(network, {}))
-    replaced = tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items())
+    replaced = tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items() if mark.now)
     return Conversion(type(network).__name__, replaced, _stayed(kept, names), *_compared(network, {}, prove, measure))
 
 
@@ -139,7 +138,7 @@ def _pair(network: nn.Module, options: dict[str, Any]) -> tuple[nn.Module, nn.Mo
         undo(module)
     swaps, _ = _split(collect(stock, options))
     apply_all(_split(collect(converted, options))[0])
-    return stock, converted, [partial(s.exact, s.module) for s in swaps if s.exact]
+    return stock, converted, [s.exact for s in swaps if s.exact]
 
 
 def _split(findings: Iterable[Finding]) -> tuple[list[Swap], list[Kept]]:

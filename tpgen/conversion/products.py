@@ -4,7 +4,8 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Optional, TypeVar
 
 import torch
 from e3nn import o3
@@ -17,6 +18,7 @@ from tpgen.errors import TpgenError
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
 
+P = TypeVar("P", bound=TensorProduct)
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
 _STOCK_PROGRAM = "_compiled_main_left_right"
 
@@ -112,19 +114,15 @@ def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
     except TpgenError as error:
         return Kept(module, f"tpgen cannot plan it: {error}")
     program = stateless(TensorProduct.from_plan(plan, False, **options), module)
-    return Swap(module, CONVERTED[type(module)], describe_choice(program), {PROGRAM: program}, exact_couplings)
+    cls, now = CONVERTED[type(module)], f"tpgen {program.choice}"
+    return Swap(module, cls, now, {PROGRAM: program}, partial(exact_couplings, module))
 
 
-def stateless(program: TensorProduct, like: nn.Module) -> TensorProduct:
+def stateless(program: P, like: nn.Module) -> P:
     """The program of a module, where and in the dtype that its `output_mask` is, with no key in the state_dict."""
     program._non_persistent_buffers_set.update(program._buffers)
     mask = like.output_mask
     return program.to(device=mask.device, dtype=mask.dtype).train(like.training)  # type: ignore[arg-type]
-
-
-def describe_choice(program: TensorProduct) -> str:
-    """What computes, and why that."""
-    return f"tpgen {program.choice}"
 
 
 def exact_couplings(module: Any) -> None:

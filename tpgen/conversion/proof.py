@@ -122,21 +122,31 @@ Named = dict[str, Tensor]
 
 
 def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named]:
-    """Outputs, gradients and second derivatives, each by name."""
+    """Outputs, gradients and second derivatives, each by name.
+
+    Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may
+    compute in another way where an input needs no gradient.
+    """
+    outputs, *found = _pass(network, inputs, tracked=False)
+    _, *of_inputs = _pass(network, inputs, tracked=True)
+    both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
+    return dict(zip(("outputs", "gradients", "second derivatives"), (outputs, *both), strict=True))
+
+
+def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool) -> list[Named]:
     with restored(network):
         torch.manual_seed(0)  # the same masks of dropout in both
-        given = pytree.tree_map(lambda a: _leaf(a) if is_floating(a) else a, list(inputs))
+        given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
         wanted: Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        wanted |= _named("input", given)
+        wanted |= _named("input", given) if tracked else {}
         outputs = _named("output", network(*given))
         gradients = _pull_back(outputs, wanted)
-        second = _pull_back(gradients, wanted)
-    held = {"outputs": outputs, "gradients": gradients, "second derivatives": second}
-    return {what: {n: t.detach() for n, t in tensors.items()} for what, tensors in held.items()}
+        found = [outputs, gradients, _pull_back(gradients, wanted)]
+    return [{name: value.detach() for name, value in named.items()} for named in found]
 
 
-def _leaf(value: Tensor) -> Tensor:
-    return value.detach().to(torch.float64, copy=True).requires_grad_()
+def _leaf(value: Tensor, tracked: bool) -> Tensor:
+    return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
 
 
 def _named(what: str, values: Any) -> Named:
@@ -162,13 +172,13 @@ def _pull_back(outputs: Named, wanted: Named) -> Named:
 
 
 def _difference(what: str, theirs: Named, ours: Named) -> Difference:
-    if theirs.keys() != ours.keys():
-        missing = ", ".join(sorted(theirs.keys() ^ ours.keys()))
-        return Difference(what, len(theirs), float("inf"), float("inf"), f"only one network has {missing}")
+    """The worst difference by name; a gradient that only one network has must be zero."""
     worst = Difference(what, len(theirs), 0.0, 0.0, "-")
-    for name, wanted in theirs.items():
+    for name in theirs | ours:
+        given = [named[name] for named in (theirs, ours) if name in named]
+        wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
         if wanted.numel():
-            absolute = float((wanted - ours[name]).abs().max())
+            absolute = float((wanted - got).abs().max())
             scale = float(wanted.abs().max())
             relative = absolute / scale if scale else (0.0 if absolute == 0 else float("inf"))
             if not relative <= worst.relative:  # a NaN is the worst there is

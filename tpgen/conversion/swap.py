@@ -35,19 +35,19 @@ class Swap:
     cls
         a subclass of the module's class, or that class itself where attributes alone make the difference.
     now
-        what computes afterwards, for the report.
+        what computes afterwards, for the report; empty where that is said of another module.
     extra
         attributes to add: none that is there already.  A module among them must bring no key into the state_dict.
     exact
-        brings the constants of a stock module, given in float64, to full precision: a network built in float32 holds
-        rounded ones, and a proof must not take that for an error of the swap.
+        brings the constants of the module, while it is stock and in float64, to full precision: one built in float32
+        holds rounded ones, and a proof must not take that for an error of the swap.
     """
 
     module: nn.Module
     cls: type[nn.Module]
     now: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-    exact: Callable[[nn.Module], None] | None = None
+    exact: Callable[[], None] | None = None
 
     @property
     def was(self) -> str:

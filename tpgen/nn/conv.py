@@ -15,7 +15,11 @@ from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.nn.tensor_product import TensorProduct
 
 
-@compile_mode("unsupported")
+def _long(index: Tensor) -> Tensor:
+    return index.long() if index.dtype == torch.int32 else index
+
+
+@compile_mode("script")
 class TensorProductConv(TensorProduct):
     r"""Gather, product, scatter as one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
 
@@ -55,7 +59,7 @@ class TensorProductConv(TensorProduct):
             ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
         edge_src, edge_dst
             row of ``x`` each edge reads, and row of the result it is added to: int64 ``(edges,)``, in any order, with
-            repetitions and self-loops as they come.
+            repetitions and self-loops as they come.  int32 is taken too, and copied.
         num_nodes
             rows of the result; as many as ``x`` has where it is left out.
         check_index
@@ -64,22 +68,45 @@ class TensorProductConv(TensorProduct):
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
         """
+        edge_src, edge_dst = _long(edge_src), _long(edge_dst)
+        if torch.jit.is_scripting():
+            return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
         w = self._given_weight(weight)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
         if self.choice.strategy == "kernel":
-            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, self._descriptions[check_index])
+            description = self._checked if check_index else self._trusting
+            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
         messages = self._run("forward", x.index_select(0, edge_src), y, w)
         return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, edge_dst, messages)
 
     def _write_programs(self, with_right: bool) -> None:
         super()._write_programs(with_right)
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
-        self._descriptions = {
-            check: describe(self.plan, self.layout, check_index=check) if self.choice.strategy == "kernel" else ""
-            for check in (False, True)
-        }
+        kernel = self.choice.strategy == "kernel"
+        self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
+        self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
+
+    def __prepare_scriptable__(self) -> "TensorProductConv":
+        return self  # without `right`, which a convolution has not
+
+    def _scripted(
+        self,
+        x: Tensor,
+        y: Tensor,
+        w: Tensor,
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: Optional[int],  # noqa: UP045
+        check_index: bool,
+    ) -> Tensor:
+        nodes = x.size(0) if num_nodes is None else num_nodes
+        description = self._checked if check_index else self._trusting
+        if description != "":
+            return torch.ops.tpgen.product(x, y, w, description, src, dst, nodes)
+        messages = self._forward_program(x.index_select(0, src), y, w)
+        return messages.new_zeros((nodes, messages.size(-1))).index_add(0, dst, messages)
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
@@ -105,7 +132,7 @@ class TensorProductConv(TensorProduct):
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
             if index.dtype != torch.int64:
-                raise InputError(f"{name}: must be int64, got {index.dtype}; convert it with {name}.long()")
+                raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
             if index.shape != y.shape[:1]:
                 raise InputError(
                     f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"

@@ -1,0 +1,87 @@
+"""The adapter for MACE, on stand-ins of its modules; tests/clients runs MACE itself."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+
+import pytest
+import torch
+from e3nn.util.jit import script
+
+from tests.integrations.mace_stand_in import Potential, arguments
+from tests.machine import KERNEL
+from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.integrations.mace import MaceConvolution
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_energies_forces_and_their_derivatives_are_those_of_stock(strategy: str) -> None:
+    report = conversion_report(convert(Potential(), strategy=strategy), prove=arguments())
+    assert all(d.relative < 1e-11 for d in report.proof.differences), report.proof
+    converted = {path for r in report.replaced for path in r.paths}
+    assert {"interactions.0.conv_tp", "interactions.1.conv_tp", "interactions.0.skip_tp"} <= converted
+    assert "tpgen convolution" in str(report)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_gather_product_and_sum_are_one_call(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convert(Potential(), strategy=strategy)
+    seen = []
+    model.interactions[0].conv_tp.register_forward_hook(lambda m, given, out: seen.append((given[0].shape, out.shape)))
+    model(*arguments(training=False))
+    assert type(model.interactions[0].conv_tp) is MaceConvolution
+    assert [shapes[0][0] for shapes in seen] == [5], "called with nodes, not with edges"
+    assert seen[0][1][0] == 5
+
+
+def test_stock_checkpoints_go_in_and_out() -> None:
+    model, stock = convert(Potential(), strategy="grouped"), Potential()
+    stock.load_state_dict(model.state_dict(), strict=True)
+    model.load_state_dict(stock.state_dict(), strict=True)
+    assert list(model.state_dict()) == list(stock.state_dict())
+    torch.testing.assert_close(model(*arguments()), stock(*arguments()), rtol=1e-4, atol=1e-4)
+    restore(model)
+    assert all(not hasattr(m, "conv_fusion") for m in model.modules())
+    assert torch.equal(model(*arguments())[0], stock(*arguments())[0])
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_copies_and_pickles_compute(strategy: str) -> None:
+    model = convert(Potential(), strategy=strategy)
+    wanted = model(*arguments())
+    file = io.BytesIO()
+    torch.save(model.interactions[0].conv_tp, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=False)) is MaceConvolution
+    torch.testing.assert_close(deepcopy(model)(*arguments()), wanted)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_a_converted_model_scripts(strategy: str) -> None:
+    block, stock = convert(Potential(), strategy=strategy).interactions[0], Potential().interactions[0]
+    torch.manual_seed(0)
+    inputs = (torch.eye(3)[[0, 1, 2, 0]], torch.randn(4, 16), torch.rand(6, 1), torch.randn(6, 9))
+    edges = torch.randint(4, (2, 6))
+    wanted = block(*inputs, edges)
+    stock.load_state_dict(block.state_dict())
+    torch.testing.assert_close(stock(*inputs, edges), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(script(block)(*inputs, edges), wanted)
+
+
+def test_a_product_that_must_stay_leaves_its_block_alone() -> None:
+    model = Potential()
+    product = model.interactions[0].conv_tp
+    product.forward = product.forward
+    with pytest.warns(UserWarning, match=r"'interactions.0.conv_tp': its forward is replaced on the instance"):
+        convert(model, strategy="grouped")
+    assert not hasattr(model.interactions[0], "conv_fusion")
+    assert hasattr(model.interactions[1], "conv_fusion")
+    model(*arguments())
+
+
+def test_other_back_ends_of_mace_are_left_alone() -> None:
+    model = Potential()
+    model.interactions[0].conv_fusion = "atomic"
+    convert(model, strategy="grouped")
+    assert not isinstance(model.interactions[0].conv_tp, MaceConvolution)

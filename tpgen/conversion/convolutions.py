@@ -1,0 +1,41 @@
+"""Products on edges that a network gathers for and sums up itself: one convolution takes the place of all three."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from tpgen.conversion.products import CONVERTED, PROGRAM, exact_couplings, obstacle, stateless
+from tpgen.conversion.swap import Kept, Swap
+from tpgen.errors import TpgenError
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.from_e3nn import plan_of
+
+
+def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProductConv | Kept:
+    """The convolution that multiplies as one of e3nn's products does, or why that product must stay."""
+    why = obstacle(product, CONVERTED)
+    if why:
+        return Kept(product, why)
+    try:
+        plan = plan_of(product)
+    except TpgenError as error:
+        return Kept(product, f"tpgen cannot plan it: {error}")
+    conv = TensorProductConv.from_plan(plan, False, **options)
+    assert isinstance(conv, TensorProductConv)
+    return stateless(conv, product)
+
+
+def convolving(
+    product: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], holder: nn.Module | None = None
+) -> Swap | Kept:
+    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds."""
+    conv = convolution_of(product, options)
+    if isinstance(conv, Kept):
+        return conv
+    now = f"tpgen convolution, {conv.choice.strategy} (gather, product and sum in one)"
+    target = product if holder is None else holder
+    return Swap(target, cls, now, {PROGRAM: conv}, partial(exact_couplings, product))

@@ -1,0 +1,50 @@
+"""MACE (package ``mace-torch``): convolutions of its interaction blocks.
+
+A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
+``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.conversion.convolutions import convolving
+from tpgen.conversion.swap import Finding, Swap, mark_of
+
+_FUSION = "conv_fusion"
+
+
+@compile_mode("script")
+class MaceConvolution(o3.TensorProduct):
+    """MACE's product on edges, with the gather before it and the sum after it."""
+
+    def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
+        """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        return self._tpgen(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
+
+
+def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+    """What becomes of the modules of a MACE model; those of e3nn that are left follow e3nn's rule."""
+    for module in network.modules():
+        if _calls_one_product(module):
+            yield from _interaction(module, options)
+
+
+def _calls_one_product(module: nn.Module) -> bool:
+    """Whether a module is an interaction block that asks for ``conv_fusion`` and has none yet."""
+    if not isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) or hasattr(module, _FUSION):
+        return False
+    return _FUSION in type(module).forward.__code__.co_consts
+
+
+def _interaction(block: Any, options: dict[str, Any]) -> Iterator[Finding]:
+    if mark_of(block.conv_tp) is None:
+        found = convolving(block.conv_tp, MaceConvolution, options)
+        yield found
+        if isinstance(found, Swap):
+            yield Swap(block, type(block), "", {_FUSION: True})
