@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,19 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "_loaded", {})
     cache.forget_directory()
     return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def unloaded(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As `fresh`, with the library of one product, which this process has not loaded from there.
+
+    The system gives a library that it has loaded from a path before without looking at the file.
+    """
+    from tests.kernels.test_build import run_product
+
+    run_product()
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "copy"))
+    build._loaded.clear()
+    cache.forget_directory()
+    return tmp_path / "copy" / "kernels"

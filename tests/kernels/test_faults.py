@@ -83,7 +83,7 @@ def test_a_disk_that_fills_up_while_compiling(fresh: Path, tmp_path: Path, monke
     )
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
-    cache._fallback.cache_clear()
+    cache.fallback.cache_clear()
     with pytest.warns(UserWarning, match=r"cannot write its kernel cache.*\(No space left on device\)"):
         assert run_product().shape == (5, PLAN.irreps_out.dim)
 
@@ -101,19 +101,19 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.forget_directory()
 
 
-def test_a_library_removed_between_check_and_use_is_built_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built, calls = build._built, []
+def test_a_library_removed_between_check_and_use_is_built_again(
+    unloaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = cache.finished
 
-    def removed_once(*arguments: object) -> Path:
-        library = built(*arguments)
-        if not calls:
-            library.unlink()
-        calls.append(library)
-        return library
+    def removed(key: str) -> cache.Entry | None:
+        entry = finished(key)
+        entry.library.unlink()
+        return entry
 
-    monkeypatch.setattr(build, "_built", removed_once)
+    monkeypatch.setattr(cache, "finished", removed)
     run_product()
-    assert len(calls) == 2
+    assert len(libraries(unloaded)) == 1
 
 
 def test_forward_and_backward_kernels_are_built_together(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

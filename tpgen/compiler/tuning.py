@@ -26,6 +26,7 @@ from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import make_form, split_layout
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
+from tpgen.kernels.libraries.trust import read_own
 from tpgen.kernels.operators.description import kernel_supported
 
 
@@ -75,7 +76,7 @@ def tune(
 def remembered(request: Request) -> Choice | None:
     """The choice that was measured for a request, if one was."""
     try:
-        fields = json.loads(_file(request, cache.default_directory()).read_text())
+        fields = json.loads(read_own(_file(request, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tpgen.kernels.libraries.compiler import Compiler, need_compiler, openmp_run
 _loaded: dict[str, Callable[..., int]] = {}
 _building: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
+_alone = True  # whether this process had a single thread when it was last forked
 
 _POINTERS = [ctypes.c_void_p] * 8
 # operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and whether to
@@ -62,26 +64,69 @@ def load(text: str, indexed: bool = False) -> Callable[..., int]:
 
 
 def _function(key: str, text: str, compiler: Compiler) -> Any:
-    library = _built(key, text, compiler)
+    """The entry point of a source, from the cache or made now."""
+    found = cache.finished(key)
+    if found:
+        with suppress(BackendError):  # removed in between, or broken: seen to under the lock
+            return _entry(found.library)
+    directory = cache.current_directory()
     try:
-        return _entry(library)
-    except BackendError:
-        if library.exists():
-            raise
-        return _entry(_built(key, text, compiler))  # another process cleared the cache in between
+        return _make(Entry(directory, key), text, compiler)
+    except OSError as error:  # the directory went away, became read-only or filled up
+        cache.forget_directory()
+        instead = cache.fallback(str(directory), error.strerror or str(error))
+    try:
+        return _make(Entry(instead, key), text, compiler)
+    except OSError as again:
+        raise BackendError(
+            f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
+        ) from again
+
+
+def _make(entry: Entry, text: str, compiler: Compiler) -> Any:
+    """The entry point of a library that is built, tried and published, unless another process was faster."""
+    with entry.locked():
+        if entry.intact():
+            with suppress(BackendError):  # whole and yet not to be loaded: once more
+                return _entry(entry.library)
+        cache.write_whole(entry.source, text)
+        built = entry.new_library()
+        try:
+            _compile(compiler, entry.source, built)
+            _try(compiler, built)
+            entry.publish(built)
+        finally:
+            built.unlink(missing_ok=True)
+        return _entry(entry.library)
+
+
+def _before_fork() -> None:
+    global _alone
+    _alone = _threads() == 1
+
+
+def _threads() -> int:
+    """Threads of this process, OpenMP's among them; two where the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 2
 
 
 def _after_fork() -> None:
-    """A forked process has none of the threads that held locks; GNU's OpenMP runtime waits for its own for ever."""
+    """A forked process has none of the threads that held locks; GNU's OpenMP runtime waits for its own for ever.
+
+    It has a pool of them once torch or a kernel has computed on several threads.
+    """
     global _guard
     _guard = threading.Lock()
     _building.clear()
-    if _loaded and Path(openmp_runtime()).name.startswith("libgomp"):
+    if not _alone and Path(openmp_runtime()).name.startswith("libgomp"):
         torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def _entry(library: Path) -> Any:
@@ -144,46 +189,10 @@ def _key(text: str, compiler: Compiler) -> str:
     return hashlib.sha256(json.dumps([text, *compiler.identity]).encode()).hexdigest()[:32]
 
 
-def _built(key: str, text: str, compiler: Compiler) -> Path:
-    """The library of a source, from the cache or made now."""
-    found = cache.finished(key)
-    entry = found or Entry(cache.current_directory(), key)
-    if found or entry.intact():
-        return entry.library
-    try:
-        return _make(entry, text, compiler)
-    except OSError as error:  # the directory went away, became read-only or filled up
-        cache.forget_directory()
-        try:
-            return _make(
-                Entry(cache._fallback(str(entry.directory), error.strerror or str(error)), key), text, compiler
-            )
-        except OSError as again:
-            raise BackendError(
-                f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
-            ) from again
-
-
-def _make(entry: Entry, text: str, compiler: Compiler) -> Path:
-    with cache.locked(entry):
-        if entry.intact():  # another process was faster
-            return entry.library
-        cache.write_whole(entry.source, text)
-        handle, name = tempfile.mkstemp(dir=entry.directory, prefix=".new-", suffix=".so")
-        os.close(handle)
-        built = Path(name)
-        try:
-            _compile(compiler, entry.source, built)
-            entry.publish(built)
-        finally:
-            built.unlink(missing_ok=True)
-    return entry.library
-
-
 def _compile(compiler: Compiler, source: Path, library: Path) -> None:
     command = compiler.command(source, library)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(
             f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can"
@@ -200,4 +209,31 @@ def _compile(compiler: Compiler, source: Path, library: Path) -> None:
         raise BackendError(
             f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {source}\n"
             "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler"
+        )
+
+
+# loads a library as this process will: after the OpenMP runtime that it binds to
+_TRIAL = """
+import ctypes, sys
+entry, library, *before = sys.argv[1:]
+for file in before:
+    ctypes.CDLL(file, ctypes.RTLD_GLOBAL)
+getattr(ctypes.CDLL(library), entry)
+"""
+
+
+def _try(compiler: Compiler, library: Path) -> None:
+    """Load a new library in a process of its own: a broken one may end the process that loads it."""
+    python = get_executable()
+    if not python:  # an embedded interpreter that names none
+        _entry(library)
+        return
+    before = [compiler.runtime] if compiler.runtime else []
+    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, ENTRY, str(library), *before]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]
+        raise BackendError(
+            f"the compiler {compiler.path} ended without an error, but what it wrote cannot be loaded: {reason}\n"
+            "set TPGEN_CXX to g++ 12 or later or clang; or TPGEN_CACHE_DIR, where the directory forbids running code"
         )

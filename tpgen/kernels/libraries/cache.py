@@ -2,7 +2,8 @@
 
 An entry is three files named by a hash of source, flags, compiler and processor: the source, the library, and a
 checksum of the library.  Files appear by renaming, so a reader sees whole files; a library that does not match its
-checksum is built again. Only a directory that belongs to the user, and that nobody else may write to, is read from.
+checksum, or that is not the user's own, is built again.  What is written, removed or loaded for building is so under
+the lock of the entry.  Only a directory that nobody else can write to or exchange is read from (`trust`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import shutil
-import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tpgen.errors import BackendError
+from tpgen.kernels.libraries.locks import lock
+from tpgen.kernels.libraries.trust import check_private, make_private, read_own, real
 
-_LIBRARY, _SOURCE, _CHECKSUM = ".so", ".cpp", ".sha256"
+_LIBRARY, _LOCK = ".so", ".lock"
+_SUFFIXES = (_LIBRARY, ".cpp", ".sha256", ".choice.json", _LOCK)
+_NEW = ".new-"
+# every name that is given here, so that nothing else is ever counted or removed
+_OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
 
 
 @dataclass(frozen=True)
@@ -53,29 +59,40 @@ class Entry:
 
     @property
     def source(self) -> Path:
-        return self.file(_SOURCE)
+        return self.file(".cpp")
 
     def intact(self) -> bool:
         """Whether the library is there and is what was written."""
         try:
-            return self.file(_CHECKSUM).read_text() == _checksum(self.library)
+            return read_own(self.file(".sha256")) == _checksum(read_own(self.library))
         except OSError:
             return False
 
+    def new_library(self) -> Path:
+        """A name beside the library, for one to be built."""
+        handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.library.name}-")
+        os.close(handle)
+        return Path(name)
+
     def publish(self, built: Path) -> None:
         """Move a freshly built library into place."""
-        checksum = _checksum(built)
+        built.chmod(0o700)  # a linker gives what the umask leaves
+        checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
-        write_whole(self.file(_CHECKSUM), checksum)
+        write_whole(self.file(".sha256"), checksum.decode())
+
+    def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
+        """One process at a time builds or removes an entry."""
+        return lock(self.file(_LOCK), wait)
 
 
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file that appears only when it is complete."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -85,44 +102,31 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-@contextmanager
-def locked(entry: Entry) -> Iterator[None]:
-    """One process at a time builds an entry; the lock goes with the process that held it."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks here: two processes may build the same, and the last rename stays
-        yield
-        return
-    with open(entry.file(".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def default_directory() -> Path:
-    """``$TPGEN_CACHE_DIR``, or ``tpgen`` in the user's cache directory."""
+    """``$TPGEN_CACHE_DIR``, or ``tpgen`` in the user's cache directory; an absolute path without links."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
-        return Path(named) / "kernels"
+        return real(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home: no place of their own, see `directory`
         base = os.devnull
-    return Path(base) / "tpgen" / "kernels"
+    return real(Path(base) / "tpgen" / "kernels")
 
 
 def directory() -> Path:
     """The cache directory, made and checked; one for this process only where it cannot be written.
 
-    Raises `BackendError` where the directory belongs to somebody else or others may write to it.
+    Raises `BackendError` where the directory belongs to somebody else, or others may write to it or one above it.
     """
     wanted = default_directory()
     try:
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(wanted)
+        make_private(wanted)
+        check_private(wanted)
         with tempfile.TemporaryFile(dir=wanted) as probe:
             probe.write(b"room?")
     except OSError as error:
-        return _fallback(str(wanted), error.strerror or str(error))
+        return fallback(str(wanted), error.strerror or str(error))
     return wanted
 
 
@@ -142,7 +146,8 @@ def forget_directory() -> None:
 
 
 @cache
-def _fallback(wanted: str, reason: str) -> Path:
+def fallback(wanted: str, reason: str) -> Path:
+    """A directory for this process only, said once for each reason."""
     warnings.warn(
         f"tpgen cannot write its kernel cache {wanted} ({reason}); kernels are kept for this process only. "
         "Set TPGEN_CACHE_DIR to a directory that can be written",
@@ -165,40 +170,51 @@ def finished(key: str) -> Entry | None:
     """
     wanted = Entry(default_directory(), key)
     try:
-        _check_private(wanted.directory)
+        check_private(wanted.directory)
     except OSError:
         return None
     return wanted if wanted.intact() else None
 
 
-def _check_private(path: Path) -> None:
-    status = path.lstat()
-    if not hasattr(os, "getuid"):
-        return
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise BackendError(
-            f"kernel cache {path} must be a directory of user {os.getuid()}, it belongs to {status.st_uid}: "
-            "set TPGEN_CACHE_DIR"
-        )
-    if status.st_mode & 0o022:
-        raise BackendError(
-            f"kernel cache {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), so nothing is "
-            f"loaded from it: remove it, or point TPGEN_CACHE_DIR at a private directory"
-        )
+def _ours(path: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a directory that were written here, with the key of their entry."""
+    for file in path.iterdir():
+        named = _OURS.fullmatch(file.name)
+        if named:
+            yield named[2], file
 
 
 def info() -> CacheInfo:
     """Path, number of kernels and bytes of the cache."""
-    path = current_directory()
-    files = [f for f in path.iterdir() if f.is_file()]
-    return CacheInfo(str(path), sum(f.suffix == _LIBRARY for f in files), sum(f.stat().st_size for f in files))
+    path, size, kernels = current_directory(), 0, 0
+    for key, file in _ours(path):
+        with suppress(FileNotFoundError):  # another process clears the cache
+            size += file.lstat().st_size
+            kernels += file.name == key + _LIBRARY
+    return CacheInfo(str(path), kernels, size)
 
 
 def clear() -> int:
-    """Remove every kernel from the cache; returns how many there were.  Kernels in use stay loaded."""
+    """Remove every kernel and measured choice from the cache; returns how many kernels there were.
+
+    Kernels in use stay loaded, those that are being built are left to their builders, and other files alone.
+    """
     path = current_directory()
-    count = info().entries
-    for file in path.iterdir():
-        if file.is_file():
-            file.unlink(missing_ok=True)
-    return count
+    entries: dict[str, list[Path]] = {}
+    for key, file in _ours(path):
+        entries.setdefault(key, []).append(file)
+    return sum(_remove_entry(Entry(path, key), files) for key, files in entries.items())
+
+
+def _remove_entry(entry: Entry, files: list[Path]) -> bool:
+    """Whether there was a library."""
+    with entry.locked(wait=False) as held:
+        if not held:
+            return False
+        found = entry.library.exists()
+        # the lock goes last: as long as it stands, nobody else can begin this entry
+        for file in (*files, *map(entry.file, _SUFFIXES)):
+            if file.suffix != _LOCK:
+                file.unlink(missing_ok=True)
+        entry.file(_LOCK).unlink(missing_ok=True)
+        return found

@@ -118,14 +118,18 @@ def _too_old(version: str) -> bool:
 
     >>> _too_old("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _too_old("Debian clang version 11.0.1-2")
     (True, False)
+    >>> _too_old("true (GNU coreutils) 9.1")  # no compiler at all: what it writes will show that
+    False
     """
-    found = re.search(r"\) (\d+)\.", version)
+    found = re.search(r"(?:g\+\+|gcc|c\+\+).*\) (\d+)\.", version, re.IGNORECASE)
     return "clang" not in version and found is not None and int(found[1]) < _OLDEST_GCC
 
 
 def _version(path: str) -> str:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"unknown ({error})"
     return done.stdout.partition("\n")[0]
