@@ -25,6 +25,7 @@ ARGUMENTS = {
     "grad_x1": ("x2", "w", "g"),
     "grad_x2": ("x1", "w", "g"),
     "grad_w": ("x1", "x2", "g"),
+    "conv": ("x1", "x2", "w", "src", "dst", "num_dst"),
 }
 
 
@@ -41,7 +42,8 @@ def test_graphs_are_well_formed(case: Case) -> None:
         assert {n.op for n in nodes} <= {"placeholder", "get_attr", "call_function", "call_method", "output"}
         assert nodes[-1].op == "output"
         assert all(n.users for n in nodes if n.op not in ("placeholder", "output"))
-        assert all(n.type is torch.Tensor for n in nodes if n.op == "placeholder")
+        kinds = {n.target: n.type for n in nodes if n.op == "placeholder"}
+        assert kinds == {name: int if name == "num_dst" else torch.Tensor for name in emission.arguments}
         assert {n.target for n in nodes if n.op == "get_attr"} == set(emission.constants)
 
 

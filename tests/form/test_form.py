@@ -86,11 +86,11 @@ def test_the_reference_is_bilinear_in_the_sense_of_the_layout(case: Case) -> Non
 def test_opening_and_closing_again_is_the_same_form(case: Case) -> None:
     form = make_form(case.plan)
     assert form.open("x1").open("out") == form
-    assert form.open("w").closed == (("x1",), ("x2",), ("out",))
+    assert form.open("w").given == (("x1",), ("x2",), ("out",))
     merged = form.merge("x1", "out")
     assert merged == right_form(case.plan)
-    assert merged.closed == (("x2",), ("w",))
-    assert merged.open("x2").closed == (("x1", "out"), ("w",))
+    assert merged.given == (("x2",), ("w",))
+    assert merged.open("x2").given == (("x1", "out"), ("w",))
 
 
 def test_weights_shared_by_all_rows_have_no_batch() -> None:

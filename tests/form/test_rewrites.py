@@ -18,7 +18,7 @@ from tpgen.form.rewrites import drop_unit_axes, scalar_leg, simplify, unify_delt
 def directions(case: Case, layout: Layout) -> list[Form]:
     """All forms of the family: every slot of the product open, every slot of right open."""
     form, right = make_form(case.plan, layout), right_form(case.plan, layout)
-    return [form.open(*g) for g in form.groups] + [right.open(*g) for g in right.groups]
+    return [form.open(*g) for g in form.slots] + [right.open(*g) for g in right.slots]
 
 
 def random_operands(c: Contraction) -> dict[str, Tensor]:

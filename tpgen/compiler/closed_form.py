@@ -10,7 +10,7 @@ So autograd of any order goes from program to program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from tpgen.compiler.backends import CompileOptions, Runner, compile_program, overwrites_results
 from tpgen.emitter.emit import Emission, emit_forms
+from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
 
 Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], Program]
-Slots = tuple[int, ...]  # positions among the groups of the form
+Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 def run_form(
@@ -57,66 +58,89 @@ class ClosedForm:
         self._like = like
         self._compile = compile_program
         self._copies = copies
-        self._programs: dict[tuple[Slots, bool], Program] = {}
-        self._opened = form.groups.index(form.opened)
-        self.shared = tuple(not form.row(group) for group in form.groups)
+        self._programs: dict[tuple[Slots, Slots], Program] = {}
+        self._opened = form.slots.index(form.opened)
+        self.shared = tuple(not form.row(slot) for slot in form.slots)
+        # slots that not every path reads, such as the weights
+        self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
-    def __call__(self, *operands: Tensor) -> Tensor:
-        """The form at the operands that are given, differentiable to any order."""
-        point = (*operands[: self._opened], None, *operands[self._opened :])
+    def __call__(self, *arguments: Any) -> Tensor:
+        """The form at the operands that are given, differentiable to any order.
+
+        Indices follow the operands, then the rows of the open slot, where the form has them: as its programs take them.
+        """
+        count, indices = len(self._form.slots) - 1, len(self._form.indices)
+        point = (*arguments[: self._opened], None, *arguments[self._opened : count])
+        rows = _Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
-            return self.run((self._opened,), False, point)[0]
-        return _Open.apply(self, (self._opened,), False, *point)[0]
+            return self.run((self._opened,), (), rows, point)[0]
+        return _Open.apply(self, (self._opened,), (), rows, *point)[0]
 
-    def run(self, opened: Slots, weighted: bool, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the open slots, of all paths or of the weighted ones alone."""
-        key = (opened, weighted)
+    def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
+        """How many rows each indexed slot has."""
+        indexed = [
+            (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
+        ]
+        found = {index: x.shape[0] for index, x in indexed if x is not None}
+        return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
+
+    def run(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """Values of the open slots, of those paths that read the slots ``read``."""
+        key = (opened, read)
         if key not in self._programs:
-            module = self.emission(opened, weighted).module()
+            module = self.emission(opened, read).module()
             self._programs[key] = self._compile(module.to(device=self._like.device, dtype=self._like.dtype))
         # where a single slot is open, nothing reads what stands there
         given = [x for n, x in enumerate(point) if opened != (n,)]
+        indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
+        sizes = [rows.sizes[index] for index in indices]
         # detached: the compiled program is for values alone, its derivatives are other programs
-        results = self._programs[key](*(x.detach() for x in given if x is not None))
+        results = self._programs[key](*(x.detach() for x in given if x is not None), *rows.indices, *sizes)
         return tuple(x.clone() for x in results) if self._copies else results
 
-    def emission(self, opened: Slots, weighted: bool = False) -> Emission:
+    def emission(self, opened: Slots, read: Slots = ()) -> Emission:
         """The program that opens some slots, written."""
-        form = self._form
-        if weighted:
-            form = replace(form, terms=tuple(t for t in form.terms if t.leg("w")))
-        forms = tuple(form.open(*form.groups[n]) for n in opened)
+        form = self._form.reading(*(self._form.slots[n] for n in read))
+        forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
         return emit_forms(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
-    def weights(self, slot: int) -> bool:
-        return self._form.groups[slot] == ("w",)
+
+@dataclass(frozen=True)
+class _Rows:
+    """The indices of a call, and how many rows each of them points into."""
+
+    indices: Sequence[Tensor]
+    sizes: dict[str, int]
 
 
 class _Open(torch.autograd.Function):
     """Some slots of the form opened at a point: an operand for each slot, nothing where a single one is open."""
 
     @staticmethod
-    def forward(ctx, closed: ClosedForm, opened: Slots, weighted: bool, *point: Tensor | None) -> tuple[Tensor, ...]:
-        ctx.closed, ctx.opened, ctx.weighted = closed, opened, weighted
+    def forward(
+        ctx: Any, closed: ClosedForm, opened: Slots, read: Slots, rows: _Rows, *point: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        ctx.closed, ctx.opened, ctx.read, ctx.rows = closed, opened, read, rows
         ctx.save_for_backward(*point)
         ctx.set_materialize_grads(False)
-        return closed.run(opened, weighted, point)
+        return closed.run(opened, read, rows, point)
 
     @staticmethod
-    def backward(ctx, *cotangents: Tensor | None) -> tuple:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         point = ctx.saved_tensors
-        wanted = tuple(n for n in range(len(point)) if ctx.needs_input_grad[3 + n])
-        gradients: list[Tensor | None] = [None] * len(point)
-        for slot, cotangent in zip(ctx.opened, cotangents, strict=True):
-            others = tuple(n for n in wanted if n != slot)  # the form is linear in each slot
-            if cotangent is None or not others:
-                continue
-            # where something stands in the weights' place, paths without weights drop out
-            weighted = ctx.weighted or ctx.closed.weights(slot)
-            moved = (*point[:slot], cotangent, *point[slot + 1 :])
-            for n, gradient in zip(others, _Open.apply(ctx.closed, others, weighted, *moved), strict=True):
-                if not ctx.closed.shared[n] and gradient.shape != point[n].shape:
-                    gradient = gradient.sum_to_size(point[n].shape)
-                gradients[n] = gradient if gradients[n] is None else gradients[n] + gradient
-        return (None, None, None, *gradients)
+
+        def evaluate(replaced: int, moved: Sequence[Tensor | None], opened: Slots) -> list[Tensor]:
+            read = tuple(sorted({*ctx.read, replaced} & ctx.closed.partly_read))
+            values = _Open.apply(ctx.closed, opened, read, ctx.rows, *moved)
+            return [_like(x, None if ctx.closed.shared[n] else point[n]) for n, x in zip(opened, values, strict=True)]
+
+        wanted = [n for n in range(len(point)) if ctx.needs_input_grad[4 + n]]
+        return (None, None, None, None, *pull_back(evaluate, point, ctx.opened, cotangents, wanted))
+
+
+def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:
+    """A gradient summed over the batch dimensions that broadcast its operand."""
+    if operand is None or gradient.shape == operand.shape:
+        return gradient
+    return gradient.sum_to_size(operand.shape)

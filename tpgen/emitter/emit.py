@@ -1,7 +1,8 @@
 """Emit a form as an fx.GraphModule.
 
 Every program has typed placeholders, one for each given operand (``x1, x2, w`` forwards; ``g`` where the output is
-given); the strategy writes the rest.
+given), then the indices that select rows, then how many rows an open slot has that is indexed; the strategy writes the
+rest.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from tpgen.emitter.frame import Given
 from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.form.form import Form, Layout, make_form, right_form
+from tpgen.form.form import Form, Layout, conv_form, make_form, right_form
 from tpgen.planner.plan import Plan
 
-PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # group name -> argument name, where they differ
+PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ DIRECTIONS: dict[str, Callable[[Plan, Layout], Form]] = {
     "grad_x1": lambda plan, layout: make_form(plan, layout).open("x1"),
     "grad_x2": lambda plan, layout: make_form(plan, layout).open("x2"),
     "grad_w": lambda plan, layout: make_form(plan, layout).open("w"),
+    "conv": conv_form,
 }
 
 
@@ -141,7 +144,7 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
 
 
 def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write one form with several of its groups open as one program, which returns a tuple in that order.
+    """Write one form with several of its slots open as one program, which returns a tuple in that order.
 
     Operands are read once, and what several of the forms compute on the way is computed once.
 
@@ -159,11 +162,16 @@ def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple
     """Every form in one graph.  Each is given all operands, also its own open one, so that all share one frame."""
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
-    groups = [group for group in forms[0].groups if any(group in form.closed for form in forms)]
-    given = {group: writer.placeholder(_argument(group)) for group in groups}
+    given = _placeholders(writer, forms)
     return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
 
 
-def _argument(group: tuple[str, ...]) -> str:
-    name = "*".join(group)
-    return PLACEHOLDERS.get(name, name)
+def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> Given:
+    """One placeholder for each tensor: operands that are bound to the same one share it."""
+    form = forms[0]
+    slots = [slot for slot in form.slots if any(slot in each.given for each in forms)]
+    tensors = {name: writer.placeholder(PLACEHOLDERS.get(name, name)) for name in map(form.tensor, slots)}
+    indices = {name: writer.placeholder(name) for name in form.indices}
+    opened = dict.fromkeys(index for each in forms if (index := each.index(each.opened)))
+    sizes = {index: writer.placeholder(f"num_{index}", int) for index in opened}
+    return Given({slot: tensors[form.tensor(slot)] for slot in slots}, indices, sizes)

@@ -1,10 +1,12 @@
-"""The frame around a strategy: batch dimensions broadcast and flattened, operands split into segments, and the results
-summed, concatenated and given their batch dimensions back.
+"""The frame around a strategy: rows gathered where an index selects them, batch dimensions broadcast and flattened,
+operands split into segments; then the results summed, concatenated, given their batch dimensions back, and added to the
+rows that an index names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import reduce, wraps
 from math import prod
 from operator import add
@@ -14,9 +16,18 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import Form, group_dim
+from tpgen.form.form import Form, Slot
 
-Given = dict[tuple[str, ...], Traced]  # placeholders by group
+
+@dataclass(frozen=True)
+class Given:
+    """The placeholders of a program: operands by slot, indices by name, and the rows that an open slot has."""
+
+    operands: dict[Slot, Traced]
+    indices: dict[str, Traced] = field(default_factory=dict)
+    sizes: dict[str, Traced] = field(default_factory=dict)  # by the index that points into those rows
+
+
 Body = Callable[[GraphWriter, Form, Inputs], list[Result]]
 Strategy = Callable[[GraphWriter, Form, Given], Traced]
 
@@ -26,37 +37,57 @@ def framed(body: Body) -> Strategy:
 
     @wraps(body)
     def write(writer: GraphWriter, form: Form, given: Given) -> Traced:
-        batch, flat, rows = _broadcast(writer, form, given)
+        batch, flat, rows = _broadcast(form, _gathered(writer, form, given))
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assembled(writer, form, results, next(iter(flat.values())), rows)
         if not form.row(form.opened):
             return out
         with writer.serving((), "reshape"):
-            return out.unflatten(0, batch.shape[:-1]).squeeze(0)
+            out = out.unflatten(0, batch.shape[:-1]).squeeze(0)
+        return _scattered(writer, form, given, out)
 
     return write
 
 
-def _broadcast(writer: GraphWriter, form: Form, given: Given) -> tuple[Traced, dict[str, Traced], Traced]:
+def _gathered(writer: GraphWriter, form: Form, given: Given) -> dict[Slot, Traced]:
+    """Every operand with a row for each row of the product."""
+    with writer.serving((), "gather"):
+        return {
+            slot: x if (index := form.index(slot)) is None else x.index_select(0, given.indices[index])
+            for slot, x in given.operands.items()
+        }
+
+
+def _scattered(writer: GraphWriter, form: Form, given: Given, out: Traced) -> Traced:
+    """The open slot, its rows summed where an index says that they meet."""
+    index = form.index(form.opened)
+    if index is None:
+        return out
+    with writer.serving((), "scatter"):
+        zeros = out.new_zeros((given.sizes[index], *form.shape(form.opened)))
+        return zeros.index_add(0, given.indices[index], out)
+
+
+def _broadcast(form: Form, given: dict[Slot, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
     """Broadcast the batch dimensions of all row operands against each other and flatten them into one.
 
     Returns a tensor that has the batch dimensions (one leading axis more, one trailing axis of length one), the flat
     operands, and the number of rows.
     """
     probes = []
-    for group, x in given.items():
-        if form.row(group):
-            for name in group[:-1]:  # a matrix operand has two trailing axes
+    for slot, x in given.items():
+        if form.row(slot):
+            for name in slot[:-1]:  # a matrix operand has two trailing axes
                 x = _first_entry(x, -2, form.operand(name).dim).squeeze(-2)
-            probes.append(_first_entry(x, -1, form.operand(group[-1]).dim))
+            probes.append(_first_entry(x, -1, form.operand(slot[-1]).dim))
     batch = torch.broadcast_tensors(*probes)[0] if len(probes) > 1 else probes[0]
     batch = batch.unsqueeze(0)
     flat = {}
-    for group, x in given.items():
-        name = "*".join(group)
-        if not form.row(group):
+    for slot, x in given.items():
+        name = "*".join(slot)
+        if not form.row(slot):
             flat[name] = x
-        elif len(group) == 1:
+        elif len(slot) == 1:
             # one more leading axis, so that there is a batch axis to flatten even where none is given
             flat[name] = (
                 torch.broadcast_tensors(x, batch)[0].flatten(0, -2)
@@ -92,7 +123,7 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
         segments = range(len(form.operand(remaining[0]).segments))
         if not any(key[: len(chosen)] == chosen for key in by_segment):
             with writer.serving((), "sum"):
-                return _zeros(like, (*batch, *_dims(form, chosen), *group_dim(form, remaining)))
+                return _zeros(like, (*batch, *_dims(form, chosen), *form.shape(remaining)))
         pieces = [assemble((*chosen, s), remaining[1:]) for s in segments if prod(_dims(form, (*chosen, s))) > 0]
         if len(pieces) == 1:
             return pieces[0]

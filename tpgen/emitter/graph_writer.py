@@ -29,7 +29,19 @@ from torch.fx.proxy import GraphAppendingTracer
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
 
-ROLES = ("broadcast", "slice", "coupling", "contraction", "weight", "sum", "reshape", "kernel", "stream")
+ROLES = (
+    "broadcast",
+    "gather",
+    "scatter",
+    "slice",
+    "coupling",
+    "contraction",
+    "weight",
+    "sum",
+    "reshape",
+    "kernel",
+    "stream",
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +85,8 @@ class GraphWriter:
         self.constants: dict[str, np.ndarray] = {}
         self._recorder = _Recorder(self.graph)
 
-    def placeholder(self, name: str) -> Traced:
-        node = self.graph.placeholder(name, torch.Tensor)
+    def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
+        node = self.graph.placeholder(name, kind)
         node.meta["tpgen"] = Provenance((), "broadcast")
         return fx.Proxy(node, self._recorder)
 

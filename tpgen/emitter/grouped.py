@@ -61,7 +61,7 @@ def _operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) ->
 
 def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
     """Replace input 2 and the coupling of each term that has a table by that table."""
-    if ("x2",) not in form.closed:
+    if ("x2",) not in form.given:
         return prepared
     keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}
     keyed = {n: key for n, key in keys.items() if key is not None}

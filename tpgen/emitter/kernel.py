@@ -8,10 +8,11 @@ from tpgen.emitter.frame import Given, framed
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped_terms
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import Form
+from tpgen.form.form import Form, split_layout
 from tpgen.kernels.operators.batched import batched_product
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.schedule.values import SLOTS
+from tpgen.planner.plan import Plan
 
 
 def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
@@ -23,13 +24,20 @@ def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
     if not form.live_terms:
         return framed(grouped_terms)(writer, form, given)
     if form.opened == ("out",):
-        every = tuple(term.path for term in form.terms)
-        with writer.serving(every, "kernel"):
-            x1, x2, w = (given[name,] for name in SLOTS[:3])
-            return writer.call(batched_product, x1, x2, w, describe(form.plan, form.layout), form.plan.shared_weights)
-    if len(form.opened) == 1 and len(form.groups) == len(SLOTS):
+        return _product(writer, form, given)
+    if len(form.opened) == 1 and len(form.slots) == len(SLOTS):
         return framed(_gradient)(writer, form, given)
     return framed(grouped_terms)(writer, form, given)
+
+
+def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:
+    operands = [given.operands[name,] for name in SLOTS[:3]]
+    text = _description(form)
+    with writer.serving(tuple(term.path for term in form.terms), "kernel"):
+        if form.indices:
+            edges = [given.indices[index] for index in form.indices]
+            return torch.ops.tpgen.product(*operands, text, *edges, given.sizes["dst"])
+        return writer.call(batched_product, *operands, text, not form.operand("w").row)
 
 
 def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -41,5 +49,10 @@ def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     with writer.serving(every, "kernel"):
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
-        gradients = torch.ops.tpgen.gradients(*operands, describe(form.plan, form.layout), 1 << slot)
+        gradients = torch.ops.tpgen.gradients(*operands, _description(form), 1 << slot)
         return [Result((), gradients[0], every)]
+
+
+def _description(form: Form) -> str:
+    assert isinstance(form.plan, Plan)
+    return describe(form.plan, split_layout(form.layout))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
-from tpgen.form.form import Form, Term
+from tpgen.form.form import Form, Slot, Term
 from tpgen.form.rewrites import simplify
 
 # Up to so many terms a fusing backend writes a sum out as an expression, without a loop; and up to so many products in
@@ -33,7 +33,7 @@ class Inputs:
     def __init__(self, writer: GraphWriter, form: Form, flat: dict[str, Traced], rows: Traced) -> None:
         self.writer = writer
         self.form = form
-        self.flat = flat  # by group name
+        self.flat = flat  # by slot
         self.rows = rows
 
     def segment(self, name: str, index: int) -> Traced:
@@ -53,23 +53,23 @@ class Inputs:
             return piece
 
     def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
-        """What a term reads of a group, with the given axes after the batch axis."""
-        group = tuple(source.split("*"))
-        if len(group) == 1:
+        """What a term reads of a slot, with the given axes after the batch axis."""
+        slot = tuple(source.split("*"))
+        if len(slot) == 1:
             flat = self.segment(source, segment_of(term, source))
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._block(term, group)
+            flat = self._block(term, slot)
         with self.writer.role("slice"):
             if not shape:
-                return (flat.flatten(-len(group)) if len(group) > 1 else flat).squeeze(-1)
-            return flat.reshape(((self.rows,) if self.form.row(group) else ()) + shape)
+                return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
+            return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _block(self, term: Term, group: tuple[str, ...]) -> Traced:
-        block = self.flat["*".join(group)]
+    def _block(self, term: Term, slot: Slot) -> Traced:
+        block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
-            for axis, name in enumerate(group, start=-len(group)):
+            for axis, name in enumerate(slot, start=-len(slot)):
                 start, stop = self.form.operand(name).segments[segment_of(term, name)]
                 block = torch.narrow(block, axis, start, stop - start)
         return block
@@ -236,7 +236,7 @@ def _trailing(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Result:
-    """What a strategy wrote for one segment of the open operand (one segment per operand of the open group)."""
+    """What a strategy wrote for one segment of the open operand (one segment per operand of the open slot)."""
 
     segments: tuple[int, ...]
     tensor: Traced  # flat

@@ -1,12 +1,16 @@
-r"""The multilinear form of a product, with one open operand.
+r"""The multilinear form of a product, with one open slot.
 
 .. math::
 
     L(x_1, x_2, w, g) = \sum_p \alpha_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
 
 - the product is :math:`L` with ``out`` open, the gradient of an operand is :math:`L` with that operand open;
-- ``right`` is :math:`L` with ``x1`` and ``out`` merged into one operand, and that one open;
+- ``right`` is :math:`L` with ``x1`` and ``out`` joined into one slot, and that one open;
+- a convolution is :math:`L` with ``x1`` and ``out`` indexed: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
 - a derivative of any of these is again one of these, so the family is closed.
+
+A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``, a symmetric
+contraction one whose operands ``x, x, x`` are bound to the same tensor.
 
 >>> from tpgen.planner.plan import make_plan
 >>> form = make_form(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
@@ -34,19 +39,49 @@ LAYOUTS: dict[str, str] = {
 }
 Layout = str | tuple[str, str, str]
 
+ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
+Slot = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
+
+
+class Planned(Protocol):
+    """Whatever a form was made from."""
+
+    @property
+    def digest(self) -> str: ...
+
 
 @dataclass(frozen=True)
 class Operand:
-    """A flat operand: its segments tile ``dim`` entries.  ``row`` operands have a batch axis, others are shared."""
+    """A flat operand: its segments tile ``dim`` entries.
+
+    ``rows`` says how a row of the product finds it: ``row`` (each has its own), ``shared`` (all have the same), or the
+    name of an index: row ``index[z]``, a gather where the operand is given, a sum over the rows that meet where it is
+    open.  ``tensor`` is what stands there; several operands may name the same.
+    """
 
     name: str
     segments: tuple[tuple[int, int], ...]  # start, stop
-    row: bool = True
+    rows: str = ROW
     text: str = ""
+    bound: str = ""  # the name of its tensor, where that is another
 
     @property
     def dim(self) -> int:
         return self.segments[-1][1] if self.segments else 0
+
+    @property
+    def row(self) -> bool:
+        """Whether it has a batch axis: rows of its own, or rows that an index selects."""
+        return self.rows != SHARED
+
+    @property
+    def index(self) -> str | None:
+        """The name of the index that selects its rows, where there is one."""
+        return None if self.rows in (ROW, SHARED) else self.rows
+
+    @property
+    def tensor(self) -> str:
+        return self.bound or self.name
 
 
 @dataclass(frozen=True)
@@ -60,59 +95,96 @@ class Leg:
 
 @dataclass(frozen=True)
 class Term:
-    """One path of the form."""
+    """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs."""
 
     path: int  # index of the instruction
     legs: tuple[Leg, ...]
-    coupling: Coupling
+    constants: tuple[Factor, ...]
     sizes: tuple[tuple[str, int], ...]
     coefficient: float
-    pairs: int = 0  # copies of each input, where the mode runs over their pairs
 
     def leg(self, operand: str) -> Leg | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
+    @property
+    def coupling(self) -> Coupling:
+        """The 3j symbol of a product's path."""
+        return next(f.source for f in self.constants if isinstance(f.source, Coupling))
+
+    @property
+    def pairs(self) -> int:
+        """Copies of each input, where the mode runs over their pairs."""
+        return next((f.source.size for f in self.constants if isinstance(f.source, Pairs)), 0)
+
 
 @dataclass(frozen=True)
 class Form:
-    """The form with its operands in groups, one group open.
-
-    A group is one operand, or several that stand as one tensor with an axis for each (``right``).
-    """
+    """The form with its operands in slots, one slot open."""
 
     operands: tuple[Operand, ...]
     terms: tuple[Term, ...]
-    groups: tuple[tuple[str, ...], ...]
-    opened: tuple[str, ...]
-    plan: Plan
-    layout: tuple[str, str, str]
+    slots: tuple[Slot, ...]
+    opened: Slot
+    plan: Planned
+    layout: tuple[str, ...]
 
     def operand(self, name: str) -> Operand:
         return next(o for o in self.operands if o.name == name)
 
     @cached_property
-    def closed(self) -> tuple[tuple[str, ...], ...]:
-        """The groups that are given, in order."""
-        return tuple(g for g in self.groups if g != self.opened)
+    def given(self) -> tuple[Slot, ...]:
+        """The slots that are given, in order."""
+        return tuple(s for s in self.slots if s != self.opened)
 
-    def row(self, group: tuple[str, ...]) -> bool:
-        """Whether the group has a batch axis."""
-        return any(self.operand(name).row for name in group)
+    @cached_property
+    def indices(self) -> tuple[str, ...]:
+        """Names of the indices that select rows, in the order of the operands."""
+        return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
-    def open(self, *group: str) -> Form:
-        """The same form with another group open: a derivative of this one, the cotangent standing where it was open."""
-        if group not in self.groups:
-            raise EmitError(unknown("operand", "*".join(group), ("*".join(g) for g in self.groups)))
-        return replace(self, opened=group)
+    def index(self, slot: Slot) -> str | None:
+        """The index that selects the rows of a slot."""
+        return self.operand(slot[0]).index
+
+    def tensor(self, slot: Slot) -> str:
+        """The name of the tensor that stands in a slot."""
+        return "*".join(self.operand(name).tensor for name in slot)
+
+    def row(self, slot: Slot) -> bool:
+        """Whether the slot has a batch axis."""
+        return any(self.operand(name).row for name in slot)
+
+    def shape(self, slot: Slot) -> tuple[int, ...]:
+        """Shape of a slot's tensor without the batch: one axis per operand."""
+        return tuple(self.operand(name).dim for name in slot)
+
+    def open(self, *slot: str) -> Form:
+        """The same form with another slot open: a derivative of this one, the cotangent standing where it was open."""
+        if slot not in self.slots:
+            raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
+        return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """The same form with operands joined into one group, and that group open."""
-        rest = tuple(g for g in self.groups if not set(g) & set(names))
-        return replace(self, groups=(names, *rest), opened=names)
+        """The same form with operands joined into one slot, and that slot open."""
+        rest = tuple(s for s in self.slots if not set(s) & set(names))
+        return replace(self, slots=(names, *rest), opened=names)
+
+    def index_rows(self, **indices: str) -> Form:
+        """The same form, an index selecting the rows of some operands: ``form.index_rows(x1="src", out="dst")``."""
+        return replace(
+            self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
+        )
+
+    def reading(self, *slots: Slot) -> Form:
+        """The terms that read all of these slots: what is left where something else stands in them.
+
+        The form is linear in an operand only where a term reads it.
+        """
+        names = [name for slot in slots for name in slot]
+        return replace(self, terms=tuple(t for t in self.terms if all(t.leg(name) for name in names)))
 
     @cached_property
     def live_terms(self) -> tuple[Term, ...]:
-        """Terms that reach the open group (an unweighted path has no gradient for the weights)."""
+        """Terms that reach the open slot (an unweighted path has no gradient for the weights)."""
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
@@ -120,21 +192,19 @@ class Form:
         sizes = dict(term.sizes)
         deltas: list[Factor] = []
         factors: list[Factor] = []
-        for group in self.closed:
-            legs = [leg for name in group if (leg := term.leg(name))]
+        for slot in self.given:
+            legs = [leg for name in slot if (leg := term.leg(name))]
             if legs:
-                factors.append(Factor("*".join(group), self._letters(group, legs, sizes, deltas)))
+                factors.append(Factor("*".join(slot), self._letters(slot, legs, sizes, deltas)))
         output = self._letters(self.opened, [leg for name in self.opened if (leg := term.leg(name))], sizes, deltas)
-        constants = [Factor(term.coupling, "ijk"), *deltas]
-        if term.pairs:
-            constants += [Factor(Pairs(term.pairs, second=False), "pa"), Factor(Pairs(term.pairs, second=True), "pb")]
+        constants = [*term.constants, *deltas]
         covered = {a for f in (*factors, *constants) for a in f.letters}
         constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
-    def _letters(self, group: tuple[str, ...], legs: list[Leg], sizes: dict[str, int], deltas: list[Factor]) -> str:
-        """Letters of a group; a letter that two of its legs share becomes two letters and a delta."""
-        letters = BATCH if self.row(group) else ""
+    def _letters(self, slot: Slot, legs: list[Leg], sizes: dict[str, int], deltas: list[Factor]) -> str:
+        """Letters of a slot; a letter that two of its legs share becomes two letters and a delta."""
+        letters = BATCH if self.row(slot) else ""
         for leg in legs:
             for a in leg.letters:
                 if a in letters:
@@ -146,7 +216,8 @@ class Form:
 
     def __str__(self) -> str:
         opened = "*".join(f"{name}[{self.operand(name).text}]" for name in self.opened)
-        head = f"{opened} of {', '.join('*'.join(g) for g in self.closed)}"
+        at = "".join(f", {o.name} at {o.index}" for o in self.operands if o.index)
+        head = f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
         return "\n".join([head, *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
 
 
@@ -162,12 +233,13 @@ def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
     )
     # unweighted instructions take no segment: offsets of the weights exist once, in the plan
     slices = [s for s in plan.weight_slices if s is not None]
-    weights = Operand("w", tuple((s.start, s.stop) for s in slices), not plan.shared_weights, str(plan.weight_numel))
+    rows = SHARED if plan.shared_weights else ROW
+    weights = Operand("w", tuple((s.start, s.stop) for s in slices), rows, str(plan.weight_numel))
     position = {s.start: index for index, s in enumerate(slices) if s.stop > s.start}
     return Form(
         operands=(operands[0], operands[1], weights, operands[2]),
         terms=tuple(_term(path, layouts, position) for path in plan.paths),
-        groups=(("x1",), ("x2",), ("w",), ("out",)),
+        slots=(("x1",), ("x2",), ("w",), ("out",)),
         opened=("out",),
         plan=plan,
         layout=layouts,
@@ -177,6 +249,16 @@ def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
     """The form of ``right``: x1 and out stand as one matrix, and that matrix is open."""
     return make_form(plan, layout).merge("x1", "out")
+
+
+def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
+    """The form of a convolution: gather, product and sum over the rows that meet, as one form.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]
+    'out[4x0e] of x1, x2, w, x1 at src, out at dst'
+    """
+    return make_form(plan, layout).index_rows(x1="src", out="dst")
 
 
 def split_layout(layout: Layout) -> tuple[str, str, str]:
@@ -210,16 +292,7 @@ def _term(path: Path, layouts: tuple[str, str, str], weight_position: dict[int, 
     if mode.paired:
         sizes.update(a=path.in1.mul, b=path.in2.mul)
     sizes.update(i=path.in1.ir.dim, j=path.in2.ir.dim, k=path.out.ir.dim)
-    return Term(
-        path.index,
-        tuple(legs),
-        Coupling(*path.ls),
-        tuple(sizes.items()),
-        path.coefficient,
-        pairs=path.in1.mul if mode.paired else 0,
-    )
-
-
-def group_dim(form: Form, group: tuple[str, ...]) -> tuple[int, ...]:
-    """Shape of a group's tensor without the batch: one axis per operand."""
-    return tuple(form.operand(name).dim for name in group)
+    constants = [Factor(Coupling(*path.ls), "ijk")]
+    if mode.paired:
+        constants += [Factor(Pairs(path.in1.mul, second), "p" + copy) for second, copy in ((False, "a"), (True, "b"))]
+    return Term(path.index, tuple(legs), tuple(constants), tuple(sizes.items()), path.coefficient)

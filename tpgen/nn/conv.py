@@ -3,7 +3,7 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from typing import Optional
+from typing import ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -36,6 +36,8 @@ class TensorProductConv(TensorProduct):
     >>> conv(x, y, w, src, dst, num_nodes=5).shape
     torch.Size([5, 64])
     """
+
+    _directions: ClassVar[dict[str, str]] = {"forward": "conv", "right": "right"}
 
     def forward(  # type: ignore[override]
         self,
@@ -78,8 +80,7 @@ class TensorProductConv(TensorProduct):
         if self.choice.strategy == "kernel":
             description = self._checked if check_index else self._trusting
             return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
-        messages = self._run("forward", x.index_select(0, edge_src), y, w)
-        return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, edge_dst, messages)
+        return self._evaluate("forward", x, y, w, edge_src, edge_dst, nodes)
 
     def _write_programs(self, with_right: bool) -> None:
         super()._write_programs(with_right)
@@ -102,11 +103,9 @@ class TensorProductConv(TensorProduct):
         check_index: bool,
     ) -> Tensor:
         nodes = x.size(0) if num_nodes is None else num_nodes
-        description = self._checked if check_index else self._trusting
-        if description != "":
-            return torch.ops.tpgen.product(x, y, w, description, src, dst, nodes)
-        messages = self._forward_program(x.index_select(0, src), y, w)
-        return messages.new_zeros((nodes, messages.size(-1))).index_add(0, dst, messages)
+        if self._trusting != "" and not check_index:
+            return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
+        return self._forward_program(x, y, w, src, dst, nodes)
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""

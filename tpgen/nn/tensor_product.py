@@ -6,7 +6,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 import warnings
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -95,6 +95,7 @@ class TensorProduct(nn.Module):
 
     weight: Tensor
     output_mask: Tensor
+    _directions: ClassVar[dict[str, str]] = {"forward": "forward", "right": "right"}  # what each program emits
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class TensorProduct(nn.Module):
         return choose_strategy(request, self._strategy)
 
     def _program(self, direction: str) -> nn.Module:
-        emission = emit_plan(self.plan, direction, self.choice.strategy, self.layout, self.streams)
+        emission = emit_plan(self.plan, self._directions[direction], self.choice.strategy, self.layout, self.streams)
         return emission.module().to(device=self.output_mask.device, dtype=self.output_mask.dtype)
 
     def _write_right(self) -> None:
@@ -234,7 +235,7 @@ class TensorProduct(nn.Module):
 
     def _compiled(self, direction: str) -> Runner:
         program = self._forward_program if direction == "forward" else self._right_program
-        form = DIRECTIONS[direction](self.plan, self.layout)
+        form = DIRECTIONS[self._directions[direction]](self.plan, self.layout)
         return run_form(form, program, self.choice.strategy, self.backend, self.output_mask, self._compile_options)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
@@ -292,6 +293,9 @@ class TensorProduct(nn.Module):
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal
             check_batches(operands)
+        return self._evaluate(direction, *operands)
+
+    def _evaluate(self, direction: str, *operands: Any) -> Tensor:
         if self.streams:
             with restoring_stream(operands[0].device):
                 return self._runner(direction)(*operands)
