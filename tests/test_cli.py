@@ -82,7 +82,7 @@ def test_dump_writes_one_text_plainly() -> None:
 
 def test_dump_heads_several_texts() -> None:
     text = run("dump", *VECTORS, "--stage", "form", "--stage", "code", "--direction", "all").stdout
-    assert text.count("--- ") == 10
+    assert text.count("--- ") == 12
     assert "--- code.grad_w.py" in text
 
 

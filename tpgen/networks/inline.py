@@ -25,8 +25,6 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
 from tpgen.errors import TraceError
-from tpgen.kernels.operators.description import describe
-from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
 from tpgen.nn.conv import TensorProductConv
@@ -187,22 +185,27 @@ class _Inliner:
         given = _bound(product, path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = (
-            self._conv(product, given, path)
-            if isinstance(product, TensorProductConv)
-            else self._program(product, given, path)
-        )
+        out = self._program(product, self._operands(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
         return out
 
-    def _program(self, product: TensorProduct, given: dict[str, Any], path: str) -> fx.Node:
+    def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
+        """What the program of a product takes, from the arguments of a call."""
+        operands = [given["x"], given["y"], given["weight"]]
+        if isinstance(product, TensorProductConv):
+            nodes = given["num_nodes"]
+            if nodes is None:
+                nodes = self.graph.call_method("size", (given["x"], 0))
+            operands += [given["edge_src"], given["edge_dst"], nodes]
+        return operands
+
+    def _program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
         """The nodes of a product's program on its operands."""
-        emission = emit_plan(product.plan, "forward", self.strategy or product.choice.strategy, product.layout)
-        copies: dict[fx.Node, Any] = dict(
-            zip(_placeholders(emission), (given["x"], given["y"], given["weight"]), strict=True)
-        )
+        strategy = self.strategy or product.choice.strategy
+        emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
+        copies: dict[fx.Node, Any] = dict(zip(_placeholders(emission), operands, strict=True))
         prefix = path.replace(".", "_")
         for node in emission.graph.nodes:
             if node.op == "output":
@@ -218,23 +221,6 @@ class _Inliner:
                 )
                 copies[node].meta.update(node.meta)
         raise AssertionError("an emitted graph ends in an output")
-
-    def _conv(self, product: TensorProductConv, given: dict[str, Any], path: str) -> fx.Node:
-        """Gather, program and scatter; or the kernel that is all three."""
-
-        def proxy(value: Any) -> Any:
-            return fx.Proxy(value, self.recorder) if isinstance(value, fx.Node) else value
-
-        x, nodes = proxy(given["x"]), proxy(given["num_nodes"])
-        nodes = x.size(0) if nodes is None else nodes
-        if (self.strategy or product.choice.strategy) == "kernel":
-            operands = (given["x"], given["y"], given["weight"], given["edge_src"], given["edge_dst"])
-            text = describe(product.plan, product.layout)
-            return self.graph.call_function(kernel_conv, (*operands, getattr(nodes, "node", nodes), text))
-        gathered = x.index_select(0, proxy(given["edge_src"])).node
-        messages = proxy(self._program(product, {**given, "x": gathered}, path))
-        out = messages.new_zeros(nodes, messages.shape[-1]).index_add(0, proxy(given["edge_dst"]), messages)
-        return out.node
 
     def _constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
         """A constant of a product as one of the flat module; equal ones are held once."""

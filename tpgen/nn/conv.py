@@ -37,7 +37,7 @@ class TensorProductConv(TensorProduct):
     torch.Size([5, 64])
     """
 
-    _directions: ClassVar[dict[str, str]] = {"forward": "conv", "right": "right"}
+    directions: ClassVar[dict[str, str]] = {"forward": "conv", "right": "right"}
 
     def forward(  # type: ignore[override]
         self,

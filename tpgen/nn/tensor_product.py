@@ -95,7 +95,7 @@ class TensorProduct(nn.Module):
 
     weight: Tensor
     output_mask: Tensor
-    _directions: ClassVar[dict[str, str]] = {"forward": "forward", "right": "right"}  # what each program emits
+    directions: ClassVar[dict[str, str]] = {"forward": "forward", "right": "right"}  # what each program emits
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class TensorProduct(nn.Module):
         return choose_strategy(request, self._strategy)
 
     def _program(self, direction: str) -> nn.Module:
-        emission = emit_plan(self.plan, self._directions[direction], self.choice.strategy, self.layout, self.streams)
+        emission = emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
         return emission.module().to(device=self.output_mask.device, dtype=self.output_mask.dtype)
 
     def _write_right(self) -> None:
@@ -235,7 +235,7 @@ class TensorProduct(nn.Module):
 
     def _compiled(self, direction: str) -> Runner:
         program = self._forward_program if direction == "forward" else self._right_program
-        form = DIRECTIONS[self._directions[direction]](self.plan, self.layout)
+        form = DIRECTIONS[self.directions[direction]](self.plan, self.layout)
         return run_form(form, program, self.choice.strategy, self.backend, self.output_mask, self._compile_options)
 
     # --- evaluation ---------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_an_unknown_direction_lists_the_known_ones(plan: Plan) -> None:
 
 def test_a_product_without_weights_has_no_gradient_for_them() -> None:
     unweighted = elementwise("2x1o", "2x1o")
-    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2")
+    assert product_directions(unweighted) == ("forward", "right", "grad_x1", "grad_x2", "conv")
     with pytest.raises(EmitError, match=r"no weights, so it has no direction 'grad_w'; its directions: forward, right"):
         dump_stage(unweighted, "graph", "grad_w")
 
@@ -97,7 +97,7 @@ def test_a_product_without_weights_has_no_gradient_for_them() -> None:
 def test_cpp_is_the_kernel_of_a_direction() -> None:
     plan = channelwise("4x1o", "1o", "0e+1e")
     texts = dump_files(plan, ["cpp"], ["all"])
-    assert list(texts) == [f"cpp.{d}.cpp" for d in ("forward", "grad_x1", "grad_x2", "grad_w")]
+    assert list(texts) == [f"cpp.{d}.cpp" for d in ("forward", "grad_x1", "grad_x2", "grad_w", "conv")]
     assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
     with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
         dump_stage(plan, "cpp", "right")

@@ -51,16 +51,23 @@ def joint_graph(request: Request) -> fx.Graph:
     for node, origin in node_origins(module.graph).items():
         node.meta["custom"] = {"tpgen": origin}
 
-    def run(*arguments: torch.Tensor) -> tuple[torch.Tensor]:
+    arguments = example_arguments(request, emission.arguments)
+    numbers = [x for x in arguments if not isinstance(x, torch.Tensor)]
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
         # a copy: the result must not be a view of what the program holds
-        return (fx.Interpreter(module).run(*arguments).clone(),)
+        return (fx.Interpreter(module).run(*tensors, *numbers).clone(),)
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = [mode.from_tensor(x).requires_grad_() for x in example_arguments(request, emission.arguments)]
+    given = [_traced(mode, x) for x in arguments if isinstance(x, torch.Tensor)]
     with preserve_node_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported: Any = aot_export_joint_simple(run, tuple(given), trace_joint=True)
     return exported.graph
+
+
+def _traced(mode: Any, x: torch.Tensor) -> torch.Tensor:
+    return mode.from_tensor(x).requires_grad_(x.is_floating_point())
 
 
 def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:

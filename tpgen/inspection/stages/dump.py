@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tpgen.compiler import autotune
 from tpgen.compiler.backends import compile_program, script
@@ -100,8 +99,9 @@ def _inductor(request: Request) -> str:
 
 
 def _cpp(request: Request) -> str:
-    opened = "out" if request.direction == "forward" else request.direction.removeprefix("grad_")
-    return Description(request.plan, split_layout(request.layout)).source((opened,), request.dtype).text
+    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    description = Description(request.plan, split_layout(request.layout))
+    return description.source(form.opened, request.dtype, bool(form.indices)).text
 
 
 STAGES: dict[str, Stage] = {
@@ -179,7 +179,7 @@ def product_directions(plan: Plan) -> tuple[str, ...]:
 
     >>> from tpgen.planner.presets import elementwise
     >>> product_directions(elementwise("1o", "1o"))
-    ('forward', 'right', 'grad_x1', 'grad_x2')
+    ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
     """
     return tuple(d for d in DIRECTIONS if d != "grad_w" or plan.weight_numel > 0)
 
@@ -200,19 +200,23 @@ def check_direction(plan: Plan, direction: str, stage: str) -> None:
         )
 
 
-def example_arguments(request: Request, names: Iterable[str]) -> list[Tensor]:
-    """Random tensors for the named arguments of a program, the same at every call."""
-    plan, rows = request.plan, (request.rows,)
+def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
+    """Random operands, indices and numbers of rows for the named arguments of a program, the same at every call."""
+    plan, rows = request.plan, request.rows
     shapes = {
-        "x1": (*rows, plan.irreps_in1.dim),
-        "x2": (*rows, plan.irreps_in2.dim),
-        "w": (plan.weight_numel,) if plan.shared_weights else (*rows, plan.weight_numel),
-        "g": (*rows, plan.irreps_out.dim),
+        "x1": (rows, plan.irreps_in1.dim),
+        "x2": (rows, plan.irreps_in2.dim),
+        "w": (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel),
+        "g": (rows, plan.irreps_out.dim),
     }
     generator = torch.Generator().manual_seed(0)
-    return [
-        torch.randn(shapes[name], generator=generator, dtype=torch.float64).to(
-            device=request.device, dtype=request.dtype
-        )
-        for name in names
-    ]
+
+    def example(name: str) -> Any:
+        if name.startswith("num_"):
+            return rows
+        if name not in shapes:
+            return torch.randint(rows, (rows,), generator=generator).to(request.device)
+        values = torch.randn(shapes[name], generator=generator, dtype=torch.float64)
+        return values.to(device=request.device, dtype=request.dtype)
+
+    return [example(name) for name in names]
