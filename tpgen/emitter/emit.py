@@ -170,7 +170,9 @@ def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> Given:
     """One placeholder for each tensor: operands that are bound to the same one share it."""
     form = forms[0]
     slots = [slot for slot in form.slots if any(slot in each.given for each in forms)]
-    tensors = {name: writer.placeholder(PLACEHOLDERS.get(name, name)) for name in dict.fromkeys(map(form.tensor, slots))}
+    tensors = {
+        name: writer.placeholder(PLACEHOLDERS.get(name, name)) for name in dict.fromkeys(map(form.tensor, slots))
+    }
     indices = {name: writer.placeholder(name) for name in form.indices}
     opened = dict.fromkeys(index for each in forms if (index := each.index(each.opened)))
     sizes = {index: writer.placeholder(f"num_{index}", int) for index in opened}

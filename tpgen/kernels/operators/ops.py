@@ -22,6 +22,7 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 
+from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
@@ -149,39 +150,27 @@ def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
 
 def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Gradients of the operands for cotangents of the slots that were open."""
-    totals: list[Tensor | None] = [None] * 4
-    wanted = _mask(needed)
-    for slot, cotangent in zip(_bits(ctx.mask), cotangents, strict=True):
-        if cotangent is not None:
-            _accumulate(totals, wanted, ctx, slot, cotangent)
-    return totals
+    *point, src, dst = ctx.saved_tensors
+    wanted = _bits(_mask(needed))
+    return pull_back(_at(ctx.description, src, dst), point, _bits(ctx.mask), cotangents, wanted)
 
 
 def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Tangents of the open slots for tangents of the operands."""
-    totals: list[Tensor | None] = [None] * 4
-    for slot, tangent in enumerate(tangents):
-        if tangent is not None:
-            _accumulate(totals, ctx.mask, ctx, slot, tangent, ctx.nodes)
-    found = [(n, totals[n]) for n in _bits(ctx.mask)]
-    return tuple(torch.zeros_like(ctx.saved_tensors[n]) if value is None else value for n, value in found)
+    *point, src, dst = ctx.saved_tensors
+    opened = _bits(ctx.mask)
+    found = push_forward(_at(ctx.description, src, dst, ctx.nodes), point, opened, tangents)
+    return tuple(torch.zeros_like(point[n]) if x is None else x for n, x in zip(opened, found, strict=True))
 
 
-def _accumulate(
-    totals: list[Tensor | None], mask: int, ctx: Any, slot: int, replacement: Tensor, nodes: int = 0
-) -> None:
-    """Add the slots of a mask, but for the one that is replaced, at the point where it is."""
-    mask &= ~(1 << slot)
-    if not mask:
-        return
-    *operands, src, dst = ctx.saved_tensors
-    operands[slot] = replacement
-    description = ctx.description
-    if slot == _bits(W)[0]:  # unweighted paths do not depend on what stands in the weights' place
-        description = product_of(description).description.weighted
-    for n, value in zip(_bits(mask), _form(operands, description, mask, src, dst, nodes), strict=True):
-        before = totals[n]
-        totals[n] = value if before is None else before + value
+def _at(description: str, src: Tensor | None, dst: Tensor | None, nodes: int = 0) -> Evaluate:
+    def evaluate(replaced: int, moved: Sequence[Tensor | None], opened: tuple[int, ...]) -> list[Tensor]:
+        text = description
+        if replaced == _bits(W)[0]:  # unweighted paths do not depend on what stands in the weights' place
+            text = product_of(description).description.weighted
+        return _form(moved, text, sum(1 << n for n in opened), src, dst, nodes)
+
+    return evaluate
 
 
 def _mask(chosen: Sequence[bool]) -> int:
