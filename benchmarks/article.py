@@ -17,9 +17,10 @@ from rich.console import Console
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.records import Record, Report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
-from tpgen.benchmarking.tables import Cells, environment_line, in_seconds
+from tpgen.benchmarking.tables import Cells, environment_line
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.inspection.figures import new_figure, save_figure
+from tpgen.text import duration
 
 _NO_SCRIPT = "scripted"  # torch.compile does not look into TorchScript
 
@@ -84,7 +85,8 @@ def cell(reports: dict[str, Report], task: str, row: str, column: Column) -> str
     """A time, or the reason that there is none."""
     record = find(reports, task, row, column)
     if record is not None:
-        return in_seconds(record.median) or {"wrong": "WRONG"}.get(record.status, record.reason)
+        reason = "WRONG" if record.status == "wrong" else record.reason
+        return reason if record.median is None else duration(record.median)
     return "no GPU here" if column.device not in reports else _UNCOMPILED[row]
 
 

@@ -21,7 +21,6 @@ from tpgen.benchmarking.gate import expected_results, require_right
 from tpgen.benchmarking.peers import with_weights
 from tpgen.benchmarking.records import Record, Report
 from tpgen.benchmarking.run import run_benchmarks
-from tpgen.benchmarking.tables import in_bytes, in_seconds, in_times
 from tpgen.benchmarking.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
 from tpgen.benchmarking.timing import Timing, peak_bytes, time_in_turns
 from tpgen.form.form import Layout
@@ -30,6 +29,7 @@ from tpgen.kernels.operators.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem, find_problem
+from tpgen.text import duration, quantity, ratio
 
 CPU = torch.device("cpu")
 LAYOUTS = ("mul_ir", "ir_mul")
@@ -70,12 +70,12 @@ def _speed_figure(report: Report, layout: str, record: Record) -> Figure:
         return Figure(record.task, what, None, record.reason or "no e3nn to compare with")
     theirs = [r for r in report.of(record.problem, record.task) if r.family == "e3nn" and r.median]
     best = min(theirs, key=lambda r: r.median or 0.0)
-    times = f"{in_seconds(record.median)}, {best.contender} {in_seconds(best.median)}"
+    times = f"{duration(record.median)}, {best.contender} {duration(best.median)}"
     return Figure(record.task, what, ratio, f"{times}; set up in {_setup(record)}, theirs {_setup(best)}")
 
 
 def _setup(record: Record) -> str:
-    return in_seconds((record.build or 0.0) + (record.first or 0.0))
+    return duration((record.build or 0.0) + (record.first or 0.0))
 
 
 # --- kernels by themselves --------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def moves(unit: Unit) -> Findings:
             ours, copy = timings[name].median, timings[f"copy {name}"].median
             work = flops(problem.plan, problem.rows, name)
             points.append(Point(problem.name, name, layout, ours, copy, size, work))
-            note = f"{in_seconds(ours)}, copy of {in_bytes(size)} {in_seconds(copy)}"
+            note = f"{duration(ours)}, copy of {quantity(size, 'B')} {duration(copy)}"
             figures.append(Figure(name, f"{problem.name}, {layout}", ours / copy, note))
     wanted = tuple(figure for figure in figures if figure.part in unit.goal.targets)
     return Findings(wanted, tuple(points), fma_rate())
@@ -156,7 +156,7 @@ def threads(unit: Unit) -> Findings:
         tuple(
             Figure(
                 name, problem.name, gain[name],
-                f"{in_seconds(timings[f'{name} 2'].median)}; a copy gains {in_times(gain[f'copy {name}'])}",
+                f"{duration(timings[f'{name} 2'].median)}; a copy gains {ratio(gain[f'copy {name}'])}",
             )
             for name in calls
         )
@@ -175,7 +175,7 @@ def layouts(unit: Unit) -> Findings:
     figures = []
     for name in unit.goal.targets:
         outside, inside = (timings[f"{name} {layout}"].median for layout in LAYOUTS)
-        figures.append(Figure(name, problem.name, outside / inside, f"{in_seconds(outside)}, {in_seconds(inside)}"))
+        figures.append(Figure(name, problem.name, outside / inside, f"{duration(outside)}, {duration(inside)}"))
     return Findings(tuple(figures))
 
 
@@ -191,7 +191,7 @@ def against_einsum(unit: Unit) -> Findings:
         found = [report.find(unit.subject, task, name) for name in (ours, plain)]
         times = [record.median for record in found if record and record.median]
         ratio = times[1] / times[0] if len(times) == 2 else None
-        figures.append(Figure(task, unit.subject, ratio, ", ".join(in_seconds(time) for time in times)))
+        figures.append(Figure(task, unit.subject, ratio, ", ".join(duration(time) for time in times)))
     return Findings(tuple(figures))
 
 
@@ -231,7 +231,7 @@ def matrix_product(unit: Unit) -> Findings:
         t = time_in_turns(calls, CPU, unit.seconds)
         ratio = t["forward"].median / t["matrix"].median
         shapes = f"{len(a)}×{inner} by {inner}×{columns}"
-        note = f"{in_seconds(t['forward'].median)}, {shapes} {in_seconds(t['matrix'].median)}"
+        note = f"{duration(t['forward'].median)}, {shapes} {duration(t['matrix'].median)}"
         figures.append(Figure("forward", f"{problem.name}, {layout}", ratio, note))
     return Findings(tuple(figures))
 
@@ -266,7 +266,7 @@ def _conv_makers(plan: Plan, names: Sequence[str]) -> dict[str, Callable[[Graph]
 def _conv_figure(unit: Unit, task: str, timings: Mapping[str, Timing]) -> Figure:
     best = min((name for name in timings if name != "tpgen"), key=lambda name: timings[name].median)
     mine, theirs = timings["tpgen"].median, timings[best].median
-    return Figure(task, unit.subject, theirs / mine, f"{in_seconds(mine)}, {best} {in_seconds(theirs)}")
+    return Figure(task, unit.subject, theirs / mine, f"{duration(mine)}, {best} {duration(theirs)}")
 
 
 def convolution_memory(unit: Unit) -> Findings:
@@ -281,8 +281,8 @@ def convolution_memory(unit: Unit) -> Findings:
         once, twice = found[task]
         call = partial(TASKS[task].run, product, operands)
         theirs = peak_bytes(call, CPU) - sum(result.nbytes for result in call())
-        note = f"{in_bytes(once)}, {in_bytes(twice)} with twice the edges; e3nn/eager {in_bytes(theirs)}"
-        figures.append(Figure(task, unit.subject, once / nodes, f"{note}; the nodes' output is {in_bytes(nodes)}"))
+        note = f"{quantity(once, 'B')}, {quantity(twice, 'B')} with twice the edges; e3nn/eager {quantity(theirs, 'B')}"
+        figures.append(Figure(task, unit.subject, once / nodes, f"{note}; the nodes' output is {quantity(nodes, 'B')}"))
     return Findings(tuple(figures))
 
 
@@ -306,7 +306,7 @@ def warm_start(unit: Unit, products: Sequence[str]) -> Findings:
         tuple(
             Figure(
                 "start", name, second[name],
-                f"{in_seconds(first[name])} with an empty cache{'' if n else '; the first of its process'}",
+                f"{duration(first[name])} with an empty cache{'' if n else '; the first of its process'}",
             )
             for n, name in enumerate(products)
         )

@@ -13,8 +13,9 @@ from tpgen.benchmarking.markdown import contender_list, markdown_report, method_
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.records import Report, load_report, merge_reports
 from tpgen.benchmarking.run import select_problems
-from tpgen.benchmarking.tables import Cells, in_seconds, in_times, machine_line
+from tpgen.benchmarking.tables import Cells, machine_line
 from tpgen.errors import TpgenError
+from tpgen.text import duration, ratio
 
 INTRODUCTION = """\
 # Benchmarks
@@ -145,7 +146,7 @@ def _verdict(target: Target, figures: Sequence[Figure], subjects: int, measured:
 
 
 def _shown(target: Target, value: float | None) -> str:
-    return in_seconds(value) if target.unit == "s" else in_times(value)
+    return duration(value) if target.unit == "s" else ratio(value)
 
 
 def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> Cells:

@@ -21,7 +21,7 @@ from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
 from tpgen.benchmarking.tasks import TASKS, make_operands
 from tpgen.benchmarking.timing import peak_bytes
 from tpgen.errors import BackendError
-from tpgen.kernels.libraries import build
+from tpgen.kernels.operators.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.problems import find_problem
 
@@ -44,7 +44,7 @@ def _build(name: str) -> dict[str, float]:
     """Seconds to build the forward and the backward kernel of a problem."""
     plan = find_problem(name).plan
     start = time.perf_counter()
-    build.warm([plan])
+    warm([plan])
     return {name: time.perf_counter() - start}
 
 

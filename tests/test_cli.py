@@ -1,12 +1,14 @@
 """The command line: every way to name a product, JSON that is nothing but JSON, errors that are one message."""
 
 import json
+from inspect import cleandoc
 from pathlib import Path
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 
-from tpgen.cli.app import main
+from tpgen.cli.app import COMMANDS, main
 from tpgen.inspection.laws.check import check_product
 from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.presets import PRESETS, channelwise
@@ -20,6 +22,23 @@ def run(*arguments: str, code: int = 0) -> Result:
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    command = main.get_command(Context(main), name)
+    assert command is not None
+    assert command.name == name
+    first = " ".join(cleandoc(command.help or "").split("\n\n")[0].split())
+    assert COMMANDS[name] == first
+
+
+def test_a_mistyped_command_gets_the_right_word() -> None:
+    assert "no command 'explian': did you mean explain?; commands: plan," in run("explian", code=2).output
+    assert "no command 'xyz'; commands: plan," in run("xyz", code=2).output
 
 
 # --- naming a product -----------------------------------------------------------------------------------------------

@@ -1,27 +1,30 @@
-"""tpgen generates the code of equivariant tensor products for PyTorch."""
+"""tpgen generates the code of equivariant tensor products for PyTorch.
 
-from typing import Any
+Names are imported when they are asked for: ``import tpgen`` alone loads neither torch nor e3nn, so that the command
+line answers at once, and a program that only runs products loads nothing that inspects them.
+"""
 
-import torch.serialization
-
-with torch.serialization.safe_globals([slice]):  # e3nn 0.4 keeps one in the file of constants that it loads
-    import e3nn.o3  # noqa: F401
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tpgen._version import __version__
-from tpgen.conversion.adapters import register_adapter
-from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explain import explain
-from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.from_e3nn import from_e3nn
-from tpgen.nn.products import (
-    ElementwiseTensorProduct,
-    FullTensorProduct,
-    FullyConnectedTensorProduct,
-    TensorSquare,
-)
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from tpgen.conversion.adapters import register_adapter
+    from tpgen.conversion.convert import conversion_report, convert, restore
+    from tpgen.errors import TpgenError
+    from tpgen.inspection.costs.explain import explain
+    from tpgen.inspection.report.compile_report import compile_report
+    from tpgen.nn.conv import TensorProductConv
+    from tpgen.nn.from_e3nn import from_e3nn
+    from tpgen.nn.products import (
+        ElementwiseTensorProduct,
+        FullTensorProduct,
+        FullyConnectedTensorProduct,
+        TensorSquare,
+    )
+    from tpgen.nn.tensor_product import TensorProduct
+    from tpgen.planner.plan import Plan, make_plan
 
 __all__ = [
     "ElementwiseTensorProduct",
@@ -43,15 +46,33 @@ __all__ = [
     "restore",
 ]
 
-# The method belongs to the module, what it does to inspection, which imports the module: the package root, which
-# always runs, is the one place that may know both.
-TensorProduct.explain = explain  # type: ignore[attr-defined]
+# Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
+_HOMES = {
+    "ElementwiseTensorProduct": "nn.products",
+    "FullTensorProduct": "nn.products",
+    "FullyConnectedTensorProduct": "nn.products",
+    "Plan": "planner.plan",
+    "TensorProduct": "nn.tensor_product",
+    "TensorProductConv": "nn.conv",
+    "TensorSquare": "nn.products",
+    "TpgenError": "errors",
+    "compile_report": "inspection.report.compile_report",
+    "conversion_report": "conversion.convert",
+    "convert": "conversion.convert",
+    "explain": "inspection.costs.explain",
+    "from_e3nn": "nn.from_e3nn",
+    "make_plan": "planner.plan",
+    "register_adapter": "conversion.adapters",
+    "restore": "conversion.convert",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`compile_report` is imported when it is asked for: most programs never do."""
-    if name == "compile_report":
-        from tpgen.inspection.report.compile_report import compile_report
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
 
-        return compile_report
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

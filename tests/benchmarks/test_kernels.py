@@ -181,7 +181,7 @@ def test_convolution_row(small: Problem, monkeypatch):
     figures += measures.convolution_memory(unit(GOALS["conv-memory"], subject="small")).figures
     assert [figure.part for figure in figures] == ["forward", "backward"] * 2
     assert all(figure.value for figure in figures)
-    assert "1.00 MiB, 2.00 MiB with twice the edges; e3nn/eager" in figures[2].note
+    assert "1.05 MB, 2.1 MB with twice the edges; e3nn/eager" in figures[2].note
 
 
 def test_matrix_product_has_the_same_operations(monkeypatch):

@@ -22,6 +22,7 @@ from tpgen.kernels.libraries.compiler import openmp_runtime
 from tpgen.kernels.operators.description import Description, read_description
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
 from tpgen.kernels.operators.runtime import Product, product_of
+from tpgen.kernels.operators.warm import warm
 from tpgen.planner.plan import make_plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 from tpgen.planner.strict import MAX_TEXT
@@ -50,7 +51,7 @@ def test_a_kernel_is_built_once_and_found_again(fresh: Path) -> None:
 
 
 def test_info_clear_and_warm(fresh: Path) -> None:
-    assert build.warm([PLAN]) == 2
+    assert warm([PLAN]) == 2
     info = build.cache_info()
     assert (info.path, info.entries) == (str(fresh), 2)
     assert "2 kernels" in str(info)
@@ -59,7 +60,7 @@ def test_info_clear_and_warm(fresh: Path) -> None:
 
 
 def test_warm_builds_what_a_convolution_with_forces_needs(fresh: Path) -> None:
-    assert build.warm([PLAN], dtypes=[torch.float64], convolution=True, forces=True) == 4
+    assert warm([PLAN], dtypes=[torch.float64], convolution=True, forces=True) == 4
     before = libraries(fresh)
     x1, x2, w, _ = (x.requires_grad_() for x in operands(PLAN, 6).values())
     inner, index = x2 * 1.0, torch.arange(6)
@@ -89,7 +90,7 @@ def test_products_without_paths_have_text_and_nothing_to_build(fresh: Path) -> N
         for opened in (("out",), ("x1", "x2", "w")):
             for indexed in (False, True):
                 assert "tpgen_kernel" in Description(plan, ("mul_ir",) * 3).source(opened, torch.float32, indexed).text
-        assert build.warm([plan]) == 0
+        assert warm([plan]) == 0
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:100], lambda whole: whole[:-1] + b"x", lambda whole: b""])

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cases import CASES, random_arguments, run_python
 from tpgen.errors import PlanError
-from tpgen.planner.plan import make_plan
-from tpgen.planner.plan_json import FORMAT, plan_from_json
+from tpgen.planner.plan import FORMAT, make_plan
+from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.problems import PROBLEMS
 from tpgen.planner.strict import MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, MAX_WEIGHTS
 

@@ -2,3 +2,5 @@
 
 `run.run_benchmarks` measures, `records.Report` keeps, `tables`, `markdown` and `plots` show.
 """
+
+import tpgen._e3nn  # noqa: F401

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpgen.benchmarking.environment import Environment
+from tpgen.benchmarking.tables import ReportTables
 from tpgen.errors import TpgenError
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ class Report:
 
     def table(self) -> RenderableType:
         """Everything as rich tables."""
-        from tpgen.benchmarking.tables import ReportTables
-
         return ReportTables(self)
 
     def save_json(self, path: str | Path) -> None:

@@ -4,66 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
-from tpgen.benchmarking.environment import Environment
-from tpgen.benchmarking.records import Record, Report
+from tpgen.text import duration, quantity, ratio
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
-
-
-def in_seconds(value: float | None) -> str:
-    """A time with three digits and its unit.
-
-    >>> in_seconds(0.0123456), in_seconds(None)
-    ('12.3 ms', '')
-    """
-    if value is None:
-        return ""
-    size, unit = next((size or 1e-6, unit) for size, unit in _UNITS if value >= size)
-    return f"{_digits(value / size)} {unit}"
-
-
-def in_bytes(value: int | None) -> str:
-    """An amount of memory with three digits and its unit.
-
-    >>> in_bytes(3 * 2**20), in_bytes(2816)
-    ('3.00 MiB', '2.75 KiB')
-    """
-    if value is None:
-        return ""
-    return f"{_digits(value / 2**20)} MiB" if value >= 2**19 else f"{_digits(value / 2**10)} KiB"
-
-
-def in_times(value: float | None) -> str:
-    """A ratio.
-
-    >>> in_times(14.26), in_times(0.9512)
-    ('14.3×', '0.95×')
-    """
-    return "" if value is None else f"{value:.1f}×" if value >= 9.995 else f"{value:.2f}×"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
+if TYPE_CHECKING:
+    from tpgen.benchmarking.environment import Environment
+    from tpgen.benchmarking.records import Record, Report
 
 # Columns of the table of one problem and task: heading, cell.
 COLUMNS: dict[str, Callable[[Report, Record], str]] = {
     "contender": lambda report, r: r.contender,
-    "median": lambda report, r: "WRONG" if r.status == "wrong" else in_seconds(r.median),
-    "min": lambda report, r: in_seconds(r.min),
+    "median": lambda report, r: "WRONG" if r.status == "wrong" else duration(r.median),
+    "min": lambda report, r: duration(r.min),
     "± spread": lambda report, r: "" if r.spread is None else f"{100 * r.spread:.0f} %",
-    "× best e3nn": lambda report, r: in_times(report.speedup(r)),
-    "× same": lambda report, r: in_times(report.speedup(r, same_backend=True)),
-    "build": lambda report, r: in_seconds(r.build),
-    "first call": lambda report, r: in_seconds(r.first),
-    "peak memory": lambda report, r: in_bytes(r.peak_bytes),
+    "× best e3nn": lambda report, r: ratio(report.speedup(r)),
+    "× same": lambda report, r: ratio(report.speedup(r, same_backend=True)),
+    "build": lambda report, r: duration(r.build),
+    "first call": lambda report, r: duration(r.first),
+    "peak memory": lambda report, r: quantity(r.peak_bytes, "B"),
     "error": lambda report, r: "" if r.error is None else f"{r.error:.0e}",
 }
 _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
@@ -127,11 +91,11 @@ def mean_cells(report: Report, task: str) -> Cells | None:
     rows = tuple(
         (
             contender,
-            in_times(best.mean),
-            in_times(best.least),
+            ratio(best.mean),
+            ratio(best.least),
             best.least_problem,
-            in_times(same.mean) if same else "",
-            in_times(same.least) if same else "",
+            ratio(same.mean) if same else "",
+            ratio(same.least) if same else "",
             str(best.problems),
         )
         for best, same, contender in sorted(found, key=lambda row: -row[0].mean)

@@ -10,7 +10,8 @@ import click
 from rich.console import Console
 
 from tpgen.cli.options import json_option, product_options, run_options
-from tpgen.kernels.libraries.build import cache_clear, cache_info, warm
+from tpgen.kernels.libraries.build import cache_clear, cache_info
+from tpgen.kernels.operators.warm import warm
 from tpgen.planner.problems import Problem
 
 

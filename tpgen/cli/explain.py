@@ -33,7 +33,7 @@ def explain(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's ceilings.
+    """Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's roofline.
 
     `tpgen explain NAME` takes the name of a problem.  Of a network, a table of its products, as they are called.
     """

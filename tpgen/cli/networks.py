@@ -13,10 +13,9 @@ from typing import Any
 import click
 import torch
 from click.core import ParameterSource
-from e3nn import o3
 from torch import nn
 
-from tpgen.demo.tetris import ProductClass, Tetris, neighbours, shapes
+from tpgen.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, neighbours, shapes
 from tpgen.errors import TpgenError, unknown
 from tpgen.nn.products import FullyConnectedTensorProduct
 
@@ -38,7 +37,7 @@ def _tetris(product: ProductClass) -> Network:
 
 NETWORKS: dict[str, Callable[[], Network]] = {
     "tetris": partial(_tetris, FullyConnectedTensorProduct),
-    "tetris-e3nn": partial(_tetris, o3.FullyConnectedTensorProduct),  # for tpgen convert
+    "tetris-e3nn": partial(_tetris, E3NN_PRODUCT),  # for tpgen convert
 }
 
 

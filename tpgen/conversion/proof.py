@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds
-from tpgen.inspection.report.values import table
 from tpgen.inspection.training import is_floating, restored, step
+from tpgen.text import table
 
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
 

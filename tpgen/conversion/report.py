@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from tpgen.conversion.proof import Proof, Times
-from tpgen.inspection.report.values import table
+from tpgen.text import table
 
 
 @dataclass(frozen=True)

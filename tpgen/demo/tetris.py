@@ -27,6 +27,7 @@ from e3nn.nn import FullyConnectedNet, Gate
 from torch import Tensor, nn
 
 ProductClass = Callable[..., nn.Module]
+E3NN_PRODUCT: ProductClass = o3.FullyConnectedTensorProduct
 
 # four points each, on a grid of spacing one
 SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {

@@ -26,6 +26,8 @@ import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
+from tpgen.text import table
+
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
 
@@ -164,8 +166,7 @@ def graph_table(graph: fx.Graph) -> str:
         arguments = ", ".join([*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items())])
         served = ",".join(map(str, origin.instructions)) or "all"
         rows.append((node.name, node.op, _target_name(node), arguments, origin.role, served))
-    widths = [min(60, max(len(row[c]) for row in rows)) for c in range(6)]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return table(rows, widest=60)
 
 
 def _target_name(node: fx.Node) -> str:

@@ -1,1 +1,3 @@
 """The modules that users construct."""
+
+import tpgen._e3nn  # noqa: F401

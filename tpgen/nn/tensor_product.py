@@ -6,7 +6,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 import warnings
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -29,7 +29,11 @@ from tpgen.nn.checks import (
     widest_dtype,
 )
 from tpgen.nn.state import output_mask_of, without_programs
+from tpgen.nn.visualize import draw_product
 from tpgen.planner.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explain import Explanation
 
 
 class _Unwritten(nn.Module):
@@ -383,8 +387,6 @@ class TensorProduct(nn.Module):
         Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
         Returns ``(figure, axes)``.
         """
-        from tpgen.nn.visualize import draw_product
-
         sizes = None
         if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
             with torch.no_grad():
@@ -392,6 +394,12 @@ class TensorProduct(nn.Module):
                 for index, _, view in self.weight_views(weight, yield_instruction=True):
                     sizes[index] = float(view.pow(2).mean()) if view.numel() else 0.0
         return draw_product(self.plan, sizes, aspect_ratio, ax)
+
+    def explain(self, **options: Any) -> "Explanation":
+        """What each path costs, why it is scaled so and how it is written: `tpgen.explain` of this product."""
+        from tpgen.inspection.costs.explain import explain
+
+        return explain(self, **options)
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
 

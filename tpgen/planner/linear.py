@@ -20,9 +20,7 @@ from e3nn.o3 import Irreps
 from tpgen.errors import PlanError, PlanIndexError, unknown
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, PathScale, normalization_factors
-from tpgen.planner.plan import Segment, WeightSlice, segments
-from tpgen.planner.plan_json import digest_of
-from tpgen.planner.plan_table import aligned
+from tpgen.planner.plan import Segment, WeightSlice, digest_of, segments
 from tpgen.planner.strict import (
     MAX_DIM,
     MAX_WEIGHTS,
@@ -37,6 +35,7 @@ from tpgen.planner.strict import (
     one_of,
     read_fields,
 )
+from tpgen.text import table
 
 FORMAT = "tpgen.linear/1"
 NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -143,7 +142,7 @@ class LinearPlan:
 
     def __str__(self) -> str:
         rows = [("path", "in", "out", "weights", "coefficient", "flops"), *map(_row, self.paths)]
-        return "\n".join([self.title, "", *aligned(rows, left=(1, 2)), "", f"per row {self.flops} flops"])
+        return "\n".join([self.title, "", table(rows, left=(1, 2)), "", f"per row {self.flops} flops"])
 
     @property
     def title(self) -> str:

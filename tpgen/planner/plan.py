@@ -6,11 +6,14 @@ What it returns is frozen; the stages after it only read.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from e3nn.o3 import Irrep, Irreps
 
@@ -26,6 +29,9 @@ from tpgen.planner.normalization import (
     fan_in,
     normalization_factors,
 )
+from tpgen.planner.plan_table import plan_table
+
+FORMAT = "tpgen.plan/1"  # of the JSON text
 
 
 @dataclass(frozen=True)
@@ -141,23 +147,39 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """Stable content hash: 16 hexadecimal digits, the same in every process."""
-        from tpgen.planner.plan_json import plan_digest
-
-        return plan_digest(self)
+        return digest_of(self.to_json())
 
     def to_json(self) -> str:
-        """The plan as JSON text; `plan_from_json` reads it back."""
-        from tpgen.planner.plan_json import plan_to_json
-
-        return plan_to_json(self)
+        """The plan as one line of JSON, keys in a fixed order; `plan_from_json` reads it back."""
+        return json.dumps(_fields(self), ensure_ascii=True, allow_nan=False)
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __str__(self) -> str:
-        from tpgen.planner.plan_table import plan_table
-
         return plan_table(self)
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    """What a plan was made from; everything else follows from it."""
+    return {
+        "format": FORMAT,
+        "irreps_in1": str(plan.irreps_in1),
+        "irreps_in2": str(plan.irreps_in2),
+        "irreps_out": str(plan.irreps_out),
+        "instructions": [list(instruction[:6]) for instruction in plan.instructions],
+        "in1_var": list(plan.in1_var),
+        "in2_var": list(plan.in2_var),
+        "out_var": list(plan.out_var),
+        "irrep_normalization": plan.irrep_normalization,
+        "path_normalization": plan.path_normalization,
+        "shared_weights": plan.shared_weights,
+    }
+
+
+def digest_of(text: str) -> str:
+    """First 16 hexadecimal digits of the SHA-256 of a plan's JSON text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_plan(

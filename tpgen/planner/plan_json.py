@@ -1,14 +1,10 @@
-"""Plans as JSON text: inputs are written, everything derived is planned anew when read."""
+"""Read plans from JSON text: inputs are written (`Plan.to_json`), everything derived is planned anew."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
-
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import FORMAT, Plan, make_plan
 from tpgen.planner.strict import (
     MAX_WEIGHTS,
     Reader,
@@ -23,39 +19,6 @@ from tpgen.planner.strict import (
     one_of,
     read_fields,
 )
-
-FORMAT = "tpgen.plan/1"
-
-
-def plan_to_json(plan: Plan) -> str:
-    """The plan as one line of JSON, keys in a fixed order."""
-    return json.dumps(_fields(plan), ensure_ascii=True, allow_nan=False)
-
-
-def digest_of(text: str) -> str:
-    """First 16 hexadecimal digits of the SHA-256 of a plan's JSON text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def plan_digest(plan: Plan) -> str:
-    """The stable name of a plan."""
-    return digest_of(plan_to_json(plan))
-
-
-def _fields(plan: Plan) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "irreps_in1": str(plan.irreps_in1),
-        "irreps_in2": str(plan.irreps_in2),
-        "irreps_out": str(plan.irreps_out),
-        "instructions": [list(instruction[:6]) for instruction in plan.instructions],
-        "in1_var": list(plan.in1_var),
-        "in2_var": list(plan.in2_var),
-        "out_var": list(plan.out_var),
-        "irrep_normalization": plan.irrep_normalization,
-        "path_normalization": plan.path_normalization,
-        "shared_weights": plan.shared_weights,
-    }
 
 
 def plan_from_json(text: str) -> Plan:

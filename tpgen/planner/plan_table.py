@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
 
-from tpgen.planner.plan import Path, Plan
+from tpgen.text import table
+
+if TYPE_CHECKING:
+    from tpgen.planner.plan import Path, Plan
 
 _HEADER = ("path", "in1", "in2", "out", "mode", "weights", "coefficient", "coupling", "flops", "bytes")
 
@@ -16,19 +19,7 @@ def plan_table(plan: Plan, itemsize: int = 4) -> str:
     writes, at ``itemsize`` bytes a number.
     """
     rows = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
-    return "\n".join([title(plan), "", *aligned(rows, left=range(1, 5)), "", totals(plan, itemsize)])
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
-    """Rows of cells as lines with columns of equal width; the columns ``left`` are set to the left."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if n in left else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return "\n".join([title(plan), "", table(rows, left=range(1, 5)), "", totals(plan, itemsize)])
 
 
 def title(plan: Plan) -> str:

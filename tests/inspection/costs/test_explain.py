@@ -97,10 +97,10 @@ def test_ceilings_are_measured_once() -> None:
 
 def test_a_module_explains_itself() -> None:
     product = TensorProduct.from_plan(channelwise("8x0e", "0e", "0e"), strategy="grouped").double()
-    found = product.explain(ceilings=GIVEN)  # type: ignore[attr-defined]
+    found = product.explain(ceilings=GIVEN)
     assert (found.strategy, found.reason, found.dtype) == ("grouped", "asked for", "float64")
     assert found == tpgen.explain(product, ceilings=GIVEN)
-    assert tpgen.FullyConnectedTensorProduct("1o", "1o", "0e").explain(ceilings=GIVEN).reason != "asked for"  # type: ignore[attr-defined]
+    assert tpgen.FullyConnectedTensorProduct("1o", "1o", "0e").explain(ceilings=GIVEN).reason != "asked for"
 
 
 def test_a_path_alone_computes_what_it_does_in_the_whole() -> None:

@@ -343,7 +343,7 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),
         (
             ["--network", "mine"],
-            "error: unknown network 'mine'; known networks: tetris; or give package.module:function",
+            "error: unknown network 'mine'; known networks: tetris, tetris-e3nn; or give package.module:function",
         ),
         (["--network", "tetris", "--problem", "article"], "Error: give a product or --network, not both"),
     ):

@@ -21,6 +21,8 @@ from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
 from tpgen.inspection.clock import best_seconds
 from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths
+from tpgen.inspection.costs.explain_text import explanation_text
+from tpgen.inspection.costs.pictures import draw_explanation
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request, example_arguments
 from tpgen.inspection.subject import Subject, choice_of, request_of
@@ -108,13 +110,9 @@ class Explanation:
 
     def plot(self, path: str | FilePath) -> None:
         """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
-        from tpgen.inspection.costs.pictures import draw_explanation
-
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        from tpgen.inspection.costs.explain_text import explanation_text
-
         return explanation_text(self)
 
 

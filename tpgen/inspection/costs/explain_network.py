@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.clock import device_of, now, timed
 from tpgen.inspection.costs.explain import Explanation, explain, operand_bytes
-from tpgen.inspection.costs.explain_text import duration, quantity
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.report.values import reason, table
+from tpgen.inspection.report.values import reason
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.text import duration, quantity, table
 
 _WARM, _ROUNDS = 2, 9  # forwards that are not timed, and that are
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tpgen.inspection.costs.explain import Explanation, PathExplanation
+from tpgen.text import duration, quantity, table
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explain import Explanation, PathExplanation
 
 _COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
     "path": lambda p: str(p.index),
@@ -26,7 +30,7 @@ _LEFT = {"in1", "in2", "out", "mode", "= irrep × path × variance × weight", "
 
 def explanation_text(found: Explanation) -> str:
     """The whole text; times that were not measured have no column."""
-    return "\n".join([*_head(found), "", *_table(found), "", *_aligned(totals(found))])
+    return "\n".join([*_head(found), "", _table(found), "", *_aligned(totals(found))])
 
 
 def _head(found: Explanation) -> list[str]:
@@ -39,18 +43,11 @@ def _head(found: Explanation) -> list[str]:
     ]
 
 
-def _table(found: Explanation) -> list[str]:
+def _table(found: Explanation) -> str:
     measured = any(p.seconds is not None for p in found.paths)
     columns = {name: cell for name, cell in _COLUMNS.items() if name != "alone" or measured}
     rows = [list(columns), *([cell(path) for cell in columns.values()] for path in found.paths)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if name in _LEFT else text.rjust(width)
-            for name, text, width in zip(columns, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    return table(rows, left=[n for n, name in enumerate(columns) if name in _LEFT])
 
 
 def totals(found: Explanation) -> dict[str, str]:
@@ -84,28 +81,3 @@ def _measured(found: Explanation) -> str:
     against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
     backward = "no backward" if found.backward_seconds is None else f"{duration(found.backward_seconds)} and backward"
     return f"{duration(found.forward_seconds)} forward, {against}; {backward}"
-
-
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-
-
-def duration(seconds: float | None) -> str:
-    """
-    >>> duration(0.00213), duration(3.1e-7)
-    ('2.13 ms', '310 ns')
-    """
-    if seconds is None:
-        return "-"
-    unit, scale = next(((u, s) for u, s in _UNITS if seconds >= s), _UNITS[-1])
-    return f"{seconds / scale:.3g} {unit}"
-
-
-def quantity(value: float, unit: str) -> str:
-    """
-    >>> quantity(2_500_000, "B")
-    '2.5 MB'
-    """
-    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"

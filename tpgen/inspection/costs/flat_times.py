@@ -21,11 +21,10 @@ from torch.utils import _pytree as pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds
-from tpgen.inspection.costs.explain_text import duration
-from tpgen.inspection.report.values import table
 from tpgen.inspection.training import restored, step
 from tpgen.networks.inline import Gain, inline_products
 from tpgen.networks.tracer import trace_network
+from tpgen.text import duration, table
 
 _WARM = 2  # calls that are not timed: compilers and caches do their work in them
 

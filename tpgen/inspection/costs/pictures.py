@@ -6,17 +6,20 @@ matplotlib is an optional part; a `TpgenError` says how to get it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from colorsys import hls_to_rgb
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import fx
 
-from tpgen.inspection.costs.explain import Explanation, PathExplanation
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.stages.dump import Request
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explain import Explanation, PathExplanation
 
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
@@ -28,8 +31,6 @@ def path_color(index: int) -> tuple[float, float, float]:
     >>> path_color(0) == path_color(1)
     False
     """
-    from colorsys import hls_to_rgb
-
     # steps of the golden ratio spread any number of hues evenly
     return hls_to_rgb((0.6 + 0.618034 * index) % 1.0, (0.42, 0.55)[index % 2], 0.65)
 

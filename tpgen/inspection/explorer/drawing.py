@@ -8,10 +8,10 @@ from itertools import pairwise
 from math import ceil, floor, log10
 
 from tpgen.inspection.costs.explain import Explanation, PathExplanation
-from tpgen.inspection.costs.explain_text import duration, quantity
 from tpgen.inspection.costs.pictures import path_color
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.planner.plan import Path, Plan
+from tpgen.text import duration, quantity
 
 _WIDTH = 352
 _HEIGHT = 676  # what the screen of a laptop has room for: more paths stand closer, down to the closest

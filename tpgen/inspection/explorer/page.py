@@ -11,13 +11,14 @@ from string import Template
 
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.explain import Explanation, PathExplanation, explain
-from tpgen.inspection.costs.explain_text import duration, totals
+from tpgen.inspection.costs.explain_text import totals
 from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.inspection.stages.provenance import provenance
 from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import kernel_supported
+from tpgen.text import duration
 
 # A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.
 READABLE = "einsum"

@@ -24,6 +24,7 @@ from tpgen.form.form import Layout
 from tpgen.inspection.laws.laws import LAWS, Pair, Subject, sample
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
+from tpgen.text import table
 
 # Largest error of one product, relative to the largest entry of the tensor that it is in: some five to ten times what
 # the named problems show.  A wrong term of a product makes errors of the order of 1.
@@ -91,9 +92,7 @@ class CheckReport:
     def __str__(self) -> str:
         head = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
         rows = [head, *(finding_cells(finding) for finding in self.findings)]
-        widths = [max(len(row[c]) for row in rows) for c in range(len(head))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self.title, "", *lines, "", verdict(self)])
+        return "\n".join([self.title, "", table(rows), "", verdict(self)])
 
 
 def finding_cells(finding: Finding) -> tuple[str, ...]:

@@ -19,11 +19,11 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds, now
-from tpgen.inspection.costs.explain_text import duration
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
-from tpgen.inspection.report.values import reason, size, table
+from tpgen.inspection.report.values import reason
 from tpgen.inspection.training import is_floating, step
+from tpgen.text import duration, quantity, table
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,10 @@ def _partition(subject: Subject) -> Written:
     details = []
     for name, p in found:
         of_inputs = sum(saved.is_input for saved in p.saved)
-        numbers = (p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), of_inputs, size(p.bytes))
-        rows.append((*((name.removeprefix("graph "),) if joints.why else ()), *numbers))
+        counts = (p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), of_inputs)
+        rows.append((*((name.removeprefix("graph "),) if joints.why else ()), *counts, quantity(p.bytes, "B")))
         title = f"{name}, {p.partitioner}" if name else p.partitioner
-        kept = [f"  {s.name} {list(s.shape)} {'input' if s.is_input else size(s.bytes)}" for s in p.saved]
+        kept = [f"  {s.name} {list(s.shape)} {'input' if s.is_input else quantity(s.bytes, 'B')}" for s in p.saved]
         details += [f"{title} saves", *kept]
         if p.recomputed:
             details.append(f"{title} recomputes: {', '.join(p.recomputed)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,31 +79,6 @@ class CompileReport:
         return json.dumps(
             {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "sections": sections}
         )
-
-
-def table(rows: Sequence[Sequence[Any]]) -> str:
-    """Columns of text, the first row their heads.
-
-    >>> print(table([("a", "long"), (1, 2)]))
-    a  long
-    1  2
-    """
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[c]) for row in texts) for c in range(len(texts[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in texts)
-
-
-def size(count: float) -> str:
-    """Bytes to read.
-
-    >>> size(512), size(4096)
-    ('512 B', '4.0 KiB')
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
 
 
 # What to do where a compiler stops, by the class of its error.

@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.spawn import get_executable
@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from tpgen.errors import BackendError
-from tpgen.form.form import Layout, make_form, split_layout
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.cache import CacheInfo, Entry
@@ -41,9 +40,6 @@ _ARGUMENTS = {
     False: [*_POINTERS, ctypes.c_int64],
     True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],
 }
-
-# slots opened by the gradient of x2, and by the gradients of that
-_FORCES = (("x2",), ("x1", "w", "out"))
 
 
 def load(text: str, indexed: bool = False) -> Callable[..., int]:
@@ -154,35 +150,6 @@ def cache_info() -> CacheInfo:
 def cache_clear() -> int:
     """Remove all kernels from the cache; returns how many."""
     return cache.clear()
-
-
-def warm(
-    plans: Iterable,
-    layout: Layout = "mul_ir",
-    dtypes: Iterable[torch.dtype] = (torch.float32,),
-    convolution: bool = False,
-    forces: bool = False,
-) -> int:
-    """Build the kernels of plans ahead of use, side by side; returns how many there are.
-
-    Forward and backward; with ``forces`` those that training on the gradient of x2 needs besides.  ``convolution``
-    builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
-    compiler or it fails.
-    """
-    from tpgen.kernels.operators.description import DIRECTIONS, Description
-
-    opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
-    if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own
-        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened]
-    live = [plan for plan in plans if make_form(plan, layout).live_terms]
-    texts = [
-        (Description(plan, split_layout(layout)).source(slots, dtype, convolution).text, convolution)
-        for plan in live
-        for dtype in tuple(dtypes)
-        for slots in opened
-    ]
-    load_all(texts)
-    return len(texts)
 
 
 def _key(text: str, compiler: Compiler) -> str:

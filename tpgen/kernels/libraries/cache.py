@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tpgen.kernels.libraries.locks import lock
 from tpgen.kernels.libraries.trust import check_private, make_private, read_own, real
+from tpgen.text import quantity
 
 _LIBRARY, _LOCK = ".so", ".lock"
 _SUFFIXES = (_LIBRARY, ".cpp", ".sha256", ".choice.json", _LOCK)
@@ -40,7 +41,7 @@ class CacheInfo:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.entries} kernels, {self.bytes / 2**20:.1f} MiB"
+        return f"{self.path}: {self.entries} kernels, {quantity(self.bytes, 'B')}"
 
 
 @dataclass(frozen=True)
