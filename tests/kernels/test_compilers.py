@@ -16,7 +16,7 @@ from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.libraries import build, compiler
 from tpgen.kernels.operators.ops import describe, kernel_conv
 from tpgen.kernels.operators.runtime import product_of
-from tpgen.kernels.schedule.values import Target
+from tpgen.kernels.placement.values import Target
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLANS = {

@@ -17,7 +17,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.operators import ops
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.operators.runtime import OUT, X1, X2, Product, W, product_of
-from tpgen.kernels.schedule.planning import CHANNEL_LETTER
+from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 

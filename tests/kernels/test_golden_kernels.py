@@ -13,8 +13,8 @@ import pytest
 
 from tpgen.form.form import make_form
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.schedule.planning import plan_schedule
-from tpgen.kernels.schedule.values import Target
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import Target
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
 

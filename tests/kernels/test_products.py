@@ -16,8 +16,8 @@ from tpgen.kernels.libraries.compiler import target
 from tpgen.kernels.operators.description import Description
 from tpgen.kernels.operators.ops import describe, kernel_product
 from tpgen.kernels.operators.runtime import product_of
-from tpgen.kernels.schedule.planning import CHANNEL_LETTER, plan_schedule
-from tpgen.kernels.schedule.values import Target
+from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
+from tpgen.kernels.placement.values import Target
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
 

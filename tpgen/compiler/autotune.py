@@ -15,8 +15,7 @@ from tpgen.compiler.request import Choice, Request
 from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.kernels.libraries.compiler import find_compiler, why_no_compiler
-from tpgen.kernels.operators.description import kernel_supported
+from tpgen.kernels.operators.targets import kernel_supported, target_of
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -45,10 +44,11 @@ def _streams(request: Request) -> Choice | None:
 
 
 def _kernel(request: Request) -> Choice | None:
-    if request.device != "cpu":
+    target = target_of(request.device)
+    if target is None:
         return None
-    if find_compiler() is None:
-        _say_once_without_compiler()
+    if missing := target.missing():
+        _say_once(missing)
         return None
     if kernel_supported(request.plan, request.layout, request.dtype, request.device) is None:
         return Choice("kernel", "a generated C++ kernel, compiled at the first call")
@@ -72,10 +72,10 @@ _RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, remembered, 
 
 
 @cache
-def _say_once_without_compiler() -> None:
+def _say_once(missing: str) -> None:
     warnings.warn(
-        f"kernels need a C++ compiler and {why_no_compiler()}: products run as fx graphs, which is slower. Install "
-        "g++ 12 or later or clang, or name one in TPGEN_CXX; strategy='grouped' chooses graphs without this message",
+        f"{missing}: products run as fx graphs, which is slower. Install g++ 12 or later or clang, or name one in "
+        "TPGEN_CXX; strategy='grouped' chooses graphs without this message",
         UserWarning,
         stacklevel=_calls_within(),
     )

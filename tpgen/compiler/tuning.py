@@ -27,7 +27,7 @@ from tpgen.form.form import make_form, split_layout
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
 from tpgen.kernels.libraries.trust import read_own
-from tpgen.kernels.operators.description import kernel_supported
+from tpgen.kernels.operators.targets import kernel_supported
 
 
 @dataclass(frozen=True)

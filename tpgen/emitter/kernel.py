@@ -11,7 +11,7 @@ from tpgen.emitter.lowering import Inputs, Result
 from tpgen.form.form import Form, split_layout
 from tpgen.kernels.operators.batched import batched_product
 from tpgen.kernels.operators.description import describe
-from tpgen.kernels.schedule.values import SLOTS
+from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import Plan
 
 

@@ -77,7 +77,8 @@ def test_the_code_that_is_shown_is_the_code_that_runs(plan: Plan) -> None:
 
 def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
     with pytest.raises(
-        EmitError, match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor, cpp"
+        EmitError,
+        match="unknown stage 'asm'; known stages: plan, form, graph, code, script, inductor, sweep, placement, cpp",
     ):
         dump_stage(plan, "asm")
 
@@ -101,3 +102,10 @@ def test_cpp_is_the_kernel_of_a_direction() -> None:
     assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
     with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
         dump_stage(plan, "cpp", "right")
+
+
+def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:
+    plan = channelwise("4x1o", "1o", "0e+1e")
+    sweep, placement = (dump_stage(plan, stage, "grad_x2") for stage in ("sweep", "placement"))
+    assert sweep.startswith("sweep: opens x2\n  path 0: 4x1o x 1x1o -> 4x0e (uvu)")
+    assert placement.split(" placement: opens x2; ")[0] in ("channel", "batch")  # as the machine's vectors are

@@ -17,7 +17,7 @@ from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.inspection.stages.provenance import provenance
 from tpgen.inspection.subject import Subject, request_of
-from tpgen.kernels.operators.description import kernel_supported
+from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.text import duration
 
 # A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.

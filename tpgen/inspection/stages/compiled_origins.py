@@ -16,7 +16,8 @@ from torch import fx
 from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
-from tpgen.kernels.operators.description import kernel_source, kernel_supported
+from tpgen.kernels.operators.description import kernel_source
+from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.planner.plan import Plan
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"

@@ -23,7 +23,9 @@ from tpgen.compiler.backends import compile_program, script
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import Layout, split_layout
+from tpgen.kernels.cpp.generate import write_placement
 from tpgen.kernels.operators.description import Description
+from tpgen.kernels.placement.place import Placement, place
 from tpgen.planner.plan import Plan
 
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
@@ -98,10 +100,20 @@ def _inductor(request: Request) -> str:
     return "\n\n".join(source.strip() for source in sources)
 
 
-def _cpp(request: Request) -> str:
+def _placement(request: Request) -> Placement:
     form = DIRECTIONS[request.direction](request.plan, request.layout)
-    description = Description(request.plan, split_layout(request.layout))
-    return description.source(form.opened, request.dtype, bool(form.indices)).text
+    schedule = Description(request.plan, split_layout(request.layout)).schedule(request.dtype)
+    return place(schedule, form.opened, bool(form.indices))
+
+
+def _sweep(request: Request) -> str:
+    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    found = [f"rows of {o.name} are found by {o.rows}" for o in form.operands if o.rows in form.indices]
+    return "\n".join([str(_placement(request).sweep), *found])
+
+
+def _cpp(request: Request) -> str:
+    return write_placement(_placement(request)).text
 
 
 STAGES: dict[str, Stage] = {
@@ -117,6 +129,18 @@ STAGES: dict[str, Stage] = {
     "code": Stage(_code, "py", "the fx graph as Python source"),
     "script": Stage(_script, "txt", "TorchScript: its code and its graph"),
     "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates"),
+    "sweep": Stage(
+        _sweep,
+        "txt",
+        "what a kernel computes: the statements of one row and one channel",
+        lacks=("right",),
+    ),
+    "placement": Stage(
+        lambda request: str(_placement(request)),
+        "txt",
+        "where it computes that: vectors, scratch, blocks",
+        lacks=("right",),
+    ),
     "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=("right",)),
 }
 

@@ -1,8 +1,7 @@
 """The entry point of a kernel: threads, scratch space, blocks of rows, and the order in which sums are added.
 
-Rows are cut into blocks whose size follows from the number of rows alone, never from the number of threads.  What is
-summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in block
-order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first (a
+What is summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in
+block order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first (a
 stable counting sort) and an owner's rows stay in one block, in their order.
 """
 
@@ -12,62 +11,56 @@ from typing import Protocol
 
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.schedule.values import SLOTS, Schedule
+from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
+from tpgen.kernels.placement.place import Placement
+from tpgen.kernels.sweep.terms import SLOTS
 
 
 class KernelText(Protocol):
     """What a schedule's writer offers to the driver."""
 
-    s: Schedule
-    opened: tuple[str, ...]
-    given: tuple[str, ...]
-    owner: str | None
-    dim: dict[str, int]
-
-    def tiles(self) -> set[int]: ...
     def write(self) -> None: ...
-    def scratch(self) -> dict[str, int]: ...
-    def weight_scratch(self) -> int: ...
-    def write_weights(self, w: Writer, reduce: bool) -> None: ...
-    def write_rows(self, w: Writer, indexed: bool) -> None: ...
+    def write_weights(self) -> None: ...
+    def write_weight_sums(self) -> None: ...
+    def write_rows(self, indexed: bool) -> None: ...
 
 
-_GRAIN = 16384  # numbers a block should touch at least: handing a block to a thread costs about as much as 200 of them
 INDEXED_ARGUMENTS = ", const i64* src, const i64* dst, i64 sources, i64 destinations, i64 check"
 
 
-def write_driver(w: Writer, text: KernelText, indexed: bool) -> None:
+def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     """Write ``tpgen_kernel``."""
     if indexed:
         w.raw(header("order"))
     arguments = ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
     extra = INDEXED_ARGUMENTS if indexed else ""
     with w.block(f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments}, i64 rows{extra})'):
-        _expectations(w, text, indexed)
+        _expectations(w, p, indexed)
         if indexed:
-            _ownership(w, text)
-        _weights(w, text)
-        _parallel(w, text, indexed)
-        if text.s.shared_weights and "w" in text.opened:
-            text.write_weights(w, reduce=True)
-        for name in _buffers(text, indexed):
+            _ownership(w, p)
+        _blocks(w, p)
+        _weights(w, p, text)
+        _parallel(w, p, text, indexed)
+        if p.sums_weights:
+            text.write_weight_sums()
+        for name in _buffers(p):
             w.line(f"free({name});")
         w.line("return fault;")
 
 
-def _expectations(w: Writer, text: KernelText, indexed: bool) -> None:
+def _expectations(w: Writer, p: Placement, indexed: bool) -> None:
     w.line("int fault = 0;")
-    for operand in text.opened:
+    for operand in p.opened:
         rows = {"x1": "sources", "out": "destinations"}.get(operand, "rows") if indexed else "rows"
-        if not (operand == "w" and text.s.shared_weights):
-            w.line(f"expect_writes(d_{operand}, {rows} * {text.dim[operand]} * (i64)sizeof(real));")
+        if not (operand == "w" and p.sums_weights):
+            w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
 
 
-def _ownership(w: Writer, text: KernelText) -> None:
+def _ownership(w: Writer, p: Placement) -> None:
     w.line("if (check && !inside(src, rows, sources)) return 2;")
     w.line("if (check && !inside(dst, rows, destinations)) return 3;")
-    if text.owner:
-        key, owners = ("src", "sources") if text.owner == "x1" else ("dst", "destinations")
+    if p.owner:
+        key, owners = ("src", "sources") if p.owner == "x1" else ("dst", "destinations")
         w.line(f"const i64 owners = {owners};")
         w.line("i64* first = 0; i64* order = 0;")
         w.line(
@@ -77,58 +70,58 @@ def _ownership(w: Writer, text: KernelText) -> None:
         w.line(f"sort_rows({key}, rows, owners, first, order);")
 
 
-def _buffers(text: KernelText, indexed: bool) -> list[str]:
-    names = ["order", "first"] if indexed and text.owner else []
-    if text.weight_scratch() and "w" in text.given:
-        names.append("weights")
-    if text.s.shared_weights and "w" in text.opened:
-        names.append("sums")
-    return names
+def _reads_weights(p: Placement) -> bool:
+    return bool(p.weight_scratch) and "w" in p.given
 
 
-def _weights(w: Writer, text: KernelText) -> None:
-    """Blocks of rows; shared weights in scratch once; room for each block's part of their gradient."""
-    tile = getattr(text.s, "rows", text.s.target.lanes)
-    summed = text.s.shared_weights and "w" in text.opened
-    if summed:
-        w.line(
-            f"const i64 room = {max(1, 2**24 // max(1, text.weight_scratch()))};  // blocks that fit into 64 MB of sums"
-        )
-        w.line("const i64 most = room < 32 ? room : 32;")
+def _buffers(p: Placement) -> list[str]:
+    names = ["order", "first"] if p.owner else []
+    return names + ["weights"] * _reads_weights(p) + ["sums"] * p.sums_weights
+
+
+def _blocks(w: Writer, p: Placement) -> None:
+    tile = p.blocks.tile
+    if p.sums_weights:
+        w.line(f"const i64 room = {p.blocks.room};  // blocks that fit into 64 MB of sums")
+        w.line(f"const i64 most = room < {MOST_BLOCKS} ? room : {MOST_BLOCKS};")
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
-        w.line(f"const i64 span = {tile * max(1, _GRAIN // max(1, tile * sum(text.dim.values())))};")
-    if text.owner:
+        w.line(f"const i64 span = {p.blocks.span};")
+    if p.owner:
         w.line("const i64 blocks = rows / span + 1;")
     else:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
-    if text.weight_scratch() and "w" in text.given:
+
+
+def _weights(w: Writer, p: Placement, text: KernelText) -> None:
+    """Shared weights in scratch once; room for each block's part of their gradient."""
+    if _reads_weights(p):
         w.line(
-            f"num* weights = 0; "
-            f"if (posix_memalign((void**)&weights, 64, {text.weight_scratch()} * sizeof(num))) return 1;"
+            f"num* weights = 0; if (posix_memalign((void**)&weights, 64, {p.weight_scratch} * sizeof(num))) return 1;"
         )
-        text.write_weights(w, reduce=False)
-    if summed:
-        size = max(text.weight_scratch(), text.s.target.lanes)
+        text.write_weights()
+    if p.sums_weights:
+        size = _part(p)
         w.line(f"num* sums = 0; if (posix_memalign((void**)&sums, 64, (blocks + 1) * {size} * sizeof(num))) return 1;")
 
 
-def _parallel(w: Writer, text: KernelText, indexed: bool) -> None:
-    size = sum(text.scratch().values())
-    work = sum(text.dim.values())
+def _part(p: Placement) -> int:
+    return max(p.weight_scratch, p.schedule.target.lanes)
+
+
+def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
+    size = max(sum(p.scratch.values()), 1)
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
-    with w.block(f"on_threads(rows * {work} > 65536, [=]() __attribute__((always_inline))", "});"):
-        w.line(
-            f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {max(size, 1)} * sizeof(num))) scratch = 0;"
-        )
+    worth = f"rows * {p.blocks.touched} > {WORTH_THREADS}"
+    with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
+        w.line(f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {size} * sizeof(num))) scratch = 0;")
         at = 0
-        for name, length in text.scratch().items():
+        for name, length in p.scratch.items():
             w.line(f"num* const {name} = scratch + {at};")
             at += length
         with w.block("for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;)"):
             w.line("if (!scratch) { *failed = 1; continue; }")
-            if text.s.shared_weights and "w" in text.opened:
-                size = max(text.weight_scratch(), text.s.target.lanes)
-                w.line(f"num* const a_w = sums + b * {size}; clear(a_w, {size});")
-            text.write_rows(w, indexed)
+            if p.sums_weights:
+                w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
+            text.write_rows(indexed)
         w.line("free(scratch);")

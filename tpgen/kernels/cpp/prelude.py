@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tpgen.kernels.schedule.values import Target
+from tpgen.kernels.placement.values import Target
 
 # storage type, compute type, integer type of the same width as the compute type
 _TYPES = {

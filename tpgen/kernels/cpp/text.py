@@ -93,3 +93,12 @@ def times(value: float, text: str, dtype: str) -> str:
 def total(terms: list[str]) -> str:
     """A sum, in the order given."""
     return " + ".join(terms).replace("+ -", "- ")
+
+
+def add_block_sums(w: Writer, size: int) -> None:
+    """Add the sums of all blocks to those of the first, in block order."""
+    w.line(f"if (!blocks) clear(sums, {size});")
+    w.line(
+        f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) "
+        f"add(sums + m, load(sums + b * {size} + m));"
+    )

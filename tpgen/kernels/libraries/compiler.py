@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from tpgen.errors import BackendError, unknown
-from tpgen.kernels.schedule.values import Target
+from tpgen.kernels.placement.values import Target
 
 # The first of these that exists is used, after $TPGEN_CXX and $CXX.
 CANDIDATES = ("g++", "clang++", "c++")

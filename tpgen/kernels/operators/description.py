@@ -13,13 +13,13 @@ from functools import cache, cached_property
 
 import torch
 
-from tpgen.errors import EmitError, PlanError, TpgenError, unknown
+from tpgen.errors import EmitError, PlanError, unknown
 from tpgen.form.form import Form, Layout, Term, make_form, split_layout
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, target, why_no_compiler
-from tpgen.kernels.schedule.planning import plan_schedule
-from tpgen.kernels.schedule.values import Schedule
+from tpgen.kernels.libraries.compiler import target
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import Schedule
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.strict import MAX_TEXT
@@ -34,6 +34,11 @@ PATHS: dict[str, Callable[[Term], bool]] = {
 }
 
 DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
+
+
+def schedule(form: Form, dtype: torch.dtype) -> Schedule:
+    """The layout of a form for the vectors of this machine, whatever is open."""
+    return plan_schedule(form, target(dtype))
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Description:
         return p.irreps_in1.dim, p.irreps_in2.dim, p.weight_numel, p.irreps_out.dim
 
     def schedule(self, dtype: torch.dtype) -> Schedule:
-        return plan_schedule(self.form, target(dtype))
+        return schedule(self.form, dtype)
 
     def source(self, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that opens some slots."""
@@ -102,12 +107,17 @@ def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all", check_in
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
-    return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    _made[text] = Description(plan, split_layout(layout), paths, check_index)
+    return text
+
+
+_made: dict[str, Description] = {}  # in this process: what needs no reading
 
 
 @cache
 def read_description(text: str) -> Description:
-    """Read a description, strictly.
+    """Read a description, strictly; one that this process has made is at hand.
 
     Raises `PlanError` that names the field where something is missing, unknown or out of range.
     """
@@ -115,6 +125,8 @@ def read_description(text: str) -> Description:
         raise PlanError(
             f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)"
         )
+    if text in _made:
+        return _made[text]
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with too many digits
@@ -137,31 +149,6 @@ def read_description(text: str) -> Description:
         return Description(plan, split_layout(tuple(layout)), paths, check_index)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
-
-
-def kernel_supported(
-    plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-) -> str | None:
-    """None where a generated kernel can compute the product, otherwise the reason in words.
-
-    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
-    >>> kernel_supported(plan, dtype=torch.float16)
-    'kernels compute in float32, float64 or bfloat16, not in float16'
-    """
-    if torch.device(device).type != "cpu":
-        return f"kernels run on the CPU, not on {torch.device(device).type}"
-    if dtype not in DTYPES:
-        return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
-    form = make_form(plan, layout)
-    if not form.live_terms:
-        return "the product has no paths that contribute, so there is nothing to write a kernel for"
-    if find_compiler() is None:
-        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
-    try:
-        plan_schedule(form, target(dtype))
-    except TpgenError as error:
-        return str(error)
-    return None
 
 
 def kernel_source(

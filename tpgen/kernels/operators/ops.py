@@ -26,8 +26,9 @@ from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
-from tpgen.kernels.operators.description import describe, kernel_source, kernel_supported
+from tpgen.kernels.operators.description import describe, kernel_source
 from tpgen.kernels.operators.runtime import OUT, W, product_of
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, kernel_supported
 
 __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
 
@@ -106,7 +107,7 @@ def _form(
     return list(_gradients(x1, x2, w, g, description, mask, src, dst))
 
 
-def _product_cpu(
+def _product_rows(
     x1: Tensor,
     x2: Tensor,
     w: Tensor,
@@ -118,7 +119,7 @@ def _product_cpu(
     return product_of(description).run(OUT, x1, x2, w, None, src, dst, nodes)[0]
 
 
-def _gradients_cpu(
+def _gradients_rows(
     x1: Tensor,
     x2: Tensor,
     w: Tensor,
@@ -264,15 +265,19 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
+# dispatch keys of the devices that some target takes
+_RUNS = {getattr(_C.DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values() if t.device}
+
+
 def _below_autograd(
     keys: Any, ahead: int, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int
 ) -> list[Tensor]:
     """The open slots of a mask; the kernel of the slots ``ahead`` is built beside it."""
     rest = keys & _C._after_autograd_keyset
-    if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
+    if rest.highestPriorityTypeId() in _RUNS:  # nothing in between: save a round through the dispatcher
         product = product_of(description)
         if g is None and ahead and x1.dtype in DTYPES:
-            product.build_together((mask, ahead), x1.dtype, src is not None)
+            product.build_together((mask, ahead), x1.dtype, src is not None, x1.device.type)
         return product.run(mask, x1, x2, w, g, src, dst, nodes if g is None else _rows(g))
     with _C._AutoDispatchBelowAutograd():
         if g is None:
@@ -305,14 +310,12 @@ def _gradients_transformed(x1, x2, w, g, description, mask, src=None, dst=None):
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
-_library.impl("product", _product_cpu, "CPU")
+for _device in ("CPU", "CUDA", "XPU", "MPS"):  # where no target is, they say so, and what to do
+    _library.impl("product", _product_rows, _device)
+    _library.impl("gradients", _gradients_rows, _device)
 _library.impl("product", _product_autograd, "Autograd", with_keyset=True)
 _library.impl("product", _product_transformed, _TRANSFORMS)
-_library.impl("gradients", _gradients_cpu, "CPU")
 _library.impl("gradients", _gradients_autograd, "Autograd", with_keyset=True)
 _library.impl("gradients", _gradients_transformed, _TRANSFORMS)
-for _device in ("CUDA", "XPU", "MPS"):  # no kernel is there: these say so, and what to do
-    _library.impl("product", _product_cpu, _device)
-    _library.impl("gradients", _gradients_cpu, _device)
 torch.library.register_fake("tpgen::product", _product_shape, lib=_library)
 torch.library.register_fake("tpgen::gradients", _gradients_shape, lib=_library)

@@ -5,7 +5,7 @@ This is the plain computation below autograd; `tpgen.kernels.operators.ops` wrap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 
@@ -14,15 +14,12 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
 from tpgen.kernels.cpp.generate import FAULTS
-from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators import memory
 from tpgen.kernels.operators.description import Description, read_description
-from tpgen.kernels.schedule.values import SLOTS
+from tpgen.kernels.operators.targets import Edges, Kernel, KernelTarget, devices, target_of
+from tpgen.kernels.sweep.terms import SLOTS
 
 X1, X2, W, OUT = (1 << n for n in range(4))  # bits of the slots in a mask
-
-Function = Callable[..., int]
 
 
 class Product:
@@ -33,21 +30,20 @@ class Product:
         self.dims = self.description.dims
         self.shared = self.description.plan.shared_weights
         self.live = bool(self.description.form.live_terms)
-        self._kernels: dict[tuple[int, torch.dtype, bool], Function] = {}
+        self._kernels: dict[tuple[int, torch.dtype, bool, str], Kernel] = {}
 
-    def kernel(self, mask: int, dtype: torch.dtype, indexed: bool) -> Function:
-        """The compiled function that opens the slots of a mask."""
-        key = (mask, dtype, indexed)
+    def kernel(self, mask: int, dtype: torch.dtype, indexed: bool, device: str) -> Kernel:
+        """The function that opens the slots of a mask."""
+        key = (mask, dtype, indexed, device)
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = build.load(
-                self.description.source(slots_of(mask), dtype, indexed).text, indexed
-            )
+            load = _need_target(device).load
+            found = self._kernels[key] = load(self.description, slots_of(mask), dtype, indexed)
         return found
 
-    def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool) -> None:
+    def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool, device: str) -> None:
         """Build the kernels of calls with these masks and operands side by side, where more than one is missing."""
-        keys = ((mask, torch.float32 if self._widened(mask, dtype, indexed) else dtype, indexed) for mask in masks)
+        keys = ((m, torch.float32 if self._widened(m, dtype, indexed) else dtype, indexed, device) for m in masks)
         missing = [key for key in keys if key[0] and key not in self._kernels]
         if len(missing) > 1 and self.live:
             with ThreadPoolExecutor(len(missing)) as pool:
@@ -73,33 +69,32 @@ class Product:
         counts = (None if indexed else rows, rows, rows, nodes if indexed else rows)
         for name, x, dim, count in zip(SLOTS, (x1, x2, w, g), self.dims, counts, strict=True):
             if x is not None:
-                self._check_one(name, x, dim, count, x1.dtype)
+                self._check_one(name, x, dim, count, x1)
         if indexed:
             assert src is not None
             assert dst is not None
-            _check_index("edge_src", src, rows)
-            _check_index("edge_dst", dst, rows)
+            _check_index("edge_src", src, rows, x1.device)
+            _check_index("edge_dst", dst, rows, x1.device)
             if nodes < 0:
                 raise InputError(f"num_nodes must not be negative, got {nodes}")
 
     def _fits(self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None) -> bool:
         """The same for rows without edges, in few steps and without saying what is wrong."""
         d1, d2, dw, dout = self.dims
-        rows, dtype = x1.shape[0] if x1.dim() else 0, x1.dtype
+        rows, dtype, device = x1.shape[0] if x1.dim() else 0, x1.dtype, x1.device
         return (
             dtype in DTYPES
+            and target_of(device.type) is not None
             and x1.shape == (rows, d1)
             and x2.shape == (rows, d2)
             and w.shape == ((dw,) if self.shared else (rows, dw))
             and dtype == x2.dtype == w.dtype
-            and x1.is_cpu
-            and x2.is_cpu
-            and w.is_cpu
-            and (g is None or (g.shape == (rows, dout) and g.dtype == dtype and g.is_cpu))
+            and device == x2.device == w.device
+            and (g is None or (g.shape == (rows, dout) and g.dtype == dtype and g.device == device))
         )
 
-    def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, dtype: torch.dtype) -> None:
-        shape = x.shape
+    def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, x1: Tensor) -> None:
+        shape, dtype = x.shape, x1.dtype
         if name == "w" and self.shared:
             fits = len(shape) == 1 and shape[0] == dim
         else:
@@ -118,10 +113,13 @@ class Product:
             )
         if x.dtype != dtype:
             raise InputError(f"{name} must be {_short(dtype)} as x1 is, got {_short(x.dtype)}: convert one of them")
-        if x.device.type != "cpu":
+        if target_of(x.device.type) is None:
             raise InputError(
-                f"{name} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='unrolled'"
+                f"{name} must be on {devices()}, where the kernels run, got {x.device}; move it, or use "
+                "strategy='unrolled'"
             )
+        if x.device != x1.device:
+            raise InputError(f"{name} must be on {x1.device} as x1 is, got {x.device}: move one of them")
 
     def run(
         self,
@@ -147,32 +145,32 @@ class Product:
             summed = self.run(mask, x1.float(), x2.float(), w.float(), wide, src, dst, nodes)
             return [x.bfloat16() for x in summed]
         rows = x2.shape[0]
+        device = x1.device.type
+        empty = _need_target(device).empty
+        out = (nodes if src is not None else rows, self.dims[3])
         operands = [_dense(x1), _dense(x2), _dense(w), None if g is None else _dense(g)]
-        results: list[Tensor] = []
-        pointers: list[int] = [0 if x is None else x.data_ptr() for x in operands]
-        for n, x in enumerate(operands):
-            if mask >> n & 1:
-                made = memory.empty(
-                    (nodes if src is not None else rows, self.dims[n]) if x is None else x.shape, x1.dtype
-                )
-                results.append(made)
-                pointers.append(made.data_ptr())
-            else:
-                pointers.append(0)
+        results = [
+            empty(out if x is None else x.shape, x1.dtype) if mask >> n & 1 else None for n, x in enumerate(operands)
+        ]
+        made = [x for x in results if x is not None]
         if not self.live:  # no path, nothing to compile
-            return [x.zero_() for x in results]
-        call = self.kernel(mask, x1.dtype, src is not None)
+            return [x.zero_() for x in made]
+        call = self.kernel(mask, x1.dtype, src is not None, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        if src is None:
-            fault = call(*pointers, rows)
-        else:
-            assert dst is not None
-            src, dst = _dense(src), _dense(dst)
-            check = self.description.check_index
-            fault = call(*pointers, rows, src.data_ptr(), dst.data_ptr(), x1.shape[0], nodes, check)
+        edges = None
+        if src is not None and dst is not None:
+            edges = Edges(_dense(src), _dense(dst), x1.shape[0], nodes, self.description.check_index)
+        fault = call(operands, results, rows, edges)
         if fault:
             raise _fault(fault, x1.shape[0], nodes)
-        return results
+        return made
+
+
+def _need_target(device: str) -> KernelTarget:
+    """The target of a device that the tensors have been checked to be on."""
+    target = target_of(device)
+    assert target is not None, device
+    return target
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -190,13 +188,13 @@ def _fault(code: int, sources: int, nodes: int) -> Exception:
     return BackendError(f"a kernel stopped: {FAULTS.get(code, f'fault {code}')}; use smaller batches")
 
 
-def _check_index(name: str, index: Tensor, rows: int) -> None:
+def _check_index(name: str, index: Tensor, rows: int, device: torch.device) -> None:
     if index.dtype != torch.int64:
         raise InputError(f"{name} must be int64, got {index.dtype}")
     if tuple(index.shape) != (rows,):
         raise InputError(f"{name} must have shape ({rows},), one index for every row of x2, got {tuple(index.shape)}")
-    if index.device.type != "cpu":
-        raise InputError(f"{name} must be on the CPU, got {index.device}")
+    if index.device != device:
+        raise InputError(f"{name} must be on {device} as x1 is, got {index.device}: move it")
 
 
 @cache

@@ -64,8 +64,8 @@ class Product:
 
     def __str__(self) -> str:
         sign = "-" if self.coefficient < 0 else ""
-        size = [f"{abs(self.coefficient):.6g}"] if abs(self.coefficient) != 1.0 or not self.factors else []
-        return sign + " * ".join([*size, *map(str, self.factors)])
+        size = f"{abs(self.coefficient):.6g}"
+        return sign + " * ".join([size] * (size != "1" or not self.factors) + [str(f) for f in self.factors])
 
 
 Sum = tuple[Product, ...]  # multiply-adds, in this order

@@ -1,0 +1,54 @@
+"""What a placement says of itself, and the order in which its paths write."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpgen.errors import EmitError
+from tpgen.form.form import make_form
+from tpgen.kernels.placement.place import Placement, place
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import Target
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, fully_connected
+
+TARGET = Target("float32", 16, 32)
+
+
+def placed(plan: Plan, *opened: str, indexed: bool = False) -> Placement:
+    return place(plan_schedule(make_form(plan), TARGET), opened, indexed)
+
+
+def test_a_form_is_scheduled_once_for_a_target() -> None:
+    first, again = (placed(channelwise("16x0e", "0e", "0e"), *o) for o in (("out",), ("x1", "w")))
+    assert first.schedule is again.schedule
+
+
+def test_a_channel_placement_says_where_things_stand() -> None:
+    text = str(placed(channelwise("16x0e+16x1o", "0e+1o", "0e", shared_weights=False), "w", "x1"))
+    assert text.startswith("channel placement: opens x1, w; 16 lanes of float32\n  blocks of 112 rows, tiles of 16\n")
+    assert "scratch: a_x1[64], a_w[32], t_x2[64], T[64], 224 numbers a thread" in text
+    assert "path 0: 1 x 1 vectors; x1[0] read and stored in memory, w[0] read and stored in memory, out[0] " in text
+    assert "x1[1] read and stored in tiles of memory" in text
+
+
+def test_a_batch_placement_says_how_copies_mix() -> None:
+    plan = fully_connected("16x0e+16x1o", "16x0e", "16x0e+16x1o", shared_weights=True)
+    text = str(placed(plan, "w", "out"))
+    assert text.startswith(
+        "batch placement: opens w, out; 16 lanes of float32\n  rows in up to 32 blocks, tiles of 64\n"
+    )
+    assert "copies u 16 x v 16 x w 16, 256 of the inputs at a time by matrix products, the cotangent flipped" in text
+
+
+def test_the_first_path_into_a_segment_stores_and_later_ones_add() -> None:
+    text = str(placed(channelwise("16x0e+16x1o", "0e+1o", "0e+1o", shared_weights=False), "x1"))
+    assert text.count("stored in scratch") == 2  # two segments of x1, each touched by several paths
+    assert text.count("added in scratch") == 2
+
+
+def test_owners_are_named() -> None:
+    plan = channelwise("16x0e", "0e", "0e", shared_weights=False)
+    assert "summed by the owner of out" in str(placed(plan, "out", indexed=True))
+    with pytest.raises(EmitError, match="x1 or out but not both"):
+        placed(plan, "x1", "out", indexed=True)

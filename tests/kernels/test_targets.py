@@ -1,0 +1,99 @@
+"""Targets agree: generated C++ with the interpreter, on every mode; a row of the table is all that a device needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tests.machine import needs_compiler
+from tpgen.errors import InputError
+from tpgen.form.reference import reference_product
+from tpgen.kernels.operators import targets
+from tpgen.kernels.operators.description import Description
+from tpgen.kernels.operators.ops import describe, kernel_product, kernel_supported
+from tpgen.kernels.operators.runtime import Product
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges, target_of
+from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.presets import channelwise
+
+ROWS, NODES = 11, 4
+OPENED = (("out",), ("x1", "x2", "w"), ("x2", "w"))
+
+
+def edges() -> Edges:
+    src, dst = torch.randint(NODES, (2, ROWS))
+    return Edges(src, dst, NODES, NODES, True)
+
+
+def run(target: str, description: Description, opened: tuple[str, ...], given: dict, gather: Edges | None) -> list:
+    """The open slots, by one target."""
+    shapes = {name: x.shape for name, x in given.items()}
+    results = [torch.empty(shapes[name], dtype=torch.float64) if name in opened else None for name in SLOTS]
+    taken = [given[name] if name not in opened or len(opened) > 1 else None for name in SLOTS]
+    kernel = KERNEL_TARGETS[target].load(description, opened, torch.float64, gather is not None)
+    assert kernel(taken, results, ROWS, gather) == 0
+    return [x for x in results if x is not None]
+
+
+@needs_compiler
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
+def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) -> None:
+    description = Description(mode_plan(mode, weighted, shared, 5, 3), ("mul_ir",) * 3)
+    given = operands(description.plan, ROWS)
+    gather = edges() if gathered else None
+    if gathered:
+        given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
+    for opened in OPENED:
+        found = [run(target, description, opened, given, gather) for target in KERNEL_TARGETS]
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.fixture
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process whose tensors on the CPU go to the interpreter."""
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["interpreter"], device="cpu"))
+    monkeypatch.setenv("TPGEN_CXX", "none")
+    target_of.cache_clear()
+    yield
+    target_of.cache_clear()
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False)
+    monkeypatch.setattr("tpgen.kernels.operators.runtime.product_of", Product)
+    monkeypatch.setattr("tpgen.kernels.operators.ops.product_of", Product)
+    assert kernel_supported(plan) is None
+    given = operands(plan, 3)
+    x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
+
+    def product(x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        return kernel_product(x1, x2, w, describe(plan))
+
+    torch.testing.assert_close(product(x1, x2, w), reference_product(plan, x1, x2, w), rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(product, (x1, x2, w))
+
+
+def test_a_device_without_a_row_is_named() -> None:
+    plan = channelwise("8x0e", "0e", "0e")
+    assert kernel_supported(plan, device="meta") == f"kernels run on {targets.devices()}, not on meta"
+    x1, x2, w = (torch.ones(2, n, device="meta") for n in (8, 1, 8))
+    product = Product(describe(plan))
+    with pytest.raises(InputError, match="x1 must be on the CPU, where the kernels run, got meta"):
+        product.check(x1, x2, w, None, None, None, 0)
+
+
+def test_operands_on_two_devices_are_refused() -> None:
+    plan = channelwise("8x0e", "0e", "0e", shared_weights=False)
+    product = Product(describe(plan))
+    tensors = [torch.ones(2, n) for n in (8, 1, plan.weight_numel)]
+    tensors[1] = tensors[1].to("meta")
+    with pytest.raises(InputError, match="x2 must be on"):
+        product.run(8, *tensors, None, None, None, 0)

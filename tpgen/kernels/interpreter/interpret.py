@@ -1,0 +1,149 @@
+"""A sweep, run statement by statement in float64.
+
+Every value is a tensor with an axis for the rows and one for each copy letter of its path, of length one where it does
+not depend on the letter.  So a product is a product of tensors, and there are no loops, lanes or scratch to get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tpgen.form.form import Form, Leg
+from tpgen.kernels.sweep.statements import (
+    Accumulate,
+    Component,
+    Define,
+    Load,
+    Local,
+    Reduce,
+    Statement,
+    Sum,
+    TableEntry,
+    Tabulate,
+    Value,
+)
+from tpgen.kernels.sweep.sweep import Sweep
+from tpgen.kernels.sweep.terms import INDEX, PathTerm
+
+
+def interpret(sweep: Sweep, form: Form, operands: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The open slots of a sweep for operands of rows ``(rows, dim)`` and shared ones ``(dim,)``; rows of ``x2`` count.
+
+    >>> from tpgen.form.form import make_form
+    >>> from tpgen.kernels.sweep.sweep import make_sweep, path_terms
+    >>> from tpgen.planner.plan import make_plan
+    >>> form = make_form(make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", False)]))
+    >>> sweep = make_sweep(path_terms(form), ("out",), channels=("u",))
+    >>> x1, x2 = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])
+    >>> interpret(sweep, form, {"x1": x1, "x2": x2})["out"]
+    tensor([[3., 6.]], dtype=torch.float64)
+    """
+    given = {name: torch.atleast_2d(x).double() for name, x in operands.items()}
+    rows = given["x2"].shape[0]
+    results = {
+        name: given["x2"].new_zeros(rows if form.operand(name).row else 1, form.operand(name).dim)
+        for name in sweep.opened
+    }
+    tables = {s.entry: s for table in sweep.tables for s in table}
+    for path in sweep.paths:
+        run = _Run(path.term, form, given, results, tables, rows)
+        for stage in path.stages:
+            for statement in stage.statements:
+                run.step(statement, stage.letters)
+    return {name: x if form.operand(name).row else x[0] for name, x in results.items()}
+
+
+class _Run:
+    """The values of one path."""
+
+    def __init__(
+        self,
+        term: PathTerm,
+        form: Form,
+        given: Mapping[str, Tensor],
+        results: Mapping[str, Tensor],
+        tables: Mapping[TableEntry, Tabulate],
+        rows: int,
+    ) -> None:
+        self.term, self.form, self.given, self.results = term, form, given, results
+        self.tables, self.rows = tables, rows
+        self.letters = "".join(a for a, _ in term.copies)
+        self.locals: dict[str, Tensor] = {}
+
+    def step(self, statement: Statement, letters: str) -> None:
+        """One statement of a stage that is done for every copy of some letters."""
+        match statement:
+            case Load():
+                pass  # what is read is at hand
+            case Define():
+                self.locals[statement.name] = self._sum(statement.terms)
+            case Reduce():
+                whole = self._spread(self._sum(statement.terms), letters)
+                axes = [1 + self.letters.index(a) for a in statement.over]
+                self.locals[statement.name] = whole.sum(axes, keepdim=True)
+            case Accumulate():
+                self._add(statement.component, self._spread(self._sum(statement.terms), letters))
+
+    def _sum(self, terms: Sum) -> Tensor:
+        one = torch.ones((), dtype=torch.float64)
+        parts = [prod(map(self._value, t.factors), start=one * t.coefficient) for t in terms]
+        return sum(parts[1:], start=parts[0])
+
+    def _spread(self, value: Tensor, letters: str) -> Tensor:
+        """A value at every copy of some letters, and at every row."""
+        sizes = [n if a in letters else 1 for a, n in self.term.copies]
+        return value.expand(self.rows, *sizes)
+
+    def _value(self, value: Value) -> Tensor:
+        match value:
+            case Local():
+                return self.locals[value.name]
+            case TableEntry():
+                return self._sum(self.tables[value].terms)
+            case Component():
+                return self._component(value)
+
+    def _component(self, c: Component) -> Tensor:
+        """One component of an operand, its copies on their axes."""
+        part, letters = self._part(self.given[c.operand], c)
+        if self._pair(c.operand) is not None:
+            part, letters = part[:, self._pair(c.operand)], "p"
+        present = [a for a in self.letters if a in letters]
+        part = part.permute(0, *(1 + letters.index(a) for a in present))
+        return part.reshape(-1, *(self.term.size(a) if a in letters else 1 for a in self.letters))
+
+    def _add(self, c: Component, value: Tensor) -> None:
+        """Sum over the copies and rows that the operand does not have, and add."""
+        part, letters = self._part(self.results[c.operand], c)
+        pair = self._pair(c.operand)
+        own = letters if pair is None else "p"
+        lacking = [n for n, a in enumerate(self.letters, 1) if a not in own]
+        whole = value.sum(lacking) if lacking else value
+        present = [a for a in self.letters if a in own]
+        whole = whole.permute(0, *(1 + present.index(a) for a in own))
+        whole = whole if part.shape[0] == whole.shape[0] else whole.sum(0, keepdim=True)
+        if pair is None:
+            part += whole
+        else:
+            part.index_add_(1, pair, whole)
+
+    def _part(self, tensor: Tensor, c: Component) -> tuple[Tensor, str]:
+        """A component's numbers as they stand in an operand, and the letters of their axes."""
+        leg: Leg | None = self.term.leg(c.operand)
+        assert leg is not None
+        start, stop = self.form.operand(c.operand).segments[leg.segment]
+        part = tensor[:, start:stop].unflatten(1, [self.term.size(a) for a in leg.letters])
+        index = INDEX.get(c.operand, "")
+        if not index:
+            return part, leg.letters
+        return part.select(1 + leg.letters.index(index), c.index), leg.letters.replace(index, "")
+
+    def _pair(self, operand: str) -> Tensor | None:
+        """The copies of an input that its pairs take, where the mode runs over pairs."""
+        if not self.term.pairs or operand not in ("x1", "x2"):
+            return None
+        return torch.triu_indices(self.term.pairs, self.term.pairs, 1)[0 if operand == "x1" else 1]

@@ -1,0 +1,146 @@
+"""What can be built, and for which tensors: one row for each target.
+
+A target says in words why it cannot take a product (`KernelTarget.obstacle`), and makes of a description and its open
+slots a function of operands, results, rows and edges (`KernelTarget.load`).  Nothing else names a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import TpgenError
+from tpgen.form.form import Form, Layout, make_form
+from tpgen.kernels.interpreter.interpret import interpret
+from tpgen.kernels.libraries import build
+from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
+from tpgen.kernels.operators import memory
+from tpgen.kernels.operators.description import Description, schedule
+from tpgen.kernels.sweep.sweep import make_sweep, path_terms
+from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.plan import Plan
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The two indices of a gather, how many rows they point into, and whether to check that they do."""
+
+    src: Tensor
+    dst: Tensor
+    sources: int
+    destinations: int
+    check: bool
+
+
+Slots = Sequence[Tensor | None]  # one for each of `SLOTS`
+Kernel = Callable[[Slots, Slots, int, Edges | None], int]  # operands, results, rows, edges -> fault, 0 for none
+
+
+@dataclass(frozen=True)
+class KernelTarget:
+    """One way to run kernels."""
+
+    device: str | None  # the type of the tensors that it is taken for; None: only by name
+    about: str
+    missing: Callable[[], str | None]  # what this machine lacks
+    obstacle: Callable[[Form, torch.dtype], str | None]
+    load: Callable[[Description, tuple[str, ...], torch.dtype, bool], Kernel]
+    empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
+
+
+@cache
+def target_of(device: str) -> KernelTarget | None:
+    """The target that takes the tensors of a device."""
+    return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
+
+
+def devices() -> str:
+    """The devices that kernels run on, in words."""
+    return " or ".join(t.about for t in KERNEL_TARGETS.values() if t.device)
+
+
+def kernel_supported(
+    plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> str | None:
+    """None where a generated kernel can compute the product, otherwise the reason in words.
+
+    >>> from tpgen.planner.plan import make_plan
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> kernel_supported(plan, dtype=torch.float16)
+    'kernels compute in float32, float64 or bfloat16, not in float16'
+    """
+    kind = torch.device(device).type
+    target = target_of(kind)
+    if target is None:
+        return f"kernels run on {devices()}, not on {kind}"
+    if dtype not in DTYPES:
+        return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    form = make_form(plan, layout)
+    if not form.live_terms:
+        return "the product has no paths that contribute, so there is nothing to write a kernel for"
+    return target.missing() or target.obstacle(form, dtype)
+
+
+# -- C++ on the CPU ----------------------------------------------------------------------------------------------------
+
+
+def _no_compiler() -> str | None:
+    if find_compiler() is None:
+        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
+    return None
+
+
+def _no_schedule(form: Form, dtype: torch.dtype) -> str | None:
+    try:
+        schedule(form, dtype)
+    except TpgenError as error:
+        return str(error)
+    return None
+
+
+def _compiled(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
+    function = build.load(description.source(opened, dtype, indexed).text, indexed)
+
+    def run(operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
+        pointers = [0 if x is None else x.data_ptr() for x in (*operands, *results)]
+        if edges is None:
+            return function(*pointers, rows)
+        indices = edges.src.data_ptr(), edges.dst.data_ptr()
+        return function(*pointers, rows, *indices, edges.sources, edges.destinations, edges.check)
+
+    return run
+
+
+# -- statement by statement, in float64 --------------------------------------------------------------------------------
+
+
+def _interpreted(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
+    form = description.form
+    sweep = make_sweep(path_terms(form), opened)
+
+    def run(operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
+        index = {} if edges is None else {"x1": edges.src, "out": edges.dst}
+        given = {name: x for name, x in zip(SLOTS, operands, strict=True) if x is not None}
+        found = interpret(sweep, form, {name: x[index[name]] if name in index else x for name, x in given.items()})
+        for name, result in zip(SLOTS, results, strict=True):
+            if result is not None and name in index:
+                result.copy_(torch.zeros_like(result, dtype=torch.float64).index_add_(0, index[name], found[name]))
+            elif result is not None:
+                result.copy_(found[name])
+        return 0
+
+    return run
+
+
+def _plain(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+KERNEL_TARGETS: dict[str, KernelTarget] = {
+    "cpp": KernelTarget("cpu", "the CPU", _no_compiler, _no_schedule, _compiled, memory.empty),
+    "interpreter": KernelTarget(None, "plain PyTorch", lambda: None, lambda form, dtype: None, _interpreted, _plain),
+}

@@ -1,0 +1,134 @@
+"""The batch schedule with some slots open: scratch areas, and how many copies are in them at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.kernels.placement.blocks import Blocks, areas_text
+from tpgen.kernels.placement.channel import gaps
+from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.kernels.sweep.sweep import Sweep, make_sweep
+from tpgen.kernels.sweep.terms import SLOTS, PathTerm, given_slots
+
+_BLOCK = 48 * 1024  # numbers in a block of P
+_STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit
+
+
+@dataclass(frozen=True)
+class BatchPlacement:
+    """Per tile of rows: stage the operands, run the paths, write what they have added up."""
+
+    schedule: BatchSchedule
+    opened: tuple[str, ...]
+    owner: str | None  # the open slot that is summed over the rows of a gather
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        return make_sweep(self.schedule.terms, self.opened)
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        return given_slots(self.opened)
+
+    @cached_property
+    def dim(self) -> dict[str, int]:
+        return dict(zip(SLOTS, self.schedule.dims, strict=True))
+
+    @property
+    def tiles(self) -> set[int]:
+        """Widths of transposes: none, as rows are transposed in squares."""
+        return set()
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.schedule.rows, sum(self.dim.values()), self.weight_scratch)
+
+    # -- what lives where --
+
+    @property
+    def row_weights(self) -> bool:
+        return not self.schedule.shared_weights
+
+    @property
+    def sums_weights(self) -> bool:
+        """Whether the gradient of weights that all rows share is open."""
+        return self.schedule.shared_weights and "w" in self.opened
+
+    @property
+    def weight_scratch(self) -> int:
+        return self.schedule.target.whole(self.dim["w"]) if self.schedule.shared_weights else 0
+
+    @cached_property
+    def scratch(self) -> dict[str, int]:
+        """Size of every scratch area of a thread, in numbers."""
+        rows = self.schedule.rows
+        areas = {f"s_{o}": self.dim[o] * rows for o in self.given if o != "w"}
+        areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
+        mixing = [t for t in self.schedule.terms if t.mode.mixing]
+        block = max((self.block(t) * t.size("k") for t in mixing), default=0) * rows
+        if "out" in self.opened or "w" in self.opened:
+            areas["P"] = block
+        if "x1" in self.opened or "x2" in self.opened:
+            areas["D"] = block
+        flipped = [t for t in mixing if self.flips(t)]
+        if flipped:
+            areas["G"] = max(t.size(t.mode.mixing) * t.size("k") for t in flipped) * rows
+        if self.row_weights:
+            weighted = [t for t in self.schedule.terms if t.weighted]
+            chunk = max((self.chunk(t) * self.staged(t) for t in weighted), default=0) * rows
+            areas["s_w"] = chunk if "w" in self.given else 0
+            areas["a_w"] = chunk if "w" in self.opened else 0
+        return {name: size for name, size in areas.items() if size}
+
+    # -- how much at a time --
+
+    def block(self, term: PathTerm) -> int:
+        """Input copies q taken at a time: whole sets that share their first copy."""
+        inner = term.size(term.inputs[1:])
+        first = max(1, _BLOCK // max(1, inner * term.size("k") * self.schedule.rows))
+        return inner * min(term.size(term.inputs[0]), first)
+
+    def chunk(self, term: PathTerm) -> int:
+        """Weights of one first copy."""
+        return term.size(term.mode.weight[1:])
+
+    def staged(self, term: PathTerm) -> int:
+        """First copies whose per-row weights are staged at a time; as many each time, or nearly."""
+        size = term.size(term.mode.weight[0])
+        times = -(-size // max(1, _STAGED // self.chunk(term)))
+        return -(-size // times)
+
+    def flips(self, term: PathTerm) -> bool:
+        """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
+        if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
+            return False
+        lanes = self.schedule.target.lanes
+        return term.size(term.mode.mixing) % lanes == 0 and self.schedule.start(term, "w") % lanes == 0
+
+    def unreached(self, operand: str) -> list[tuple[int, int]]:
+        """Start and size of what no path writes."""
+        s = self.schedule
+        if operand == "w":
+            reached = [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
+        else:
+            reached = [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
+        return gaps(reached, self.dim[operand])
+
+    def __str__(self) -> str:
+        t = self.schedule.target
+        owned = f", added to the owner of {self.owner}" if self.owner else ""
+        lines = [
+            f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}",
+            f"  {self.blocks}",
+            f"  scratch: {areas_text(self.scratch)}",
+        ]
+        return "\n".join([*lines, *(self._path_text(path.term) for path in self.sweep.paths)])
+
+    def _path_text(self, term: PathTerm) -> str:
+        copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)
+        if not term.mode.mixing:
+            return f"  path {term.path}: copies {copies}, one by one"
+        how = "rows of weights" if self.row_weights else "matrix products"
+        flipped = ", the cotangent flipped" if self.flips(term) else ""
+        return f"  path {term.path}: copies {copies}, {self.block(term)} of the inputs at a time by {how}{flipped}"

@@ -1,0 +1,41 @@
+"""How rows are cut into blocks, by their number alone: never by the number of threads, so that sums have one order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GRAIN = 16384  # numbers a block should touch at least: handing a block to a thread costs about as much as 200 of them
+_SUMS = 2**24  # numbers in the blocks' parts of a sum over all rows: 64 MB
+MOST_BLOCKS = 32  # where each has such a part
+WORTH_THREADS = 65536  # numbers that a call touches
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of a block where nothing is summed over all of them, or how many blocks have room for their parts."""
+
+    tile: int  # rows taken at a time
+    touched: int  # numbers that one row touches
+    part: int  # numbers summed over all rows
+
+    @property
+    def span(self) -> int:
+        return self.tile * max(1, _GRAIN // max(1, self.tile * self.touched))
+
+    def __str__(self) -> str:
+        if self.part:
+            return f"rows in up to {min(MOST_BLOCKS, self.room)} blocks, tiles of {self.tile}"
+        return f"blocks of {self.span} rows, tiles of {self.tile}"
+
+    @property
+    def room(self) -> int:
+        return max(1, _SUMS // max(1, self.part))
+
+
+def areas_text(areas: dict[str, int]) -> str:
+    """Scratch areas and their sizes.
+
+    >>> areas_text({"s_x1": 64, "T": 16})
+    's_x1[64], T[16], 80 numbers a thread'
+    """
+    return ", ".join([*(f"{name}[{size}]" for name, size in areas.items()), f"{sum(areas.values())} numbers a thread"])

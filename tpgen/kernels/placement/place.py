@@ -1,0 +1,29 @@
+"""From a schedule to its placement: the same layout with some slots open."""
+
+from __future__ import annotations
+
+from tpgen.errors import EmitError, unknown
+from tpgen.kernels.placement.batch import BatchPlacement
+from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.values import ChannelSchedule, Schedule
+from tpgen.kernels.sweep.terms import SLOTS
+
+Placement = ChannelPlacement | BatchPlacement
+
+
+def place(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) -> Placement:
+    """Where a kernel that opens some slots, given in any order, keeps what it works on.
+
+    An indexed kernel may open x1 or out, not both: each is summed over the rows that share it, in their order.
+    Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open.
+    """
+    for slot in opened:
+        if slot not in SLOTS:
+            raise EmitError(unknown("slot", slot, SLOTS))
+    owners = [slot for slot in opened if indexed and slot in ("x1", "out")]
+    if not opened or len(owners) > 1:
+        raise EmitError(f"a kernel opens one slot or more, and an indexed one x1 or out but not both; got {opened}")
+    opened, owner = tuple(slot for slot in SLOTS if slot in opened), owners[0] if owners else None
+    if isinstance(schedule, ChannelSchedule):
+        return ChannelPlacement(schedule, opened, owner)
+    return BatchPlacement(schedule, opened, owner)

@@ -1,0 +1,167 @@
+"""From a form to its schedule: which one fits, and everything in it filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+from math import comb, prod
+
+from tpgen.errors import EmitError
+from tpgen.form.form import Form, Leg
+from tpgen.kernels.placement.values import (
+    BatchSchedule,
+    ChannelSchedule,
+    PlacedTable,
+    Schedule,
+    Segment,
+    Target,
+    View,
+)
+from tpgen.kernels.sweep.scaled import Table, make_tables
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms
+
+# The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
+CHANNEL_LETTER = {"uvu": "u", "uvv": "v", "uuu": "u", "uvuv": "uv"}
+# Above this many non-zeros the text of a kernel would take minutes to compile.
+MAX_ENTRIES = 20_000
+MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
+
+
+@lru_cache(maxsize=64)
+def plan_schedule(form: Form, target: Target) -> Schedule:
+    """Choose and fill in a schedule for every direction of a form.
+
+    Channels where every path has them and they fill at least half a vector, rows otherwise.
+    Raises `EmitError` where the text would be too long.
+    """
+    terms = path_terms(form)
+    nonzeros = sum(len(t.entries) for t in terms)
+    if nonzeros > MAX_ENTRIES:
+        raise EmitError(
+            f"a kernel holds up to {MAX_ENTRIES} coupling entries, this product has {nonzeros}: use strategy='grouped'"
+        )
+    pairs = sum(comb(t.pairs, 2) for t in terms)
+    if pairs > MAX_PAIRS:
+        raise EmitError(
+            f"a kernel lists up to {MAX_PAIRS} pairs of copies, this product has {pairs}: use strategy='einsum'"
+        )
+    return _channel_schedule(form, terms, target) or _batch_schedule(form, terms, target)
+
+
+def _dims(form: Form) -> tuple[int, int, int, int]:
+    d1, d2, dw, dout = (form.operand(name).dim for name in SLOTS)
+    return d1, d2, dw, dout
+
+
+# -- channel ---------------------------------------------------------------------------------------------------------
+
+
+def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> ChannelSchedule | None:
+    """The channel schedule, or None where it does not fit: see `plan_schedule`."""
+    if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
+        return None
+    channels = tuple(_channel_letter(t, terms) for t in terms)
+    widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
+    if 2 * widest < target.lanes:
+        return None
+    views = _views(form, terms, channels, target.lanes)
+    if views is None:
+        return None
+    tables = _placed(form, make_tables(terms, channels))
+    return ChannelSchedule(target, _dims(form), not form.operand("w").row, terms, channels, views, tables)
+
+
+def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
+    letters = CHANNEL_LETTER[term.mode.name]
+    if len(letters) == 1:
+        return letters
+    # one choice for the whole form, so that an input is either vectorised or tabulated
+    full = [dict(t.sizes) for t in terms if t.mode.name == "uvuv"]
+    return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
+
+
+def _vectorised(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Iterator[tuple[PathTerm, str, Leg]]:
+    for term, channel in zip(terms, channels, strict=True):
+        yield from ((term, channel, leg) for leg in term.legs if channel in leg.letters)
+
+
+def _count_touches(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> dict[tuple[str, int], int]:
+    touches: dict[tuple[str, int], int] = {}
+    for term, channel, leg in _vectorised(terms, channels):
+        loop = [(a, n) for a, n in term.copies if a != channel]
+        times = prod(n for a, n in loop) // max(prod(n for a, n in loop if a in leg.letters), 1)
+        key = (leg.operand, leg.segment)
+        touches[key] = touches.get(key, 0) + times
+    return touches
+
+
+def _views(form: Form, terms: tuple[PathTerm, ...], channels: tuple[str, ...], lanes: int) -> tuple[View, ...] | None:
+    """One view per vectorised segment; None where two paths see a segment in different ways."""
+    touches = _count_touches(terms, channels)
+    views: dict[tuple[str, int], View] = {}
+    roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
+    offsets = dict.fromkeys(SLOTS, 0)
+    for term, channel in zip(terms, channels, strict=True):
+        for leg in term.legs:
+            key = (leg.operand, leg.segment)
+            role = _role(term, leg, channel)
+            if roles.setdefault(key, role) != role:
+                return None
+            if role is None or key in views:
+                continue
+            before, _, after = leg.letters.partition(channel)
+            axes = tuple((a, term.size(a)) for a in before + after)
+            start = form.operand(leg.operand).segments[leg.segment][0]
+            view = View(*key, start, axes, after, *role, lanes, offsets[leg.operand], touches[key])
+            offsets[leg.operand] += view.size
+            views[key] = view
+    return tuple(views.values())
+
+
+def _role(term: PathTerm, leg: Leg, channel: str) -> tuple[int, int, int] | None:
+    """Sizes before, along and behind the channels; None for a segment that has none."""
+    before, found, after = leg.letters.partition(channel)
+    return (term.size(before), term.size(channel), term.size(after)) if found else None
+
+
+def _placed(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
+    shapes = [_table_shape(form, table) for table in tables]
+    sizes = [copies * len(table.places) for table, (_, copies, *_) in zip(tables, shapes, strict=True)]
+    offsets = accumulate([0, *sizes[:-1]])
+    return tuple(PlacedTable(table, *shape, at) for table, shape, at in zip(tables, shapes, offsets, strict=False))
+
+
+def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
+    """Start of the tabulated segment, its copies, and the strides of copies and components."""
+    term = table.terms[0]
+    leg = term.leg(table.operand)
+    assert leg is not None
+    index = INDEX[table.operand]
+    copies = term.size(leg.letters.replace(index, ""))
+    strides = (term.size(index), 1) if leg.letters[0] != index else (1, copies)
+    return form.operand(table.operand).segments[leg.segment][0], copies, *strides
+
+
+# -- batch -----------------------------------------------------------------------------------------------------------
+
+
+def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> BatchSchedule:
+    starts = tuple(((o, n), start) for o in SLOTS for n, (start, _) in enumerate(form.operand(o).segments))
+    segments = tuple((name, _segments(form, terms, name)) for name in ("x1", "x2", "out"))
+    shared = not form.operand("w").row
+    largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
+    rows = target.lanes * (4 if shared and largest >= 256 else 1)
+    return BatchSchedule(target, _dims(form), shared, terms, starts, segments, rows)
+
+
+def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[Segment, ...]:
+    """The segments that some path touches."""
+    found: dict[int, Segment] = {}
+    for term in terms:
+        leg = term.leg(operand)
+        assert leg is not None
+        start, stop = form.operand(operand).segments[leg.segment]
+        dim = term.size(INDEX[operand])
+        found[leg.segment] = Segment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])
+    return tuple(found[s] for s in sorted(found))

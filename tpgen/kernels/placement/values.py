@@ -1,0 +1,204 @@
+"""How a form is laid out for a target, whatever is open: a value, before any text.
+
+Two schedules cover every form:
+
+- *channel*: vectors run over the copies of one segment (``u`` of ``uvu``), rows one after the other.  The other
+  input, if it is not vectorised as well, is tabulated once per row: ``T[a, k] = alpha * sum_b C[a, b, k] * x[b]``.
+- *batch*: vectors run over rows.  Mixing modes (``uvw`` and its kin) become small matrix products of whole tiles.
+
+Another target reads the same values; nothing here knows C++.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tpgen.kernels.sweep.scaled import Table
+from tpgen.kernels.sweep.terms import INDEX, PathTerm
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the machine and the numbers are: ``storage`` in memory, ``compute`` in registers."""
+
+    dtype: str  # float32, float64, bfloat16
+    lanes: int  # numbers in a vector
+    registers: int  # vector registers
+
+    @property
+    def itemsize(self) -> int:
+        return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
+
+    def whole(self, size: int) -> int:
+        """A size rounded up to whole vectors."""
+        return -(-size // self.lanes) * self.lanes
+
+
+@dataclass(frozen=True)
+class View:
+    """A segment seen as ``[outer][channels][inner]`` in memory and ``[outer][inner][padded channels]`` in scratch."""
+
+    operand: str
+    segment: int
+    start: int
+    axes: tuple[tuple[str, int], ...]  # the axes that are not channels, in memory order
+    behind: str  # those of them that stand behind the channels
+    outer: int
+    channels: int
+    inner: int
+    lanes: int
+    scratch: int  # offset in the operand's scratch
+    touches: int  # how often one row reads or writes the segment
+
+    @property
+    def padded(self) -> int:
+        return -(-self.channels // self.lanes) * self.lanes
+
+    @property
+    def staged(self) -> bool:
+        """Whether the segment goes through scratch: touched more than once, or not in whole vectors."""
+        a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
+        return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
+
+    @property
+    def components(self) -> int:
+        """Components of the irrep."""
+        return dict(self.axes).get(INDEX.get(self.operand, ""), 1)
+
+    def strides(self) -> dict[str, int]:
+        """Distance in scratch between neighbours along each axis."""
+        sizes = [n for _, n in self.axes]
+        return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
+
+    def memory_strides(self) -> dict[str, int]:
+        """The same in memory, for the axes before the channels."""
+        outer = [(a, n) for a, n in self.axes if a not in self.behind]
+        block = self.channels * self.inner
+        return {a: prod(n for _, n in outer[m + 1 :]) * block for m, (a, _) in enumerate(outer)}
+
+    @property
+    def size(self) -> int:
+        return self.outer * self.inner * self.padded
+
+
+@dataclass(frozen=True)
+class PlacedTable:
+    """Where a table stands: entry n of copy v at ``offset + v * entries + n``; and what in memory it is made of."""
+
+    table: Table
+    start: int
+    copies: int
+    copy_stride: int
+    index_stride: int
+    offset: int  # in table entries
+
+    @property
+    def operand(self) -> str:
+        return self.table.operand
+
+    @property
+    def entries(self) -> int:
+        """Entries of one copy."""
+        return len(self.table.places)
+
+    @property
+    def size(self) -> int:
+        return self.copies * self.entries
+
+
+@dataclass(frozen=True)
+class ChannelSchedule:
+    """Vectors over channels."""
+
+    target: Target
+    dims: tuple[int, int, int, int]
+    shared_weights: bool
+    terms: tuple[PathTerm, ...]
+    channels: tuple[str, ...]  # the letter that vectors run over, of each term
+    views: tuple[View, ...]  # every vectorised segment
+    tables: tuple[PlacedTable, ...]
+    name: str = "channel"
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, int], View]:
+        return {(v.operand, v.segment): v for v in self.views}
+
+    def view(self, term: PathTerm, operand: str) -> View | None:
+        """The segment of an operand that a path vectorises; None where it is tabulated, or not there."""
+        leg = term.leg(operand)
+        return self._found.get((operand, leg.segment)) if leg else None
+
+    def channel(self, term: PathTerm) -> str:
+        return self.channels[self.terms.index(term)]
+
+    def table(self, term: PathTerm) -> PlacedTable | None:
+        return next((t for t in self.tables if term in t.table.terms), None)
+
+    def loop(self, term: PathTerm) -> tuple[str, int]:
+        """Letter and size of the copies around the channels."""
+        return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
+
+    def padded(self, term: PathTerm) -> int:
+        """Channels of a path, in whole vectors."""
+        return self.target.whole(term.size(self.channel(term)))
+
+    def views_of(self, operand: str) -> list[View]:
+        return [v for v in self.views if v.operand == operand]
+
+    def scratch_size(self, operand: str) -> int:
+        return max((v.scratch + v.size for v in self.views_of(operand)), default=0)
+
+    @property
+    def scalar_operands(self) -> tuple[str, ...]:
+        return tuple(s for s in ("x1", "x2") if any(t.operand == s for t in self.tables))
+
+    def __str__(self) -> str:
+        lines = [f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables"]
+        for t in self.terms:
+            seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
+            views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.staged else ''}" for v in seen)
+            lines.append(f"  path {t.path}: {t.text}; {views}; {len(t.entries)} non-zeros")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment in memory order: ``mul_ir`` or not, so that scratch can always hold ``[copy][irrep axis]``."""
+
+    start: int
+    mul: int
+    dim: int
+    mul_first: bool
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Vectors over rows, ``rows`` of them in a tile; operands stand in scratch as ``[copy][irrep axis][rows]``."""
+
+    target: Target
+    dims: tuple[int, int, int, int]
+    shared_weights: bool
+    terms: tuple[PathTerm, ...]
+    starts: tuple[tuple[tuple[str, int], int], ...]  # of each segment of each operand
+    segments: tuple[tuple[str, tuple[Segment, ...]], ...]  # those that some path touches
+    rows: int
+    name: str = "batch"
+
+    @cached_property
+    def _starts(self) -> dict[tuple[str, int], int]:
+        return dict(self.starts)
+
+    def start(self, term: PathTerm, operand: str) -> int:
+        return self._starts[operand, term.segment(operand)]
+
+    def __str__(self) -> str:
+        lines = [f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
+        for t in self.terms:
+            products = "matrix products, " if t.mode.mixing else ""
+            lines.append(f"  path {t.path}: {t.text}; {products}{len(t.entries)} non-zeros")
+        return "\n".join(lines)
+
+
+Schedule = ChannelSchedule | BatchSchedule

@@ -1,1 +1,0 @@
-"""What a kernel computes and where: values, before any text."""
