@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import tpgen  # before e3nn: MACE's version of it needs that with torch 2.6 and later
+from tpgen import conversion_report, convert  # before e3nn: MACE's version needs that with torch 2.6 and later
 
 SPACING, CUTOFF, JITTER, ELEMENTS = 2.5, 5.0, 0.12, 4
 
@@ -93,7 +93,75 @@ def mace(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+128x1o") -> Case:
     return Case(model, run)
 
 
-CASES: dict[str, Callable[..., Case]] = {"mace": mace}
+def nequip(atoms: int, dtype: torch.dtype) -> Case:
+    from nequip.data import AtomicDataDict as keys
+    from nequip.model import NequIPGNNModel
+    from nequip.utils.global_state import set_global_state
+
+    set_global_state()
+
+    s = lattice(atoms, dtype)
+    model = NequIPGNNModel(
+        seed=0, model_dtype=str(dtype).removeprefix("torch."), r_max=CUTOFF, type_names=["H", "C", "N", "O"],
+        num_layers=3, l_max=2, parity=True, num_features=64, avg_num_neighbors=28.0,
+        per_type_energy_scales=1.0, per_type_energy_shifts=0.0,
+    )  # fmt: skip
+    batch = {
+        keys.POSITIONS_KEY: s.positions, keys.CELL_KEY: s.cell[None], keys.EDGE_INDEX_KEY: s.edges,
+        keys.EDGE_CELL_SHIFT_KEY: s.shifts, keys.ATOM_TYPE_KEY: s.species,
+        keys.BATCH_KEY: torch.zeros(len(s.positions), dtype=torch.int64),
+        keys.NUM_NODES_KEY: torch.tensor([len(s.positions)]), keys.PBC_KEY: torch.ones(1, 3, dtype=torch.bool),
+    }  # fmt: skip
+    results = {"energy": keys.TOTAL_ENERGY_KEY, "forces": keys.FORCE_KEY, "stress": keys.STRESS_KEY}
+
+    def run(network: nn.Module, training: bool) -> dict[str, Tensor]:
+        found = network.train(training)(dict(batch))
+        return {name: found[key] for name, key in results.items()}
+
+    return Case(model, run)
+
+
+def sevenn(atoms: int, dtype: torch.dtype) -> Case:
+    import sevenn._keys as keys
+    from sevenn._const import DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG
+    from sevenn.model_build import build_E3_equivariant_model
+
+    torch.manual_seed(0)
+    s = lattice(atoms, dtype)
+    config = dict(DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG)
+    config |= {
+        keys.CUTOFF: CUTOFF, keys.NUM_SPECIES: ELEMENTS, keys.NODE_FEATURE_MULTIPLICITY: 128, keys.LMAX: 2,
+        keys.IS_PARITY: False, keys.NUM_CONVOLUTION: 5, keys.CONV_DENOMINATOR: 28.0, keys.SHIFT: 0.0, keys.SCALE: 1.0,
+        keys.IRREPS_MANUAL: ["128x0e", *4 * ["128x0e+64x1e+32x2e"], "128x0e"],
+        keys.SELF_CONNECTION_TYPE: "linear", keys.TYPE_MAP: {1: 0, 6: 1, 7: 2, 8: 3},
+        keys.CHEMICAL_SPECIES: ["H", "C", "N", "O"],
+    }  # fmt: skip
+    model = build_E3_equivariant_model(config).to(dtype)
+    model.set_is_batch_data(False)
+    one_hot = model.get_submodule("onehot_idx_to_onehot")  # which is float32, whatever the model is
+    one_hot.register_forward_hook(lambda _, __, data: {k: _cast(v, dtype) for k, v in data.items()})
+    batch = {
+        keys.POS: s.positions, keys.CELL: s.cell, keys.EDGE_IDX: s.edges, keys.CELL_SHIFT: s.shifts,
+        keys.ATOMIC_NUMBERS: torch.tensor([1, 6, 7, 8])[s.species], keys.NODE_FEATURE: s.species,
+        keys.CELL_VOLUME: torch.linalg.det(s.cell), keys.NUM_ATOMS: torch.tensor(len(s.positions)),
+        keys.EDGE_VEC: s.positions[s.edges[1]] - s.positions[s.edges[0]] + s.shifts @ s.cell,
+    }  # fmt: skip
+    results = {"energy": keys.PRED_TOTAL_ENERGY, "forces": keys.PRED_FORCE, "stress": keys.PRED_STRESS}
+
+    def run(network: nn.Module, training: bool) -> dict[str, Tensor]:
+        given = dict(batch)
+        given[keys.EDGE_VEC] = given[keys.EDGE_VEC].clone().requires_grad_()
+        found = network.train(training)(given)
+        return {name: found[key] for name, key in results.items()}
+
+    return Case(model, run)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+CASES: dict[str, Callable[..., Case]] = {"mace": mace, "nequip": nequip, "sevenn": sevenn}
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -173,9 +241,9 @@ def main() -> None:
     dtype = torch.float64 if asked.agree else torch.float32
     torch.set_default_dtype(dtype)
     case = CASES[asked.project](asked.atoms, dtype)
-    networks = {"stock": case.model, "converted": tpgen.convert(deepcopy(case.model))}
+    networks = {"stock": case.model, "converted": convert(deepcopy(case.model))}
     if asked.report:
-        print(tpgen.conversion_report(networks["converted"]))
+        print(conversion_report(networks["converted"]))
     print(f"{asked.project}, {asked.atoms} atoms, {dtype}, {asked.threads} threads")
     if asked.agree:
         agreement(case, networks)

@@ -301,3 +301,17 @@ def test_nothing_is_said_where_all_is_converted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         convert(Mixed())
+
+
+def test_what_a_swap_no_longer_calls_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubled(Mixed):
+        def forward(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:  # type: ignore[override]
+            return 2 * x
+
+    monkeypatch.setitem(
+        ADAPTERS, "tests", lambda found, _: [Swap(found, Doubled, "a doubling", covers=("full", "rest.0"))]
+    )
+    network = convert(Mixed(), **GRAPHS)
+    assert next(r.now for r in conversion_report(network).replaced) == "a doubling"
+    assert mark_of(network.full) is mark_of(network.rest[0]) is None
+    assert mark_of(network.connected) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -115,12 +115,20 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
     findings: list[Finding] = []
     for adapter in adapters_for(network):
         findings += adapter(network, options)
-    seen = {finding.module for finding in findings}
+    seen = {finding.module for finding in findings} | set(_covered(network, findings))
     for module in network.modules():
         found = None if module in seen else find_product(module, options)
         if found is not None:
             findings.append(found)
     return findings
+
+
+def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Module]:
+    """Modules that nobody calls once the swaps are made, or since they were."""
+    swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
+    marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
+    for module, names in (*swaps, *marks):
+        yield from (module.get_submodule(name) for name in names)
 
 
 def _compared(

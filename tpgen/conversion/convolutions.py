@@ -30,12 +30,13 @@ def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProd
 
 
 def convolving(
-    product: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], holder: nn.Module | None = None
+    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None
 ) -> Swap | Kept:
-    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds."""
+    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name."""
+    product = module if held is None else module.get_submodule(held)
     conv = convolution_of(product, options)
     if isinstance(conv, Kept):
         return conv
     now = f"tpgen convolution, {conv.choice.strategy} (gather, product and sum in one)"
-    target = product if holder is None else holder
-    return Swap(target, cls, now, {PROGRAM: conv}, partial(exact_couplings, product))
+    covers = () if held is None else (held,)
+    return Swap(module, cls, now, {PROGRAM: conv}, partial(exact_couplings, product), covers)

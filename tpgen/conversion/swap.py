@@ -41,6 +41,8 @@ class Swap:
     exact
         brings the constants of the module, while it is stock and in float64, to full precision: one built in float32
         holds rounded ones, and a proof must not take that for an error of the swap.
+    covers
+        names of children that the new class does not call any more: they stay as they are.
     """
 
     module: nn.Module
@@ -48,6 +50,7 @@ class Swap:
     now: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     exact: Callable[[], None] | None = None
+    covers: tuple[str, ...] = ()
 
     @property
     def was(self) -> str:
@@ -56,11 +59,12 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a swapped module remembers: the class it had, the attributes that came, what computes now."""
+    """What a swapped module remembers: the class it had, what came, what computes now and what no longer does."""
 
     cls: type[nn.Module]
     extra: tuple[str, ...]
     now: str
+    covers: tuple[str, ...]
 
 
 Finding = Swap | Kept
@@ -84,7 +88,7 @@ def _apply(swap: Swap) -> None:
     there = [name for name in (*swap.extra, MARK) if hasattr(module, name)]
     if there:
         raise AttributeError(f"{swap.was} has attributes {', '.join(there)} already, which a swap would hide")
-    mark = Mark(type(module), tuple(swap.extra), swap.now)
+    mark = Mark(type(module), tuple(swap.extra), swap.now, swap.covers)
     module.__class__ = swap.cls  # the one step that Python may refuse, so it comes first
     setattr(module, MARK, mark)
     for name, value in swap.extra.items():

@@ -1,0 +1,51 @@
+"""NequIP (package ``nequip``): product and scatter of its interaction blocks, and a model modifier for its own tools.
+
+NequIP loads this module when it is imported (entry point ``nequip.extension``), so that ``enable_tpgen`` can stand in a
+configuration.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from nequip.nn._tp_scatter_base import TensorProductScatter
+from nequip.nn.model_modifier_utils import model_modifier
+from torch import Tensor, nn
+
+from tpgen.conversion.convert import convert
+from tpgen.conversion.convolutions import convolving
+from tpgen.conversion.swap import Finding
+
+
+class TpgenTensorProductScatter(TensorProductScatter):
+    """NequIP's product with its gather and sum as one convolution; ``tp`` stays for its place in the state_dict."""
+
+    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
+
+    def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
+        """Sums over the edges that point to each node, in the dtype of the model also under autocast."""
+        dtype = self.tp.output_mask.dtype
+        return self._tpgen(x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst, x.size(0))
+
+
+def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+    """What becomes of the modules of a NequIP model; those of e3nn that are left follow e3nn's rule."""
+    for module in network.modules():
+        if type(module) is TensorProductScatter:
+            yield convolving(module, TpgenTensorProductScatter, options, held="tp")
+
+
+class _Modifier:
+    """Holds the modifier that NequIP's class gets."""
+
+    @model_modifier(
+        persistent=False, private=False, unsupported_devices=["cuda"], supported_compile_modes=["aotinductor"]
+    )
+    @classmethod
+    def enable_tpgen(cls, model: nn.Module) -> nn.Module:
+        """Let tpgen compute the tensor products of a model, on CPUs."""
+        return convert(model)
+
+
+TensorProductScatter.enable_tpgen = vars(_Modifier)["enable_tpgen"]

@@ -1,0 +1,47 @@
+"""SevenNet (package ``sevenn``): its convolutions, through the plug-in point that it has for fused products.
+
+`IrrepsScatterGatterFusedConvolution` has the attributes of `IrrepsConvolution` and hands nodes and edges to its
+product.  So the convolution becomes the one, and its product gets a class that takes both.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.conversion.convolutions import convolving
+from tpgen.conversion.swap import Finding, Kept, Swap
+
+_STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
+
+
+@compile_mode("script")
+class SevenNetConvolution(o3.TensorProduct):
+    """SevenNet's product on edges, with the gather before it and the sum after it."""
+
+    def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
+        """Sums over the edges that point to each node."""
+        return self._tpgen(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
+
+
+def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+    """What becomes of the modules of a SevenNet model; those of e3nn that are left follow e3nn's rule."""
+    for module in network.modules():
+        if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
+            yield from _convolution(module, options)
+
+
+def _convolution(module: Any, options: dict[str, Any]) -> Iterator[Finding]:
+    fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
+    if fused is None:
+        yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")
+    elif isinstance(module.convolution, o3.TensorProduct):
+        found = convolving(module.convolution, SevenNetConvolution, options)
+        yield found
+        if isinstance(found, Swap):
+            yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
