@@ -37,8 +37,23 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
 
 
 def test_a_mistyped_command_gets_the_right_word() -> None:
-    assert "no command 'explian': did you mean explain?; commands: plan," in run("explian", code=2).output
-    assert "no command 'xyz'; commands: plan," in run("xyz", code=2).output
+    assert "unknown command 'explian': did you mean 'explain'?; known commands: plan," in run("explian", code=2).output
+    assert "unknown command 'xyz'; known commands: plan," in run("xyz", code=2).output
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["plan", "--problem", "mace-lagre"], "unknown problem 'mace-lagre': did you mean 'mace-large'?"),
+        (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
+        (["flat", "tetriss"], "unknown network 'tetriss': did you mean 'tetris'?"),
+        (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
+        (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
+        (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(arguments: list[str], message: str) -> None:
+    assert message in " ".join(run(*arguments, code=2).output.split())
 
 
 # --- naming a product -----------------------------------------------------------------------------------------------

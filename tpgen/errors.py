@@ -6,6 +6,7 @@ Every message states the rule that was broken and the way out.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class TpgenError(ValueError):
@@ -54,10 +55,15 @@ class InverseError(TpgenError):
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that ``name`` is not one of the ``known`` names of ``what``.
+    """Say that ``name`` is not one of the ``known`` names of ``what``, and which of them it is like.
 
     >>> unknown("mode", "uwu", ["uvw", "uvu"])
     "unknown mode 'uwu'; known modes: uvw, uvu"
+    >>> unknown("stage", "grpah", ["plan", "graph"])
+    "unknown stage 'grpah': did you mean 'graph'?; known stages: plan, graph"
     """
+    known = list(known)
+    close = get_close_matches(str(name), known, n=1, cutoff=0.8)
+    meant = f": did you mean {close[0]!r}?" if close else ""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"unknown {what} {name!r}; known {plural}: {', '.join(known)}"
+    return f"unknown {what} {name!r}{meant}; known {plural}: {', '.join(known)}"

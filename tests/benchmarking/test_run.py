@@ -121,9 +121,11 @@ def test_every_strategy_and_auto_has_contenders():
 def test_unknown_names_are_listed():
     with pytest.raises(TpgenError, match=r"unknown contender 'e4nn/\*'; known contenders: e3nn/eager, "):
         select_contenders(["e4nn/*"])
-    with pytest.raises(TpgenError, match="unknown task 'backwards'; known tasks: forward, backward, double"):
+    with pytest.raises(
+        TpgenError, match=r"unknown task 'backwards': did you mean 'backward'\?; known tasks: forward, backward, double"
+    ):
         select_tasks(["backwards"])
-    with pytest.raises(TpgenError, match="unknown suite 'smal'; known suites: small, "):
+    with pytest.raises(TpgenError, match=r"unknown suite 'smal': did you mean 'small'\?; known suites: small, "):
         select_problems(suites=["smal"])
     with pytest.raises(TpgenError, match="unknown problem 'mace'; known problems: article, "):
         select_problems(["mace"])

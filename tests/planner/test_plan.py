@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from e3nn import o3
-from e3nn.o3._tensor_product._instruction import Instruction as E3nnInstruction
 
 from tests.cases import CASES, MIXED, random_arguments
 from tpgen.errors import PlanError, TpgenError
@@ -77,11 +76,23 @@ def test_every_spelling_of_an_instruction_is_the_same_plan() -> None:
         (0, 0, 0, "uvu", True, 1.0),
         (np.int64(0), torch.tensor(0), 0, "uvu", 1, np.float32(1.0)),
         Instruction(0, 0, 0, "uvu", True),
-        E3nnInstruction(0, 0, 0, "uvu", True, 1.0, (2, 1)),
     ]
     plans = [make_plan(*irreps, [instruction]) for instruction in spelled]
     assert len({plan.digest for plan in plans}) == 1
     assert all(plan == plans[0] for plan in plans)
+
+
+def test_instructions_of_a_built_e3nn_product_are_refused() -> None:
+    built = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
+    with pytest.raises(PlanError, match=r"instruction 0 is of a built e3nn product.*tpgen.from_e3nn\(product\)"):
+        make_plan(built.irreps_in1, built.irreps_in2, built.irreps_out, built.instructions)
+    again = make_plan("1o", "1o", "0e", make_plan("1o", "1o", "0e", [(0, 0, 0, "uvw", True, 4.0)]).instructions)
+    assert again.instructions[0].path_weight == 4.0  # our records hold what was given
+
+
+def test_a_plan_without_any_path_says_so() -> None:
+    assert str(make_plan("1o", "1o", "3o", [])).endswith("no path: the output is zero")
+    assert str(make_plan("0x1o", "1o", "0e", [(0, 0, 0, "uvw", True)])).endswith("zero (1 empty dropped)")
 
 
 def test_every_spelling_of_irreps_is_the_same_plan() -> None:

@@ -5,14 +5,13 @@ A command is imported when it is run, and torch with it: the help and a mistyped
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 import click
 
 from tpgen._version import __version__
-from tpgen.errors import TpgenError
+from tpgen.errors import TpgenError, unknown
 
 # Every command with the first line of its help; `name` stands in the module of its name.
 COMMANDS = {
@@ -57,7 +56,7 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no command {args[0]!r}{_meant(args[0])}; commands: {', '.join(COMMANDS)}")
+            ctx.fail(unknown("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -65,11 +64,6 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except (TpgenError, OSError) as error:
             raise _Failure(str(error)) from error
-
-
-def _meant(name: str) -> str:
-    close = get_close_matches(name, COMMANDS, n=1)
-    return f": did you mean {close[0]}?" if close else ""
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,7 @@ from tpgen.benchmarking.contenders import CONTENDERS, DEFAULT_CONTENDERS, select
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tasks import TASKS
-from tpgen.cli.options import DTYPES, DeviceType, free_options, free_problem, screen
+from tpgen.cli.options import DTYPES, DeviceType, PictureFile, free_options, free_problem, screen
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
@@ -35,7 +35,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
 @click.option("--json", "json_file", type=_FILE, help="Write the records here.")
-@click.option("--plot", "plot_file", type=_FILE, help="Draw them here, as PNG.")
+@click.option("--plot", "plot_file", type=PictureFile(), help="Draw them here: .png, .pdf or .svg.")
 def bench(
     suites: tuple[str, ...],
     problems: tuple[str, ...],

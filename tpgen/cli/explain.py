@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tpgen.cli.networks import find_network, network_option, refuse_options
-from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
+from tpgen.cli.options import RUN_NAMES, NamedFirst, PictureFile, json_option, product_options, run_options
 from tpgen.inspection.costs.explain import Explanation
 from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
@@ -22,7 +22,7 @@ from tpgen.planner.problems import Problem
 @network_option
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file.")
+@click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain(
     problem: Problem | None,

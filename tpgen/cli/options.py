@@ -89,6 +89,20 @@ class DeviceType(click.ParamType):
         return value
 
 
+class PictureFile(click.Path):
+    """A file for a picture, whose ending says the format."""
+
+    endings = (".png", ".pdf", ".svg")
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if Path(value).suffix.lower() not in self.endings:
+            self.fail(f"{str(value)!r} must end in {', '.join(self.endings[:-1])} or {self.endings[-1]}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class NamedFirst(click.Command):
     """A command whose first argument may be the name of a problem: ``NAME`` is short for ``--problem NAME``."""
 

@@ -19,7 +19,13 @@ from tpgen.planner.problems import Problem
 @product_options
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="Rows of the batch; those of the problem by default.")
-@click.option("--seconds", type=float, default=3.0, show_default=True, help="How long to measure.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="How long to measure.",
+)
 @json_option
 def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
     """Time every strategy for a product on this machine; from then on strategy "auto" takes the fastest.

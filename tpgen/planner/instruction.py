@@ -44,9 +44,9 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
 
 
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
-    """Read 5- and 6-tuples, e3nn's `Instruction` records and tpgen's own.
+    """Read 5- and 6-tuples, and tpgen's own `Instruction` records, whose path weight is what the user gave.
 
-    Of a 7-field record the path weight is taken as it stands and the path shape is derived anew.
+    The records of a built e3nn product are refused: they hold final coefficients, which would be normalised again.
 
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0
@@ -62,6 +62,12 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
     if not isinstance(fields, (tuple, list)) or not 5 <= len(fields) <= 7:
         raise PlanError(
             f"instruction {index}: expected (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), got {fields!r}"
+        )
+    if hasattr(fields, "path_shape") and not isinstance(fields, Instruction):
+        raise PlanError(
+            f"instruction {index} is of a built e3nn product: its path_weight is the final coefficient, which would be "
+            "normalised once more; take the whole product over with tpgen.from_e3nn(product), or give the tuples "
+            "(i_in1, i_in2, i_out, mode, has_weight[, path_weight]) that it was built from"
         )
     *slots, mode, has_weight = fields[:5]
     for name, value in zip(("i_in1", "i_in2", "i_out"), slots, strict=True):

@@ -31,6 +31,10 @@ def title(plan: Plan) -> str:
 
 
 def totals(plan: Plan, itemsize: int = 4) -> str:
+    if not plan.paths:
+        return "no path: the output is zero" + (
+            f" ({len(plan.instructions)} empty dropped)" if plan.instructions else ""
+        )
     nonzeros, dense = sum(p.nonzeros for p in plan.paths), sum(p.dense for p in plan.paths)
     dropped = len(plan.instructions) - len(plan.paths)
     return (

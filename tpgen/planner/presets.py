@@ -6,8 +6,8 @@ weights stand in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
 
 from e3nn.o3 import Irrep, Irreps
 
@@ -16,7 +16,23 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import Plan, PlanMaker, make_plan
 
 
-def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, **options: Any) -> Plan:
+class SquarePlanning(TypedDict, total=False):
+    """What a preset hands on to `make_plan`, as keywords; all may be left out."""
+
+    in1_var: Sequence[float] | None
+    in2_var: Sequence[float] | None
+    out_var: Sequence[float] | None
+    path_normalization: str
+    shared_weights: bool
+
+
+class Planning(SquarePlanning, total=False):
+    """The same with the irrep normalisation, which `tensor_square` has a meaning of its own for."""
+
+    irrep_normalization: str
+
+
+def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, **options: Unpack[Planning]) -> Plan:
     """Every allowed path, each mixing all copies: mode ``uvw``, weighted.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
@@ -37,7 +53,7 @@ def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, 
     return make_plan(in1, in2, out, instructions, **options)
 
 
-def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, **options: Any) -> Plan:
+def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, **options: Unpack[Planning]) -> Plan:
     """The convolution product of MACE and NequIP: mode ``uvu``, every in1 ⊗ in2 → out that the filter allows.
 
     Each path has an output segment of its own; segments are sorted by irrep, paths by output segment.  Weights are per
@@ -60,11 +76,12 @@ def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, *
         ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _, _) in enumerate(found)),
         key=lambda instruction: instruction[2],
     )
-    return make_plan(in1, in2, out, instructions, **{"shared_weights": False, **options})
+    options.setdefault("shared_weights", False)
+    return make_plan(in1, in2, out, instructions, **options)
 
 
 def elementwise(
-    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any
+    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Unpack[Planning]
 ) -> Plan:
     """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
 
@@ -89,7 +106,9 @@ def elementwise(
     return make_plan(Irreps(cut1), Irreps(cut2), Irreps(out), instructions, **options)
 
 
-def full(irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Any) -> Plan:
+def full(
+    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Unpack[Planning]
+) -> Plan:
     """Every copy of one input with every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
@@ -114,7 +133,7 @@ def tensor_square(
     irreps_out: object | None = None,
     filter_ir_out: Iterable[object] | None = None,
     irrep_normalization: str = "component",
-    **options: Any,
+    **options: Unpack[SquarePlanning],
 ) -> Plan:
     """The product of a tensor with itself, each symmetric pair once.
 

@@ -59,7 +59,9 @@ def test_a_report_prints_and_is_json(report) -> None:
     assert all(SECTIONS[name].title in text for name in QUICK)
     read = json.loads(report.to_json())
     assert list(read["sections"]) == list(QUICK)
-    with pytest.raises(tpgen.TpgenError, match="unknown section 'gards'; known sections: graphs, guards"):
+    with pytest.raises(
+        tpgen.TpgenError, match=r"unknown section 'gards': did you mean 'guards'\?; known sections: graphs, guards"
+    ):
         _ = report["gards"]
     assert read["sections"]["graphs"]["data"]["breaks"] == []
 
@@ -162,7 +164,12 @@ def test_what_has_no_backward_says_so() -> None:
 @pytest.mark.parametrize(
     "module, given, options, message",
     [
-        (nn.ReLU(), [torch.ones(1)], {"sections": ["gards"]}, "unknown section 'gards'; known sections: backends, "),
+        (
+            nn.ReLU(),
+            [torch.ones(1)],
+            {"sections": ["gards"]},
+            r"unknown section 'gards': did you mean 'guards'\?; known sections: backends, ",
+        ),
         (nn.ReLU(), [torch.ones(1)], {"repeats": 0}, "how often each backend is timed and must be positive, got 0"),
         (torch.relu, [torch.ones(1)], {}, "about an nn.Module, got builtin.*wrap a function in a module"),
         (nn.ReLU(), torch.ones(1), {}, r"in a list or tuple, got Tensor: write compile_report\(module, \[x, y\]\)"),
