@@ -1,0 +1,135 @@
+"""Write a polynomial as an fx graph: matrix products over its monomials, multiply by multiply, or one kernel call.
+
+Placeholders are the inputs and weights in the order of the plan, and ``index``, the element of every row, where the
+program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from tpgen.emitter.emit import Emission
+from tpgen.emitter.graph_writer import GraphWriter, Traced
+from tpgen.emitter.passes import name_nodes
+from tpgen.errors import EmitError, unknown
+from tpgen.kernels.polynomial.interpret import run_statements
+from tpgen.kernels.polynomial.operator import kernel_polynomial
+from tpgen.kernels.polynomial.runtime import forward_call, kernels_of
+from tpgen.kernels.sweep.statements import Component, Value
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
+
+Given = Mapping[str, Traced]
+
+
+@lru_cache(maxsize=256)
+def emit_polynomial(plan: PolynomialPlan, strategy: str = "einsum", indexed: bool = False) -> Emission:
+    """The forward program of a polynomial.
+
+    >>> from e3nn.o3 import Irreps
+    >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
+    >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
+    >>> plan = make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0)])
+    >>> round(float(emit_polynomial(plan).module()(torch.ones(1, 3))), 4)
+    1.7321
+    """
+    if strategy not in POLYNOMIAL_STRATEGIES:
+        raise EmitError(unknown("strategy", strategy, POLYNOMIAL_STRATEGIES))
+    writer = GraphWriter()
+    names = [o.name for o in plan.operands if o.name != OUT] + (["index"] if indexed else [])
+    given = {name: writer.placeholder(name) for name in names}
+    with writer.serving((), "contraction"):
+        output = POLYNOMIAL_STRATEGIES[strategy](writer, plan, given)
+    title = f"polynomial of {plan.digest}, {strategy}"
+    return Emission(name_nodes(writer.finish(output)), writer.constants, title)
+
+
+def _kernel(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+    tensors = [given[o.name] for o in plan.operands if o.name != OUT]
+    index = given.get("index")
+    with writer.role("kernel"):
+        return writer.call(kernel_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
+
+
+def _einsum(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+    """For each term: its monomials, a matrix product with its constants, the weights."""
+    flat = _operands(plan, given)
+    total: Traced = None
+    for n, (term, paths) in enumerate(zip(plan.terms, plan.paths, strict=True)):
+        monomials = sorted({key[1:] for path in paths for key in path})
+        constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
+        place = {index: m for m, index in enumerate(monomials)}
+        for p, path in enumerate(paths):
+            for (k, *index), value in path.items():
+                constant[place[tuple(index)], k, p] += value
+        values: Traced = None
+        for axis, name in enumerate(term.inputs):
+            where = writer.constant(f"_component_{n}_{axis}", np.array([m[axis] for m in monomials]))
+            factor = flat[name].index_select(-1, where)
+            values = factor if values is None else values * factor
+        summed = constant if term.weight else constant.sum(-1, keepdims=True)
+        table = writer.constant(f"_coupling_{n}", summed.reshape(len(monomials), -1))
+        values = torch.matmul(values, table)
+        if term.weight:  # [z, c, (k p)] with [z, c, p]
+            values = values.unflatten(-1, (plan.out.dim, len(paths)))
+            values = (values * flat[term.weight].unsqueeze(-2)).sum(-1)
+        total = values if total is None else total + values
+    return _written(plan.out, total)
+
+
+def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+    """The sweep of the forward call, statement by statement."""
+    flat = _operands(plan, given)
+    kernels = kernels_of(plan.to_json())
+    components: dict[Value, Traced] = {
+        Component(o.name, 0, i): flat[o.name].select(-1, i)
+        for o in plan.operands
+        if o.name != OUT
+        for i in range(o.dim)
+    }
+    opened = run_statements(kernels.sweep(forward_call(plan)), components)
+    zero = torch.zeros_like(next(iter(opened.values())))
+    parts = [opened.get(Component(OUT, 0, k), zero) for k in range(plan.out.dim)]
+    return _written(plan.out, torch.stack(parts, -1))
+
+
+POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, PolynomialPlan, Given], Traced]] = {
+    "einsum": _einsum,
+    "unrolled": _unrolled,
+    "kernel": _kernel,
+}
+
+
+def _operands(plan: PolynomialPlan, given: Given) -> dict[str, Traced]:
+    """Every tensor as ``[row, channel, component]``; one channel where all share it, one row where rows do."""
+    found = {}
+    for o in plan.operands:
+        if o.name != OUT:
+            x = given[o.name]
+            found[o.name] = _read(o, x.index_select(0, given["index"]) if o.weights and "index" in given else x)
+    return found
+
+
+def _read(o: Operand, x: Traced) -> Traced:
+    rows = x.shape[0]
+    if not o.channels or o.layout == "channel":
+        return x.reshape(rows, -1, o.dim) if o.channels else x.reshape(rows, 1, o.dim)
+    if o.layout == "ir_mul":
+        return x.reshape(rows, o.dim, -1).transpose(1, 2)
+    flat = x.flatten(1)
+    channels = flat.shape[1] // o.dim
+    sizes = [s.stop - s.start for s in o.irreps.slices()]
+    parts = torch.split(flat, [channels * size for size in sizes], 1) if len(sizes) > 1 else (flat,)
+    return torch.cat([parts[n].reshape(rows, -1, size) for n, size in enumerate(sizes)], -1)
+
+
+def _written(o: Operand, x: Traced) -> Traced:
+    """``[row, channel, component]`` as flat rows in the layout of the output."""
+    if o.layout == "channel":
+        return x.flatten(1)
+    if o.layout == "ir_mul":
+        return x.transpose(1, 2).flatten(1)
+    return torch.cat([x[:, :, s].flatten(1) for s in o.irreps.slices()], 1)

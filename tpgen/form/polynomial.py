@@ -1,0 +1,154 @@
+r"""A polynomial as a value: monomials in the components of named tensors, of one row and one channel.
+
+.. math:: P = \sum_n c_n \prod_f t_f[i_f]
+
+The same tensor may occur several times in a monomial.  This is the whole rule of differentiation: derivatives along a
+direction, and gradients with respect to a tensor, are such polynomials again.
+
+>>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
+>>> print(P)
+3 x0 x1 g0
+>>> print(P.along("x", "v"))
+3 v0 x1 g0 + 3 v1 x0 g0
+>>> print(P.gradient("x")[1])
+3 x0 g0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
+
+_NOISE = 1e-10
+
+
+class Factor(NamedTuple):
+    """One component of a tensor."""
+
+    tensor: str
+    component: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor}{self.component}"
+
+
+class Monomial(NamedTuple):
+    """A constant times a product of components."""
+
+    coefficient: float
+    factors: tuple[Factor, ...]
+
+    def __str__(self) -> str:
+        size = [] if self.coefficient == 1.0 and self.factors else [f"{self.coefficient:.6g}"]
+        return " ".join([*size, *map(str, self.factors)])
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Monomials, each product of components once; `polynomial` and `collect` make them so."""
+
+    monomials: tuple[Monomial, ...]
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that occur, in order of their first use.
+
+        >>> polynomial({(("x", 0), ("g", 0)): 1.0}).tensors
+        ('x', 'g')
+        """
+        return tuple(dict.fromkeys(f.tensor for m in self.monomials for f in m.factors))
+
+    def degree(self, tensor: str) -> int:
+        """The most often that a tensor occurs in one monomial.
+
+        >>> polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
+        2
+        """
+        return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
+
+    def along(self, tensor: str, direction: str) -> Polynomial:
+        """The derivative along a direction, :math:`D_v P = \\sum_i v_i \\, \\partial P / \\partial t_i`.
+
+        >>> print(polynomial({(("x", 0), ("x", 0)): 1.0}).along("x", "v"))
+        2 v0 x0
+        """
+        return collect(
+            Monomial(m.coefficient, (*m.factors[:n], Factor(direction, f.component), *m.factors[n + 1 :]))
+            for m in self.monomials
+            for n, f in enumerate(m.factors)
+            if f.tensor == tensor
+        )
+
+    def gradient(self, tensor: str) -> dict[int, Polynomial]:
+        """The derivative by each component of a tensor that occurs.
+
+        >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
+        {0: 'x1', 1: 'x0'}
+        """
+        parts: dict[int, list[Monomial]] = {}
+        for m in self.monomials:
+            for n, f in enumerate(m.factors):
+                if f.tensor == tensor:
+                    rest = Monomial(m.coefficient, m.factors[:n] + m.factors[n + 1 :])
+                    parts.setdefault(f.component, []).append(rest)
+        return {component: collect(parts[component]) for component in sorted(parts)}
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        """The value where ``values[tensor][component]`` are numbers, arrays or tensors.
+
+        >>> polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
+        30.0
+        """
+        return sum(m.coefficient * prod(values[f.tensor][f.component] for f in m.factors) for m in self.monomials)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.monomials)).replace("+ -", "- ") or "0"
+
+
+def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> Polynomial:
+    """The polynomial of a table from products of (tensor, component) to coefficients."""
+    return collect(Monomial(value, tuple(Factor(*f) for f in factors)) for factors, value in table.items())
+
+
+def collect(monomials: Iterable[Monomial]) -> Polynomial:
+    """Like terms summed: factors commute, and what cancels is left out.
+
+    Within a monomial tensors keep the order of their first use, and components of one tensor ascend.
+
+    >>> x0, x1 = Factor("x", 0), Factor("x", 1)
+    >>> print(collect([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
+    2 x0 x1
+    """
+    order: dict[str, int] = {}
+    sums: dict[tuple[Factor, ...], float] = {}
+    for coefficient, factors in monomials:
+        for f in factors:
+            order.setdefault(f.tensor, len(order))
+        key = tuple(sorted(factors, key=lambda f: (order[f.tensor], f.component)))
+        sums[key] = sums.get(key, 0.0) + coefficient
+    return Polynomial(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE))
+
+
+def form_of(plan: PolynomialPlan) -> Polynomial:
+    """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g in the place of ``out``.
+
+    The output is the gradient of the form with respect to ``out``.
+
+    >>> from e3nn.o3 import Irreps
+    >>> from tpgen.planner.polynomial_plan import Operand, PolynomialTerm, make_polynomial_plan
+    >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
+    >>> print(form_of(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
+    0.57735 x0 x0 out0 w0 + 0.57735 x1 x1 out0 w0 + 0.57735 x2 x2 out0 w0
+    """
+    return collect(
+        Monomial(value, (*map(Factor, term.inputs, rest), Factor(OUT, k), *weight))
+        for term, paths in zip(plan.terms, plan.paths, strict=True)
+        for p, path in enumerate(paths)
+        for weight in [(Factor(term.weight, p),) if term.weight else ()]
+        for (k, *rest), value in path.items()
+    )

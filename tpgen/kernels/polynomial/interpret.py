@@ -1,0 +1,68 @@
+"""A sweep run statement by statement, on whatever multiplies and adds: tensors, as the oracle of what is generated,
+or an fx graph under construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.polynomial.sweep import PolynomialSweep, reads, target_of, terms_of
+from tpgen.kernels.sweep.statements import Component, Local, Product, Value
+
+Shape = tuple[int, int, int]  # rows (or elements), components, channels
+
+
+def run_statements(sweep: PolynomialSweep, given: Mapping[Value, Any]) -> dict[Value, Any]:
+    """The components of the open slots that some statement writes, for those of the given ones."""
+    memory = dict(given)
+    opened: dict[Value, Any] = {}
+    for statement in (*sweep.prologue, *sweep.rows, *sweep.epilogue):
+        target = target_of(statement)
+        inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
+        place = memory if inner else opened
+        for product in terms_of(statement):
+            value = _product(product, memory)
+            place[target] = place[target] + value if target in place else value
+    return opened
+
+
+def _product(product: Product, memory: Mapping[Value, Any]) -> Any:
+    if not product.factors:
+        return product.coefficient
+    first, *rest = (memory[factor] for factor in product.factors)
+    for factor in rest:
+        first = first * factor
+    return first if product.coefficient == 1.0 else first * product.coefficient
+
+
+def interpret(
+    sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, Shape], index: Tensor
+) -> dict[str, Tensor]:
+    """The open slots of a sweep, by name, in the ``shapes`` asked for.
+
+    ``given`` are the tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for
+    weights, with the element of every row in ``index``.
+    """
+    weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
+    spread = {slot: x[index] if slot in weights else x for slot, x in given.items()}
+    opened = run_statements(
+        sweep, {Component(slot, 0, i): x[:, i] for slot, x in spread.items() for i in range(x.shape[1])}
+    )
+    summed = {v.operand for v in map(target_of, sweep.epilogue) if isinstance(v, Component)}
+    return {slot: _collected(slot, shape, opened, index if slot in summed else None) for slot, shape in shapes.items()}
+
+
+def _collected(slot: str, shape: Shape, opened: Mapping[Value, Tensor], index: Tensor | None) -> Tensor:
+    """A slot's components as one tensor; summed over the rows of an element, or over channels, where it has fewer."""
+    like = next(iter(opened.values()))
+    rows = shape[0] if index is None else len(index)
+    parts = [torch.as_tensor(opened.get(Component(slot, 0, i), like.new_zeros(()))) for i in range(shape[1])]
+    channels = max((p.shape[-1] for p in parts if p.dim()), default=shape[2])
+    whole = torch.stack([p.expand(rows, channels) for p in parts], 1)
+    if index is not None:
+        whole = whole.new_zeros(shape[0], *whole.shape[1:]).index_add(0, index, whole)
+    return whole.sum(-1, keepdim=True) if shape[2] < channels else whole

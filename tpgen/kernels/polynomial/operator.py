@@ -1,0 +1,170 @@
+"""The operator ``tpgen::polynomial``: calls of a form, and the one rule that makes their derivatives calls again.
+
+Registered for autograd, forward mode, torch.func's transforms and tracing, as the operators of products are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import _C, Tensor
+from torch.autograd import forward_ad
+
+from tpgen.kernels.polynomial.batching import fold_batch
+from tpgen.kernels.polynomial.call import Call
+from tpgen.kernels.polynomial.runtime import kernels_of
+
+
+def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
+    """The output of a polynomial by a generated kernel, ``(rows, out)``.
+
+    ``tensors`` are inputs and weights in the order of the plan; ``index`` is the element of every row, where weights
+    have elements.  Differentiable to any order up to 9 in all tensors.  ``description`` is the plan's JSON text,
+    ``call`` its `forward_call` as text: both are made outside of what is compiled or traced, where they are constants.
+    """
+    dtype = tensors[0].dtype
+    if any(x.dtype != dtype for x in tensors):
+        for x in tensors:
+            dtype = torch.promote_types(dtype, x.dtype)
+        tensors = [x.to(dtype) for x in tensors]
+    return _polynomial(tensors, index, description, call)[0]
+
+
+_library = torch.library.Library("tpgen", "FRAGMENT")
+_library.define("polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]")
+_polynomial = torch.ops.tpgen.polynomial.default
+
+
+def _plain(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
+    return kernels_of(description).run(Call.parse(call), tensors, index)
+
+
+def _shapes(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
+    return [tensors[0].new_empty(shape) for shape in kernels_of(description).shapes(Call.parse(call), tensors, index)]
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _remember(ctx: Any, tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> None:
+    ctx.save_for_backward(*tensors, index)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors, index)
+    ctx.description, ctx.call = description, call
+    ctx.set_materialize_grads(False)
+
+
+def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients of the given tensors, for cotangents of the opened slots."""
+    *tensors, index = ctx.saved_tensors
+    there = [c for c in cotangents if c is not None]
+    if not there or not any(wanted):
+        return [None] * len(tensors)
+    call = Call.parse(ctx.call).pulled_back([c is not None for c in cotangents], wanted)
+    found = iter(_polynomial([*tensors, *there], index, ctx.description, str(call)))
+    return [next(found) if yes else None for yes in wanted]
+
+
+def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Tangents of the opened slots, for tangents of the given tensors."""
+    *tensors, index = ctx.saved_tensors
+    call = Call.parse(ctx.call).pushed_forward([t is not None for t in tangents])
+    there = [t for t in tangents if t is not None]
+    return tuple(_polynomial([*tensors, *there], index, ctx.description, str(call)))
+
+
+class _Recorded(torch.autograd.Function):
+    """The operator as autograd records it.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Any, description: str, call: str, index: Tensor | None, *tensors: Tensor) -> tuple:
+        _remember(ctx, tensors, index, description, call)
+        return tuple(_below_autograd(keys, ctx.needs_input_grad[4:], tensors, index, description, call))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        return (None, None, None, None, *_pull_back(ctx, cotangents, _asked_for(ctx)))
+
+    @staticmethod
+    def jvp(ctx: Any, _keys: Any, _description: Any, _call: Any, _index: Any, *tangents: Tensor | None) -> tuple:
+        return _push_forward(ctx, tangents)
+
+
+def _asked_for(ctx: Any) -> list[bool]:
+    """Which gradients the running pass wants.  What torch tells a function is which of them can have one."""
+    possible = ctx.needs_input_grad[4:]
+    nodes = ctx.next_functions[-len(possible) :]
+    return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=True)]
+
+
+def _runs(node: Any) -> bool:
+    """Whether the running pass goes on to a node of its graph."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
+        return True
+
+
+class _Transformed(torch.autograd.Function):
+    """The operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
+
+    @staticmethod
+    def forward(description: str, call: str, index: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_polynomial(tensors, index, description, call))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        description, call, index, *tensors = inputs
+        _remember(ctx, tensors, index, description, call)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        return (None, None, None, *_pull_back(ctx, cotangents, ctx.needs_input_grad[3:]))
+
+    @staticmethod
+    def jvp(ctx: Any, _description: Any, _call: Any, _index: Any, *tangents: Tensor | None) -> tuple:
+        return _push_forward(ctx, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, description: str, call: str, index: Tensor | None, *tensors: Tensor) -> tuple:
+        weights = [s.operand in kernels_of(description).weights for s in Call.parse(call).given]
+        opens = any(s.operand in kernels_of(description).weights for s in Call.parse(call).opened)
+        folded, index = fold_batch(info.batch_size, in_dims[3:], tensors, in_dims[2], index, weights, opens)
+        results = _Transformed.apply(description, call, index, *folded)
+        unfolded = tuple(x.reshape(info.batch_size, x.shape[0] // info.batch_size, *x.shape[1:]) for x in results)
+        return unfolded, (0,) * len(unfolded)
+
+
+def _below_autograd(
+    keys: Any, wanted: Sequence[bool], tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str
+) -> list[Tensor]:
+    """The opened slots; where a backward is to follow its kernel is built beside the one that runs."""
+    rest = keys & _C._after_autograd_keyset
+    if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
+        kernels, now = kernels_of(description), Call.parse(call)
+        if any(wanted) and not now.levels:
+            kernels.build_together((now, now.pulled_back([True] * len(now.opened), wanted)), tensors[0].dtype)
+        return kernels.run(now, tensors, index)
+    with _C._AutoDispatchBelowAutograd():
+        return list(_polynomial.redispatch(rest, tensors, index, description, call))
+
+
+def _autograd(keys: Any, tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
+    records = (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or forward_ad._current_level >= 0
+    if not records:
+        return _below_autograd(keys, (), tensors, index, description, call)
+    return list(_Recorded.apply(keys, description, call, index, *tensors))
+
+
+def _transformed(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
+    return list(_Transformed.apply(description, call, index, *tensors))
+
+
+for _device in ("CPU", "CUDA", "XPU", "MPS"):  # no kernel is there but on the CPU: the others say so, and what to do
+    _library.impl("polynomial", _plain, _device)
+_library.impl("polynomial", _autograd, "Autograd", with_keyset=True)
+# torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there
+_library.impl("polynomial", _transformed, "FuncTorchDynamicLayerFrontMode")
+torch.library.register_fake("tpgen::polynomial", _shapes, lib=_library)

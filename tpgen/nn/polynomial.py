@@ -1,0 +1,209 @@
+"""`Polynomial`: an equivariant polynomial that the user writes down, as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor, nn
+
+from tpgen.errors import InputError, OptionError, PlanError, unknown
+from tpgen.nn.polynomial_module import PolynomialModule, elements_of
+from tpgen.planner.polynomial_plan import (
+    OUT,
+    Operand,
+    PolynomialTerm,
+    generated,
+    make_polynomial_plan,
+    table_of,
+)
+
+WEIGHTS = ("shared", "element", "given", "none")
+
+
+class Polynomial(PolynomialModule):
+    r"""An equivariant polynomial of several tensors, row by row and channel by channel.
+
+    .. math:: z_k = \sum_\text{terms} \sum_p w_p \sum_{i \ldots j} U^p_{k, i \ldots j}\; a_i \cdots b_j
+
+    Parameters
+    ----------
+    tensors
+        name and irreps of each input: as many copies of every irrep as there are channels, or one copy that all
+        channels share, such as spherical harmonics.
+    irreps_out
+        irreps of the output, with as many copies as there are channels.
+    terms
+        each a tuple of names, the same one as often as you like: all couplings of their product to the output; or
+        ``(names, table)`` with a constant of your own, ``{(k, i, ..., j): value}``, k a component of the output and
+        i, ..., j those of the tensors, in one channel.
+    weights
+        ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
+    num_elements
+        how many elements there are, for weights by element.
+    layout
+        how tensors stand in memory: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name,
+        or a mapping from names (also ``out``).
+    strategy
+        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+
+    Raises
+    ------
+    PlanError
+        where a term names no tensor, has no equivariant map, or a table is not equivariant (with the size of the
+        violation).
+    InputError
+        at a call, where a tensor does not fit.
+
+    Example
+    -------
+    Features squared and turned by the harmonics of a direction, which no preset covers:
+
+    >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
+    >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
+    >>> product(torch.randn(5, 32), torch.randn(5, 4)).shape
+    torch.Size([5, 32])
+
+    A table of your own, the dot product:
+
+    >>> dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), {(0, i, i): 1.0 for i in range(3)})],
+    ...                  weights="none", strategy="einsum")
+    >>> dot(torch.ones(1, 12), torch.ones(1, 12))
+    tensor([[3., 3., 3., 3.]])
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        irreps_out: Any,
+        terms: Iterable[Any],
+        *,
+        weights: str = "shared",
+        num_elements: int | None = None,
+        layout: str | Mapping[str, str] = "mul_ir",
+        strategy: str = "auto",
+    ) -> None:
+        if weights not in WEIGHTS:
+            raise OptionError(unknown("kind of weights", weights, WEIGHTS))
+        if (weights == "element") != (num_elements is not None):
+            raise OptionError(
+                "num_elements is the number of weights by element: give it with weights='element', and there alone"
+            )
+        irreps = {name: Irreps(text) for name, text in tensors.items()} | {OUT: Irreps(irreps_out)}
+        channels = _channels(irreps[OUT])
+        operands = [_operand(name, value, channels, layout) for name, value in irreps.items()]
+        written = [t for n, term in enumerate(terms) for t in _terms(n, term, operands, weights != "none")]
+        super().__init__(make_polynomial_plan(operands, written), num_elements is not None, strategy)
+        self.irreps_in = {name: value for name, value in irreps.items() if name != OUT}
+        self.irreps_out = irreps[OUT]
+        self.channels, self.num_elements = channels, num_elements
+        self._given = weights == "given"
+        self.weights = nn.ParameterDict()
+        if weights in ("shared", "element"):
+            for o in self.plan.weights:
+                self.weights[o.name] = nn.Parameter(torch.randn(num_elements or 1, o.dim, channels) / o.dim**0.5)
+
+    def forward(self, *tensors: Tensor, index: Tensor | None = None, weights: Sequence[Tensor] | None = None) -> Tensor:
+        """The polynomial of ``tensors``, in the order of construction, each ``(rows, dim)``; returns ``(rows, out)``.
+
+        ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, where they are given to each
+        call, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
+        """
+        if len(tensors) != len(self.irreps_in):
+            raise InputError(
+                f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
+            )
+        for o, x in zip(self.plan.inputs, tensors, strict=True):
+            self._check_tensor(o, x, tensors[0])
+        if self.num_elements is not None:
+            if index is None:
+                raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
+            index = elements_of(index, self.num_elements, tensors[0].shape[0])
+        elif index is not None:
+            raise InputError(
+                "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
+            )
+        return self._run([*tensors, *self._weights(weights, tensors[0].shape[0])], index)
+
+    @property
+    def weight_shapes(self) -> list[tuple[int, int]]:
+        """Paths and channels of each tensor of weights."""
+        return [(o.dim, self.channels) for o in self.plan.weights]
+
+    def _check_tensor(self, o: Operand, x: Any, first: Tensor) -> None:
+        self._check_floats(o.name, x)
+        copies = self.channels if o.channels else 1
+        shape = (copies, o.dim) if o.channels and o.layout == "channel" else (copies * o.dim,)
+        if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
+            raise InputError(f"{o.name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+        if x.shape[0] != first.shape[0]:
+            raise InputError(
+                f"{o.name}: must have {first.shape[0]} rows as {self.plan.inputs[0].name} has, got {x.shape[0]}"
+            )
+
+    def _weights(self, given: Sequence[Tensor] | None, rows: int) -> list[Tensor]:
+        if not self._given:
+            if given is not None:
+                raise InputError(
+                    "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
+                )
+            return list(self.weights.values())
+        if given is None or len(given) != len(self.plan.weights):
+            raise InputError(f"weights: give {len(self.plan.weights)} tensors, one for each of weight_shapes")
+        for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
+            self._check_floats(f"weights[{n}]", w)
+            if w.dim() != 3 or w.shape[1:] != shape or w.shape[0] not in (1, rows):
+                raise InputError(
+                    f"weights[{n}]: must have shape (1 or {rows}, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
+                )
+        return list(given)
+
+    def extra_repr(self) -> str:
+        inputs = ", ".join(f"{name}: {irreps}" for name, irreps in self.irreps_in.items())
+        return f"{inputs} -> {self.irreps_out}, {len(self.plan.terms)} terms, {self.choice}"
+
+
+def _channels(irreps: Irreps) -> int:
+    copies = {mul for mul, _ in irreps}
+    if len(copies) != 1 or 0 in copies:
+        raise PlanError(f"out: must have one multiplicity throughout, the number of channels, got {irreps}")
+    return copies.pop()
+
+
+def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
+    copies = {mul for mul, _ in irreps}
+    if copies not in ({channels}, {1}):
+        raise PlanError(
+            f"{name}: must have {channels} copies of every irrep as the output "
+            f"has, one for each channel, or one copy that "
+            f"all channels share, got {irreps}"
+        )
+    one = Irreps([(1, ir) for _, ir in irreps])
+    kind = layout if isinstance(layout, str) else layout.get(name, "mul_ir")
+    return Operand(name, one, kind, channels=copies == {channels})
+
+
+def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
+    """A term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches."""
+    if isinstance(term, PolynomialTerm):
+        return [term]
+    if isinstance(term, (list, tuple)) and len(term) == 2 and isinstance(term[1], Mapping):
+        names, table = term
+        return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(table_of(table),))]
+    if not isinstance(term, (list, tuple)) or not all(isinstance(name, str) for name in term):
+        raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
+    names = tuple(term)
+    known = {o.name: o for o in operands}
+    reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _reaches(names, str(ir), known)]
+    return [
+        PolynomialTerm(names, k, f"w{n}_{k}" if weighted else None)
+        for k in reached or [0]  # of a term that reaches nothing the plan says so
+    ]
+
+
+def _reaches(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
+    if not 1 <= len(names) <= 4 or any(name not in known or name == OUT for name in names):
+        return True  # planning says what is wrong
+    return any(generated(tuple(str(known[name].irreps) for name in names), output, names, "independent"))

@@ -1,0 +1,149 @@
+"""What modules of polynomials share: the strategy, the program, the stages to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.compiler.autotune import _say_once_without_compiler
+from tpgen.compiler.request import Choice
+from tpgen.emitter.emit import Emission
+from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES, emit_polynomial
+from tpgen.errors import EmitError, InputError, unknown
+from tpgen.form.polynomial import Polynomial
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.polynomial.call import Call
+from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
+from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+
+class PolynomialModule(nn.Module):
+    """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
+
+    Every stage can be looked at: ``plan``, `form`, `sweep`, `graph`, `code`.  `choice` says which strategy was taken,
+    and why.
+    """
+
+    _like: Tensor  # nothing but where the module is, and its dtype
+
+    def __init__(self, plan: PolynomialPlan, indexed: bool, strategy: str) -> None:
+        super().__init__()
+        self.plan = plan
+        self._indexed = indexed
+        self._strategy = strategy
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self.choice = self._choose()
+        self._program = self._written()
+
+    # -- stages --
+
+    @property
+    def form(self) -> Polynomial:
+        """The scalar form whose gradients are the output and all derivatives."""
+        return kernels_of(self.plan.to_json()).form
+
+    def sweep(self, call: str = "forward") -> PolynomialSweep:
+        """The straight-line program of one row: of the ``forward`` call, its ``backward``, or any call in full."""
+        return kernels_of(self.plan.to_json()).sweep(self._call(call))
+
+    @property
+    def graph(self) -> Emission:
+        """The fx graph of the strategy in use."""
+        return emit_polynomial(self.plan, self.choice.strategy, self._indexed)
+
+    def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
+        """The generated C++ of a call."""
+        return kernels_of(self.plan.to_json()).source(self._call(call), dtype)
+
+    def _call(self, name: str) -> Call:
+        forward = forward_call(self.plan)
+        if name in ("forward", "backward"):
+            return forward if name == "forward" else forward.pulled_back([True], [True] * len(forward.given))
+        return Call.parse(name)
+
+    # -- programs --
+
+    def _choose(self) -> Choice:
+        if self._strategy != "auto":
+            if self._strategy not in POLYNOMIAL_STRATEGIES:
+                raise EmitError(unknown("strategy", self._strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
+            return Choice(self._strategy, "asked for")
+        if self._like.device.type == "cpu" and find_compiler() is None:
+            _say_once_without_compiler()
+        reason = why_no_kernel(self.plan, self._like.dtype, self._like.device)
+        if reason is None:
+            return Choice("kernel", "a generated C++ kernel, compiled at the first call")
+        return Choice("einsum", reason)
+
+    def _written(self) -> nn.Module:
+        module = emit_polynomial(self.plan, self.choice.strategy, self._indexed).module()
+        return module.to(device=self._like.device, dtype=self._like.dtype)
+
+    def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
+        return self._program(*tensors, index) if self._indexed else self._program(*tensors)
+
+    def _check_floats(self, name: str, x: Any) -> None:
+        like = self._like
+        if not isinstance(x, Tensor):
+            raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
+        if x.dtype != like.dtype or x.device != like.device:
+            raise InputError(
+                f"{name}: the module is {like.dtype} on {like.device} but {name} "
+                f"is {x.dtype} on {x.device}; convert one of "
+                "them with .to()"
+            )
+
+    # -- a well-behaved module --
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PolynomialModule:
+        super()._apply(fn, recurse)
+        choice = self._choose()
+        if choice != self.choice:  # moved to where another strategy is better, or the only one
+            self.choice = choice
+            self._program = self._written()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan, options and tensors; the program is written again where the state is restored."""
+        state = super().__getstate__()
+        state["_modules"] = {name: m for name, m in self._modules.items() if name != "_program"}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._program = self._written()
+
+
+def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
+    """The element of every row, from int64 indices or one-hot rows.
+
+    Raises `InputError` where rows are no one-hot vectors of that many elements, or indices are out of range.
+    """
+    if y.dtype == torch.int64 and y.dim() == 1:
+        index = y
+    elif y.dim() == 2 and y.shape[1] == count:
+        if y.requires_grad:
+            raise InputError("y: says which element a row is, and has no gradient: give y.detach(), or int64 indices")
+        index = y.argmax(dim=1)
+        if not torch.compiler.is_compiling() and not _one_hot(y, index):
+            raise InputError(
+                "y: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
+            )
+    else:
+        raise InputError(
+            f"y: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got {y.dtype} "
+            f"{tuple(y.shape)}"
+        )
+    if index.shape[0] != rows:
+        raise InputError(f"y: must have a row for each of the {rows} rows of x, got {index.shape[0]}")
+    return index
+
+
+def _one_hot(y: Tensor, index: Tensor) -> bool:
+    ones = y.gather(1, index.unsqueeze(1)).sum()
+    return bool((ones == y.shape[0]) & (y.count_nonzero() == y.shape[0])) if y.numel() else True

@@ -1,0 +1,275 @@
+"""`SymmetricContraction`: products of a node's features with themselves, weighted by its element, as in MACE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from e3nn.o3 import Irrep, Irreps
+from torch import Tensor, nn
+
+from tpgen.errors import InputError, PlanError, unknown
+from tpgen.nn.polynomial_module import PolynomialModule, elements_of
+from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
+from tpgen.planner.polynomial_plan import Operand, PolynomialPlan, PolynomialTerm, generated, make_polynomial_plan
+
+Correlation = int | Mapping[Any, int]
+
+
+class SymmetricContraction(PolynomialModule):
+    r"""MACE's symmetric contraction: products of the features of a node with themselves, weighted by its element.
+
+    .. math:: z_k = \sum_\nu \sum_p w^{\nu}_{e,p} \sum_{i \ldots j} U^{\nu p}_{k, i \ldots j}\; x_i \cdots x_j
+
+    for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
+
+    Couplings U are chained Wigner 3j symbols in float64, in MACE's order and normalisation; parameters have MACE's
+    names and shapes, so its checkpoints load.
+
+    Parameters
+    ----------
+    irreps_in
+        such as ``128x0e+128x1o``: as many copies of every irrep as there are channels.
+    irreps_out
+        irreps of the output, with as many copies.
+    correlation
+        the highest degree, 1 to 4; or a mapping from output irreps to degrees.
+    irrep_normalization, path_normalization
+        accepted as by MACE, and like there without effect.
+    use_reduced_cg
+        must be False: MACE's other basis comes out of another library.
+    internal_weights
+        whether the module owns its weights (the default); else `forward` takes them.
+    shared_weights
+        accepted as by MACE; without ``num_elements`` all rows share their weights.
+    num_elements
+        how many elements there are.
+    strategy
+        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+
+    Raises
+    ------
+    PlanError
+        for irreps of unequal multiplicities, or degrees other than 1 to 4.
+    InputError
+        at a call, where a tensor does not fit.
+
+    Example
+    -------
+    >>> contraction = SymmetricContraction("8x0e+8x1o", "8x0e+8x1o", correlation=3, num_elements=2, strategy="einsum")
+    >>> x, elements = torch.randn(5, 8, 4), torch.tensor([0, 1, 1, 0, 1])
+    >>> contraction(x, elements).shape
+    torch.Size([5, 32])
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any,
+        correlation: Correlation,
+        irrep_normalization: str | None = "component",
+        path_normalization: str | None = "element",
+        use_reduced_cg: bool | None = False,
+        internal_weights: bool | None = None,
+        shared_weights: bool | None = None,
+        num_elements: int | None = None,
+        strategy: str = "auto",
+    ) -> None:
+        _check_names(irrep_normalization, path_normalization)
+        if use_reduced_cg:
+            raise PlanError(
+                "use_reduced_cg: the reduced basis of MACE is computed by "
+                "cuequivariance, with conventions of its own: give "
+                "use_reduced_cg=False, and train or load weights of the full basis"
+            )
+        if num_elements is not None and num_elements < 1:
+            raise PlanError(
+                f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements}"
+            )
+        irreps_in, irreps_out = Irreps(irreps_in), Irreps(irreps_out)
+        self_channels = _channels(irreps_in, irreps_out)
+        degrees = _degrees(irreps_out, correlation)
+        super().__init__(_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
+        self.irreps_in, self.irreps_out = irreps_in, irreps_out
+        self.channels, self.num_elements, self.degrees = self_channels, num_elements, degrees
+        self.internal_weights = internal_weights is None or internal_weights
+        self.contractions = nn.ModuleList()
+        if self.internal_weights:
+            self.contractions.extend(
+                _Weights(_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, self_channels)
+                for mul_ir, degree in zip(irreps_out, degrees, strict=True)
+            )
+
+    def forward(self, x: Tensor, y: Tensor | None = None, weights: list[Tensor] | None = None) -> Tensor:
+        """The contraction of ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
+
+        ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None where all rows share
+        weights.  ``weights``, where they are not internal, are `weight_shapes` with elements, 1 (shared) or rows in
+        front.
+        """
+        self._check_floats("x", x)
+        dims = (self.channels, self.plan.inputs[0].dim)
+        if x.dim() != 3 or x.shape[1:] != dims:
+            raise InputError(
+                f"x: must have shape (rows, {dims[0]}, {dims[1]}), channels before components, got {tuple(x.shape)}"
+            )
+        index = None
+        if self.num_elements is not None:
+            if y is None:
+                raise InputError(
+                    f"y: this contraction has weights of {self.num_elements} elements: give the element of every row"
+                )
+            index = elements_of(y, self.num_elements, x.shape[0])
+        elif y is not None:
+            raise InputError("y: this contraction has no elements (num_elements=None): leave y out")
+        return self._run([x, *self._weights(weights)], index)
+
+    @property
+    def weight_shapes(self) -> list[tuple[int, int]]:
+        """Paths and channels of each tensor of weights, highest degree first for each output irrep."""
+        return [(o.dim, self.channels) for o in self.plan.weights]
+
+    def _weights(self, given: list[Tensor] | None) -> list[Tensor]:
+        if given is None:
+            if not self.internal_weights:
+                raise InputError(
+                    f"weights: this contraction has none of its own: give {len(self.plan.weights)} tensors"
+                )
+            return [w for n, c in enumerate(self.contractions) for w in c.used()]  # type: ignore[operator]
+        if len(given) != len(self.plan.weights):
+            raise InputError(
+                f"weights: give {len(self.plan.weights)} tensors, one for each of weight_shapes, got {len(given)}"
+            )
+        for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
+            self._check_floats(f"weights[{n}]", w)
+            if w.dim() != 3 or w.shape[1:] != shape:
+                raise InputError(
+                    f"weights[{n}]: must have shape (elements or rows, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
+                )
+        return list(given)
+
+    def extra_repr(self) -> str:
+        elements = "" if self.num_elements is None else f", {self.num_elements} elements"
+        return (
+            f"{self.irreps_in} -> {self.irreps_out}, degrees "
+            f"{', '.join(map(str, self.degrees))}{elements}, {self.choice}"
+        )
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        """Load as usual; MACE keeps its couplings beside the weights, which say the sign that each weight goes with."""
+        for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
+            at = f"{prefix}contractions.{n}."
+            for nu in range(1, degree + 1):
+                coupling = state_dict.pop(f"{at}U_matrix_{nu}", None)
+                key = at + ("weights_max" if nu == degree else f"weights.{degree - 1 - nu}")
+                if coupling is not None and key in state_dict:
+                    signs = _signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
+                    state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
+            for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:
+                del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class _Weights(nn.Module):
+    """The weights into one output irrep, under MACE's names; a degree without paths has one that nothing reads."""
+
+    def __init__(self, paths: list[int], elements: int, channels: int) -> None:
+        super().__init__()
+        made = [_made(elements, count, channels) for count in paths]
+        self.weights = nn.ParameterList(made[:-1][::-1])
+        self.weights_max = made[-1]
+        self._live = [count > 0 for count in paths]
+
+    def used(self) -> Iterator[Tensor]:
+        """Those that terms read, highest degree first."""
+        for parameter, live in zip((self.weights_max, *self.weights), reversed(self._live), strict=True):
+            if live:
+                yield parameter
+
+
+def _made(elements: int, paths: int, channels: int) -> nn.Parameter:
+    if paths == 0:
+        return nn.Parameter(torch.zeros(elements, 1, channels), requires_grad=False)
+    return nn.Parameter(torch.randn(elements, paths, channels) / paths)
+
+
+def _plan(irreps_in: Irreps, irreps_out: Irreps, degrees: list[int]) -> PolynomialPlan:
+    one = Irreps([(1, ir) for _, ir in irreps_in])
+    operands = [Operand("x", one, "channel"), Operand("out", Irreps([(1, ir) for _, ir in irreps_out]))]
+    terms = [
+        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
+        for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
+        for nu in range(degree, 0, -1)
+        if any(generated((str(one),) * nu, str(ir), ("x",) * nu, _basis(nu)))
+    ]
+    if not terms:
+        raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
+    return make_polynomial_plan(operands, terms)
+
+
+def _basis(degree: int) -> str:
+    return "natural" if degree == MAX_DEGREE else "chained"
+
+
+def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[int]:
+    one = str(Irreps([(1, ir) for _, ir in irreps_in]))
+    found = [generated((one,) * nu, str(output), ("x",) * nu, _basis(nu)) for nu in range(1, degree + 1)]
+    return [len(paths) if any(paths) else 0 for paths in found]
+
+
+def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
+    copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
+    if len(copies) != 1 or 0 in copies:
+        raise PlanError(
+            "irreps_in and irreps_out must have one multiplicity throughout, the number of channels, got "
+            f"{irreps_in} and {irreps_out}: bring them to one with a linear layer"
+        )
+    return copies.pop()
+
+
+def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
+    if isinstance(correlation, Mapping):
+        by_irrep = {
+            str(Irrep(ir) if isinstance(ir, str) else getattr(ir, "ir", ir)): c for ir, c in correlation.items()
+        }
+        missing = [str(ir) for _, ir in irreps_out if str(ir) not in by_irrep]
+        if missing:
+            raise PlanError(
+                f"correlation: must have a degree for every output irrep, and {', '.join(missing)} has none"
+            )
+        degrees = [by_irrep[str(ir)] for _, ir in irreps_out]
+    else:
+        degrees = [correlation] * len(irreps_out)
+    for degree in degrees:
+        if not isinstance(degree, int) or not 1 <= degree <= MAX_DEGREE:
+            raise PlanError(f"correlation must be a whole number from 1 to {MAX_DEGREE}, got {degree}")
+    return degrees
+
+
+def _check_names(irrep_normalization: str | None, path_normalization: str | None) -> None:
+    if irrep_normalization is not None and irrep_normalization not in IRREP_NORMALIZATIONS:
+        raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
+    if path_normalization is not None and path_normalization not in PATH_NORMALIZATIONS:
+        raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
+
+
+def _signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+    """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
+    one = Irreps([(1, ir) for _, ir in irreps_in])
+    ours = torch.from_numpy(generalized_couplings([one] * degree, output, natural=degree == MAX_DEGREE))
+    if ours.shape[-1] == 0:
+        return torch.ones(1, dtype=torch.float64)
+    theirs = theirs.to("cpu", torch.float64)
+    theirs = theirs if theirs.dim() == ours.dim() else theirs.unsqueeze(0)
+    if theirs.shape != ours.shape:
+        raise PlanError(
+            f"{key}: the checkpoint's couplings have shape {tuple(theirs.shape)}, "
+            f"and {irreps_in} -> {output} in degree {degree} "
+            f"has {tuple(ours.shape)}: it was made for other irreps, or with use_reduced_cg=True"
+        )
+    signs = (theirs * ours).flatten(0, -2).sum(0).sign()
+    if not torch.allclose(theirs, ours * signs, atol=1e-5):
+        raise PlanError(f"{key}: the checkpoint's couplings are none of {irreps_in} -> {output} in degree {degree}")
+    return signs

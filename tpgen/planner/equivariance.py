@@ -1,0 +1,77 @@
+"""Whether a sparse multilinear map is equivariant, checked at random rotations and the inversion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from e3nn.o3 import Irreps, matrix_to_angles, rand_matrix
+from torch import Tensor
+
+from tpgen.errors import PlanError
+from tpgen.planner.generalized import Entries
+
+_ROTATIONS = 3
+TOLERANCE = 1e-6  # relative; tables are often written with 7 digits
+
+
+def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths: Sequence[Entries]) -> None:
+    """Raise `PlanError` with the size of the violation where a path is not equivariant."""
+    for n, path in enumerate(paths):
+        size = violation(inputs, output, path)
+        if size > TOLERANCE:
+            factors = " x ".join(map(str, inputs))
+            raise PlanError(
+                f"{what}, path {n}: the table is not an equivariant map "
+                f"{factors} -> {output}: it changes by {size:.2g} "
+                f"of its size under rotation or inversion (allowed: "
+                f"{TOLERANCE:g}); check its entries, the order of the "
+                "irreps and their parities, or leave the table out to have couplings generated"
+            )
+
+
+def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
+    """The largest relative difference between mapping what was rotated and rotating what was mapped.
+
+    >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
+    True
+    >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
+    True
+    """
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.tensor(list(path), dtype=torch.int64)
+    values = torch.tensor(list(path.values()), dtype=torch.float64)
+    points = [torch.randn(8, irreps.dim, dtype=torch.float64, generator=generator) for irreps in inputs]
+    mapped = _apply(keys, values, points, output.dim)
+    scale = float(mapped.abs().max())
+    if scale == 0.0:
+        return 0.0
+    worst = 0.0
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    rotations = [rand_matrix(dtype=torch.float64) * (-1) ** n for n in range(_ROTATIONS)]
+    torch.set_rng_state(state)
+    for rotation in rotations:
+        turned = [x @ _matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
+        difference = _apply(keys, values, turned, output.dim) - mapped @ _matrix(output, rotation).T
+        worst = max(worst, float(difference.abs().max()) / scale)
+    return worst
+
+
+def _matrix(irreps: Irreps, rotation: Tensor) -> Tensor:
+    """The representation of a rotation, or of one and the inversion, in float64."""
+    sign = torch.det(rotation).sign()
+    angles = matrix_to_angles(rotation * sign)
+    blocks = [
+        ir.D_from_angles(*angles, torch.tensor(0 if sign > 0 else 1)).to(torch.float64)
+        for mul, ir in irreps
+        for _ in range(mul)
+    ]
+    return torch.block_diag(*blocks)
+
+
+def _apply(keys: Tensor, values: Tensor, points: Sequence[Tensor], dim: int) -> Tensor:
+    product = values.expand(points[0].shape[0], -1)
+    for axis, x in enumerate(points):
+        product = product * x[:, keys[:, axis + 1]]
+    return torch.zeros(points[0].shape[0], dim, dtype=torch.float64).index_add(1, keys[:, 0], product)

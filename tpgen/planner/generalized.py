@@ -1,0 +1,150 @@
+r"""Generalised couplings: equivariant multilinear maps of several factors, chained from real Wigner 3j symbols.
+
+A *path* starts with an irrep of the first factor and couples one irrep of each further factor to what it has so far:
+
+.. math::
+    U^{(\nu)}_{k, i_1 \ldots i_\nu} = \sqrt{2 l_k + 1} \sum_j C_{k, j, i_\nu}\, U^{(\nu-1)}_{j, i_1 \ldots i_{\nu-1}}
+
+with :math:`U^{(1)}` the identity.  Paths come in the order in which MACE's ``U_matrix_nu`` holds them, so that
+weights of its checkpoints mean here what they mean there.  Everything is float64; what is zero up to rounding is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+import numpy as np
+from e3nn.o3 import Irrep, Irreps
+
+from tpgen.errors import PlanError
+from tpgen.planner.coupling import coupling
+
+MAX_DEGREE = 4
+_NOISE = 1e-10
+
+# (indices of the output and of every factor) -> value: one sparse map
+Entries = dict[tuple[int, ...], float]
+_Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [component, i_1, ..., i_nu]
+
+
+def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
+    """All paths to an irrep as one array ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu`` in float64.
+
+    ``natural`` couples through irreps of parity (-1)^l alone, as MACE does in degree 4.
+
+    >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
+    (1, 4, 4, 2)
+
+    Raises `PlanError` for a degree other than 1 to 4.
+    """
+    factors = _checked(factors)
+    found = list(_paths_to(factors, Irrep(output), natural))
+    shape = (Irrep(output).dim, *(f.dim for f in factors))
+    return np.stack(found, axis=-1) if found else np.zeros((*shape, 0))
+
+
+def symmetrized_couplings(
+    factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
+) -> list[Entries]:
+    """The paths with factors of the same tensor exchanged freely: one entry for every sorted choice of indices.
+
+    ``same`` names the tensor of each factor (all the same one by default).  Entries of one path whose indices differ
+    by exchanging equal tensors are summed under the largest, so that i >= j >= k.
+
+    >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
+    [{}]
+    >>> {index: round(value, 4) for index, value in symmetrized_couplings(["1o", "1o"], "0e")[0].items()}
+    {(0, 0, 0): 0.5774, (0, 1, 1): 0.5774, (0, 2, 2): 0.5774}
+    """
+    factors = _checked(factors)
+    groups = [0] * len(factors) if same is None else same
+    return [_symmetrized(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
+
+
+def independent(paths: Sequence[Entries]) -> list[Entries]:
+    """The first paths that are linearly independent, in order; what an exchange makes zero or repeats is left out.
+
+    >>> len(symmetrized_couplings(["0e+1o"] * 3, "0e")), len(independent(symmetrized_couplings(["0e+1o"] * 3, "0e")))
+    (4, 2)
+    """
+    keys = sorted({key for path in paths for key in path})
+    basis: list[np.ndarray] = []
+    kept = []
+    for path in paths:
+        vector = np.array([path.get(key, 0.0) for key in keys])
+        rest = vector - sum((b * (b @ vector) for b in basis), np.zeros(len(keys)))
+        rest -= sum((b * (b @ rest) for b in basis), np.zeros(len(keys)))
+        if np.abs(rest).max(initial=0.0) > 1e-8:
+            basis.append(rest / np.linalg.norm(rest))
+            kept.append(path)
+    return kept
+
+
+def _checked(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
+    if not 1 <= len(factors) <= MAX_DEGREE:
+        raise PlanError(
+            f"a coupling has 1 to {MAX_DEGREE} factors, got {len(factors)}: split the term, or lower the degree"
+        )
+    return tuple(Irreps(f) for f in factors)
+
+
+def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
+    found: Iterable[_Path] = _identity(factors[0])
+    if len(factors) > 1:
+        found = _extended(_chained(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output)
+    return (path for ir, path in found if ir == output)
+
+
+@cache
+def _chained(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
+    """All paths through some factors, sorted by the irrep that they reach."""
+    last = Irreps(factors[-1])
+    if len(factors) == 1:
+        return tuple(_identity(last))
+    return tuple(sorted(_extended(_chained(factors[:-1], natural), last, natural, None), key=lambda path: path[0]))
+
+
+def _identity(irreps: Irreps) -> Iterator[_Path]:
+    for ir, at in _copies(irreps):
+        yield ir, np.eye(irreps.dim)[at : at + ir.dim]
+
+
+def _extended(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None) -> Iterator[_Path]:
+    """Couple one irrep of one more factor to every path."""
+    for left, map_ in paths:
+        for mul, ir, start in _blocks(last):
+            for out in left * ir:
+                if (output is not None and out != output) or (natural and out.p != (-1) ** out.l):
+                    continue
+                block = np.tensordot(coupling(out.l, left.l, ir.l), map_, axes=(1, 0)) * out.dim**0.5
+                block = np.moveaxis(block, 1, -1)
+                for copy in range(mul):
+                    whole = np.zeros((*block.shape[:-1], last.dim))
+                    whole[..., start + copy * ir.dim :][..., : ir.dim] = block
+                    yield out, whole
+
+
+def _blocks(irreps: Irreps) -> Iterator[tuple[int, Irrep, int]]:
+    at = 0
+    for mul, ir in irreps:
+        yield mul, ir, at
+        at += mul * ir.dim
+
+
+def _copies(irreps: Irreps) -> Iterator[tuple[Irrep, int]]:
+    for mul, ir, at in _blocks(irreps):
+        yield from ((ir, at + copy * ir.dim) for copy in range(mul))
+
+
+def _symmetrized(path: np.ndarray, groups: Sequence[object]) -> Entries:
+    where = np.argwhere(np.abs(path) > _NOISE)
+    columns = where[:, 1:].copy()
+    for group in dict.fromkeys(groups):
+        places = [n for n, g in enumerate(groups) if g == group]
+        columns[:, places] = -np.sort(-columns[:, places], axis=1)
+    entries: Entries = {}
+    for (k, *_), index, value in zip(where.tolist(), columns.tolist(), path[tuple(where.T)].tolist(), strict=True):
+        key = (k, *index)
+        entries[key] = entries.get(key, 0.0) + value
+    return {key: value for key, value in sorted(entries.items()) if abs(value) > _NOISE}
