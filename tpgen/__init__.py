@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from tpgen.inspection.report.compile_report import compile_report
     from tpgen.nn.conv import TensorProductConv
     from tpgen.nn.from_e3nn import from_e3nn
+    from tpgen.nn.polynomial import Polynomial
     from tpgen.nn.products import (
         ElementwiseTensorProduct,
         FullTensorProduct,
         FullyConnectedTensorProduct,
         TensorSquare,
     )
+    from tpgen.nn.symmetric_contraction import SymmetricContraction
     from tpgen.nn.tensor_product import TensorProduct
     from tpgen.planner.plan import Plan, make_plan
 
@@ -31,6 +33,8 @@ __all__ = [
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
     "Plan",
+    "Polynomial",
+    "SymmetricContraction",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",
@@ -52,6 +56,8 @@ _HOMES = {
     "FullTensorProduct": "nn.products",
     "FullyConnectedTensorProduct": "nn.products",
     "Plan": "planner.plan",
+    "Polynomial": "nn.polynomial",
+    "SymmetricContraction": "nn.symmetric_contraction",
     "TensorProduct": "nn.tensor_product",
     "TensorProductConv": "nn.conv",
     "TensorSquare": "nn.products",

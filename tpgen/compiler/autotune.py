@@ -48,7 +48,7 @@ def _kernel(request: Request) -> Choice | None:
     if target is None:
         return None
     if missing := target.missing():
-        _say_once(missing)
+        say_once(missing)
         return None
     if kernel_supported(request.plan, request.layout, request.dtype, request.device) is None:
         return Choice("kernel", "a generated C++ kernel, compiled at the first call")
@@ -72,7 +72,7 @@ _RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, remembered, 
 
 
 @cache
-def _say_once(missing: str) -> None:
+def say_once(missing: str) -> None:
     warnings.warn(
         f"{missing}: products run as fx graphs, which is slower. Install g++ 12 or later or clang, or name one in "
         "TPGEN_CXX; strategy='grouped' chooses graphs without this message",

@@ -99,6 +99,10 @@ class Polynomial(PolynomialModule):
         self.irreps_in = {name: value for name, value in irreps.items() if name != OUT}
         self.irreps_out = irreps[OUT]
         self.channels, self.num_elements = channels, num_elements
+        self._shapes = {o.name: _row_shape(o, channels) for o in self.plan.inputs}
+        self.weight_shapes = [
+            (o.dim, channels) for o in self.plan.weights
+        ]  # paths and channels of each tensor of weights
         self._given = weights == "given"
         self.weights = nn.ParameterDict()
         if weights in ("shared", "element"):
@@ -115,8 +119,8 @@ class Polynomial(PolynomialModule):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
             )
-        for o, x in zip(self.plan.inputs, tensors, strict=True):
-            self._check_tensor(o, x, tensors[0])
+        for (name, shape), x in zip(self._shapes.items(), tensors, strict=True):
+            self._check_tensor(name, shape, x, tensors[0])
         if self.num_elements is not None:
             if index is None:
                 raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
@@ -127,20 +131,13 @@ class Polynomial(PolynomialModule):
             )
         return self._run([*tensors, *self._weights(weights, tensors[0].shape[0])], index)
 
-    @property
-    def weight_shapes(self) -> list[tuple[int, int]]:
-        """Paths and channels of each tensor of weights."""
-        return [(o.dim, self.channels) for o in self.plan.weights]
-
-    def _check_tensor(self, o: Operand, x: Any, first: Tensor) -> None:
-        self._check_floats(o.name, x)
-        copies = self.channels if o.channels else 1
-        shape = (copies, o.dim) if o.channels and o.layout == "channel" else (copies * o.dim,)
+    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Any, first: Tensor) -> None:
+        self._check_floats(name, x)
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
-            raise InputError(f"{o.name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+            raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
         if x.shape[0] != first.shape[0]:
             raise InputError(
-                f"{o.name}: must have {first.shape[0]} rows as {self.plan.inputs[0].name} has, got {x.shape[0]}"
+                f"{name}: must have {first.shape[0]} rows as {next(iter(self._shapes))} has, got {x.shape[0]}"
             )
 
     def _weights(self, given: Sequence[Tensor] | None, rows: int) -> list[Tensor]:
@@ -150,8 +147,8 @@ class Polynomial(PolynomialModule):
                     "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
                 )
             return list(self.weights.values())
-        if given is None or len(given) != len(self.plan.weights):
-            raise InputError(f"weights: give {len(self.plan.weights)} tensors, one for each of weight_shapes")
+        if given is None or len(given) != len(self.weight_shapes):
+            raise InputError(f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes")
         for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
             self._check_floats(f"weights[{n}]", w)
             if w.dim() != 3 or w.shape[1:] != shape or w.shape[0] not in (1, rows):
@@ -183,6 +180,12 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
     one = Irreps([(1, ir) for _, ir in irreps])
     kind = layout if isinstance(layout, str) else layout.get(name, "mul_ir")
     return Operand(name, one, kind, channels=copies == {channels})
+
+
+def _row_shape(o: Operand, channels: int) -> tuple[int, ...]:
+    if not o.channels:
+        return (o.dim,)
+    return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
 
 
 def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:

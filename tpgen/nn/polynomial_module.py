@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.compiler.autotune import _say_once_without_compiler
+from tpgen.compiler.autotune import say_once
 from tpgen.compiler.request import Choice
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES, emit_polynomial
 from tpgen.errors import EmitError, InputError, unknown
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.operators.targets import target_of
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
@@ -73,8 +73,9 @@ class PolynomialModule(nn.Module):
             if self._strategy not in POLYNOMIAL_STRATEGIES:
                 raise EmitError(unknown("strategy", self._strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
             return Choice(self._strategy, "asked for")
-        if self._like.device.type == "cpu" and find_compiler() is None:
-            _say_once_without_compiler()
+        target = target_of(self._like.device.type)
+        if target and (missing := target.missing()):
+            say_once(missing)
         reason = why_no_kernel(self.plan, self._like.dtype, self._like.device)
         if reason is None:
             return Choice("kernel", "a generated C++ kernel, compiled at the first call")
@@ -85,6 +86,8 @@ class PolynomialModule(nn.Module):
         return module.to(device=self._like.device, dtype=self._like.dtype)
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
+        if index is not None and self.choice.strategy != "kernel" and not torch.compiler.is_compiling():
+            check_elements(index, tensors[-1].shape[0])  # a kernel checks by itself
         return self._program(*tensors, index) if self._indexed else self._program(*tensors)
 
     def _check_floats(self, name: str, x: Any) -> None:
@@ -142,6 +145,14 @@ def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
     if index.shape[0] != rows:
         raise InputError(f"y: must have a row for each of the {rows} rows of x, got {index.shape[0]}")
     return index
+
+
+def check_elements(index: Tensor, count: int) -> None:
+    """Raise `InputError` where an element is out of range."""
+    if index.numel():
+        low, high = (int(v) for v in torch.aminmax(index))
+        if low < 0 or high >= count:
+            raise InputError(f"index: elements run from 0 to {count - 1}, got {low} to {high}")
 
 
 def _one_hot(y: Tensor, index: Tensor) -> bool:

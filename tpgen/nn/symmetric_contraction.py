@@ -89,16 +89,19 @@ class SymmetricContraction(PolynomialModule):
                 f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements}"
             )
         irreps_in, irreps_out = Irreps(irreps_in), Irreps(irreps_out)
-        self_channels = _channels(irreps_in, irreps_out)
+        channels = _channels(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
         super().__init__(_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
         self.irreps_in, self.irreps_out = irreps_in, irreps_out
-        self.channels, self.num_elements, self.degrees = self_channels, num_elements, degrees
+        self.channels, self.num_elements, self.degrees = channels, num_elements, degrees
+        self._components = self.plan.inputs[0].dim
+        # paths and channels of each tensor of weights, highest degree first for each output irrep
+        self.weight_shapes = [(o.dim, channels) for o in self.plan.weights]
         self.internal_weights = internal_weights is None or internal_weights
         self.contractions = nn.ModuleList()
         if self.internal_weights:
             self.contractions.extend(
-                _Weights(_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, self_channels)
+                _Weights(_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, channels)
                 for mul_ir, degree in zip(irreps_out, degrees, strict=True)
             )
 
@@ -110,7 +113,7 @@ class SymmetricContraction(PolynomialModule):
         front.
         """
         self._check_floats("x", x)
-        dims = (self.channels, self.plan.inputs[0].dim)
+        dims = (self.channels, self._components)
         if x.dim() != 3 or x.shape[1:] != dims:
             raise InputError(
                 f"x: must have shape (rows, {dims[0]}, {dims[1]}), channels before components, got {tuple(x.shape)}"
@@ -126,21 +129,16 @@ class SymmetricContraction(PolynomialModule):
             raise InputError("y: this contraction has no elements (num_elements=None): leave y out")
         return self._run([x, *self._weights(weights)], index)
 
-    @property
-    def weight_shapes(self) -> list[tuple[int, int]]:
-        """Paths and channels of each tensor of weights, highest degree first for each output irrep."""
-        return [(o.dim, self.channels) for o in self.plan.weights]
-
     def _weights(self, given: list[Tensor] | None) -> list[Tensor]:
         if given is None:
             if not self.internal_weights:
                 raise InputError(
-                    f"weights: this contraction has none of its own: give {len(self.plan.weights)} tensors"
+                    f"weights: this contraction has none of its own: give {len(self.weight_shapes)} tensors"
                 )
             return [w for n, c in enumerate(self.contractions) for w in c.used()]  # type: ignore[operator]
-        if len(given) != len(self.plan.weights):
+        if len(given) != len(self.weight_shapes):
             raise InputError(
-                f"weights: give {len(self.plan.weights)} tensors, one for each of weight_shapes, got {len(given)}"
+                f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes, got {len(given)}"
             )
         for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
             self._check_floats(f"weights[{n}]", w)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from e3nn.o3 import Irreps, matrix_to_angles, rand_matrix
+from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tpgen.errors import PlanError
+from tpgen.planner.coupling import coupling
 from tpgen.planner.generalized import Entries
 
 _ROTATIONS = 3
@@ -47,27 +48,37 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
     if scale == 0.0:
         return 0.0
     worst = 0.0
-    state = torch.get_rng_state()
-    torch.manual_seed(0)
-    rotations = [rand_matrix(dtype=torch.float64) * (-1) ** n for n in range(_ROTATIONS)]
-    torch.set_rng_state(state)
-    for rotation in rotations:
+    for n in range(_ROTATIONS):
+        rotation = _rotation(generator) * (-1) ** n
         turned = [x @ _matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
         difference = _apply(keys, values, turned, output.dim) - mapped @ _matrix(output, rotation).T
         worst = max(worst, float(difference.abs().max()) / scale)
     return worst
 
 
+def _rotation(generator: torch.Generator) -> Tensor:
+    matrix = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0]
+    return matrix * torch.det(matrix)
+
+
 def _matrix(irreps: Irreps, rotation: Tensor) -> Tensor:
-    """The representation of a rotation, or of one and the inversion, in float64."""
+    """The representation of a rotation, or of one and the inversion."""
     sign = torch.det(rotation).sign()
-    angles = matrix_to_angles(rotation * sign)
     blocks = [
-        ir.D_from_angles(*angles, torch.tensor(0 if sign > 0 else 1)).to(torch.float64)
-        for mul, ir in irreps
-        for _ in range(mul)
+        _representation(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)
     ]
     return torch.block_diag(*blocks)
+
+
+def _representation(degree: int, rotation: Tensor) -> Tensor:
+    """Wigner's D in float64, each degree out of the one below: D(l) is D(l-1) x D(1) between 3j symbols."""
+    if degree == 0:
+        return torch.ones(1, 1, dtype=torch.float64)
+    if degree == 1:
+        return rotation
+    c = torch.tensor(coupling(degree - 1, 1, degree))
+    lower = _representation(degree - 1, rotation)
+    return torch.einsum("abk,ac,bd,cdm->km", c, lower, rotation, c) * (2 * degree + 1)
 
 
 def _apply(keys: Tensor, values: Tensor, points: Sequence[Tensor], dim: int) -> Tensor:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer, times, total
+from tpgen.kernels.placement.values import Target
 from tpgen.kernels.polynomial.call import Slot
 from tpgen.kernels.polynomial.sweep import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads, target_of, terms_of
-from tpgen.kernels.schedule.values import Target
 from tpgen.kernels.sweep.statements import Component, Define, Local, Product, Statement, Value
 from tpgen.planner.polynomial_plan import Operand, PolynomialPlan
 
