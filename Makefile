@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test browser lint bench article kernels clean
+.PHONY: demo test clients test-clients browser lint bench article kernels clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -12,6 +12,27 @@ demo: $(INSTALLED)
 # One thread a worker: two workers with two threads each would fight over two cores.
 test: $(INSTALLED) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Projects that tpgen has an adapter for, each in an environment of its own.  One that cannot be installed is said aloud, and
+# the others are tested all the same.
+CLIENTS := mace nequip sevenn
+
+clients: $(CLIENTS:%=.clients/%/.installed)
+
+.clients/%/.installed: tests/clients/%.txt pyproject.toml
+	@test -x .clients/$*/bin/python || $(PYTHON) -m venv .clients/$*
+	@if timeout 900 .clients/$*/bin/python -m pip install --quiet --requirement tests/clients/$*.txt && \
+	    .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
+	then touch $@; else echo "*** $* COULD NOT BE INSTALLED: it is not tested (is a package registry in reach?)"; fi
+
+test-clients: clients
+	@for client in $(CLIENTS); do \
+	    if test -e .clients/$$client/.installed; then \
+	        echo "tests of $$client"; \
+	        OMP_NUM_THREADS=1 timeout 900 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
+	            tests/clients/test_$$client.py || exit 1; \
+	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
+	done
 
 # The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
 browser:

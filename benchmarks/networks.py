@@ -65,15 +65,16 @@ def lattice(atoms: int, dtype: torch.dtype) -> Structure:
 # --- the projects -----------------------------------------------------------------------------------------------------
 
 
-def mace(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+128x1o") -> Case:
+def mace(
+    atoms: int, dtype: torch.dtype, hidden: str = "128x0e+128x1o", block: str = "RealAgnosticResidualInteractionBlock"
+) -> Case:
     from e3nn import o3
     from mace.modules import ScaleShiftMACE, interaction_classes
 
     torch.manual_seed(0)
     model = ScaleShiftMACE(
         r_max=CUTOFF, num_bessel=8, num_polynomial_cutoff=5, max_ell=3, num_interactions=2, num_elements=ELEMENTS,
-        interaction_cls=interaction_classes["RealAgnosticResidualInteractionBlock"],
-        interaction_cls_first=interaction_classes["RealAgnosticResidualInteractionBlock"],
+        interaction_cls=interaction_classes[block], interaction_cls_first=interaction_classes[block],
         hidden_irreps=o3.Irreps(hidden), MLP_irreps=o3.Irreps("16x0e"), atomic_energies=torch.zeros(ELEMENTS).numpy(),
         avg_num_neighbors=28.0, atomic_numbers=[1, 6, 7, 8], correlation=3, gate=torch.nn.functional.silu,
         atomic_inter_scale=1.0, atomic_inter_shift=0.0, radial_MLP=[64, 64, 64],
@@ -93,7 +94,7 @@ def mace(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+128x1o") -> Case:
     return Case(model, run)
 
 
-def nequip(atoms: int, dtype: torch.dtype) -> Case:
+def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2) -> Case:
     from nequip.data import AtomicDataDict as keys
     from nequip.model import NequIPGNNModel
     from nequip.utils.global_state import set_global_state
@@ -103,7 +104,7 @@ def nequip(atoms: int, dtype: torch.dtype) -> Case:
     s = lattice(atoms, dtype)
     model = NequIPGNNModel(
         seed=0, model_dtype=str(dtype).removeprefix("torch."), r_max=CUTOFF, type_names=["H", "C", "N", "O"],
-        num_layers=3, l_max=2, parity=True, num_features=64, avg_num_neighbors=28.0,
+        num_layers=3, l_max=l_max, parity=True, num_features=features, avg_num_neighbors=28.0,
         per_type_energy_scales=1.0, per_type_energy_shifts=0.0,
     )  # fmt: skip
     batch = {
@@ -121,25 +122,27 @@ def nequip(atoms: int, dtype: torch.dtype) -> Case:
     return Case(model, run)
 
 
-def sevenn(atoms: int, dtype: torch.dtype) -> Case:
+def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -> Case:
     import sevenn._keys as keys
     from sevenn._const import DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG
     from sevenn.model_build import build_E3_equivariant_model
 
     torch.manual_seed(0)
     s = lattice(atoms, dtype)
+    scalars = hidden.partition("+")[0]
+    copies = int(scalars.removesuffix("x0e"))
     config = dict(DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG)
     config |= {
-        keys.CUTOFF: CUTOFF, keys.NUM_SPECIES: ELEMENTS, keys.NODE_FEATURE_MULTIPLICITY: 128, keys.LMAX: 2,
+        keys.CUTOFF: CUTOFF, keys.NUM_SPECIES: ELEMENTS, keys.NODE_FEATURE_MULTIPLICITY: copies, keys.LMAX: 2,
         keys.IS_PARITY: False, keys.NUM_CONVOLUTION: 5, keys.CONV_DENOMINATOR: 28.0, keys.SHIFT: 0.0, keys.SCALE: 1.0,
-        keys.IRREPS_MANUAL: ["128x0e", *4 * ["128x0e+64x1e+32x2e"], "128x0e"],
+        keys.IRREPS_MANUAL: [scalars, *4 * [hidden], scalars],
         keys.SELF_CONNECTION_TYPE: "linear", keys.TYPE_MAP: {1: 0, 6: 1, 7: 2, 8: 3},
         keys.CHEMICAL_SPECIES: ["H", "C", "N", "O"],
     }  # fmt: skip
     model = build_E3_equivariant_model(config).to(dtype)
     model.set_is_batch_data(False)
-    one_hot = model.get_submodule("onehot_idx_to_onehot")  # which is float32, whatever the model is
-    one_hot.register_forward_hook(lambda _, __, data: {k: _cast(v, dtype) for k, v in data.items()})
+    if dtype == torch.float64:  # one-hot elements are float32, whatever the model is
+        model.get_submodule("onehot_idx_to_onehot").register_forward_hook(_widen)
     batch = {
         keys.POS: s.positions, keys.CELL: s.cell, keys.EDGE_IDX: s.edges, keys.CELL_SHIFT: s.shifts,
         keys.ATOMIC_NUMBERS: torch.tensor([1, 6, 7, 8])[s.species], keys.NODE_FEATURE: s.species,
@@ -157,8 +160,8 @@ def sevenn(atoms: int, dtype: torch.dtype) -> Case:
     return Case(model, run)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+def _widen(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
 CASES: dict[str, Callable[..., Case]] = {"mace": mace, "nequip": nequip, "sevenn": sevenn}

@@ -31,6 +31,7 @@ def attributes(network: nn.Module) -> dict[str, set[str]]:
     return {
         name: {*m.__dict__, *m._modules, *m._buffers, *m._parameters, type(m).__name__}
         for name, m in network.named_modules()
+        if "_compiled" not in name  # e3nn's own programs
     }
 
 
@@ -157,6 +158,7 @@ def replaced_on_the_instance() -> nn.Module:
 
 def hooked_inside() -> nn.Module:
     product = o3.FullTensorProduct("2x1o", "1o")
+    product._compiled_main_left_right = nn.Identity()  # what e3nn 0.4 holds there takes no hooks
     product._compiled_main_left_right.register_forward_hook(lambda *_: None)
     return product
 
@@ -298,9 +300,10 @@ def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_compiler
 def test_nothing_is_said_where_all_is_converted() -> None:
+    network = Mixed()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        convert(Mixed())
+        convert(network)
 
 
 def test_what_a_swap_no_longer_calls_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,54 @@
+"""What every project must keep once it is converted."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.networks import Case
+from tpgen.conversion.convert import conversion_report, convert, restore
+
+ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
+
+
+def results(case: Case, network: nn.Module) -> dict[str, Tensor]:
+    """Energy, forces and stress, and the gradients of a loss of the forces."""
+    found = case.run(network, True)
+    network.zero_grad()
+    found["forces"].square().sum().backward()
+    gradients = {f"gradient of {name}": p.grad for name, p in network.named_parameters() if p.grad is not None}
+    return {name: x.detach().clone() for name, x in {**found, **gradients}.items()}
+
+
+def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, x in wanted.items():
+        limit = GRADIENTS if name.startswith("gradient") else ENERGIES
+        scale = x.abs().max()
+        assert (found[name] - x).abs().max() <= limit * scale, name
+
+
+def check_everything(case: Case) -> nn.Module:
+    """Convert a copy, compare, go through a state_dict, a copy and a pickle, restore; returns the converted copy."""
+    stock, model = case.model, deepcopy(case.model)
+    wanted, keys, parameters = results(case, stock), list(stock.state_dict()), list(model.parameters())
+    assert convert(model) is model
+    assert_same(results(case, model), wanted)
+    assert list(model.state_dict()) == keys
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    deepcopy(stock).load_state_dict(model.state_dict(), strict=True)
+    model.load_state_dict(stock.state_dict(), strict=True)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (deepcopy(model), torch.load(file, weights_only=False)):
+        assert_same(results(case, other), wanted)
+    assert not conversion_report(model).kept
+    restored = restore(deepcopy(model))
+    classes = {name: type(module) for name, module in stock.named_modules() if "_compiled" not in name}
+    assert all(type(restored.get_submodule(name)) is cls for name, cls in classes.items())
+    assert_same(results(case, restored), wanted)
+    return model

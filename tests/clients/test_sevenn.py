@@ -1,0 +1,36 @@
+"""SevenNet itself: its model, and its scripting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from benchmarks.networks import sevenn
+from tests.clients.checks import check_everything
+from tpgen.conversion.convert import convert
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_a_model_is_converted_and_equal() -> None:
+    check_everything(sevenn(27, torch.float64, hidden="8x0e+4x1e+2x2e"))
+
+
+def test_a_converted_model_scripts() -> None:
+    from e3nn.util import jit
+
+    torch.set_default_dtype(torch.float32)
+    case = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e")
+    case.model.eval_type_map = False  # the types are given, as a deployed model has them
+    wanted = case.run(case.model, False)
+    scripted = jit.script(convert(case.model))
+    found = case.run(scripted, False)
+    for name, x in wanted.items():
+        torch.testing.assert_close(found[name], x, rtol=1e-4, atol=1e-4)
