@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpgen.inspection.report.compile_report import compile_report
     from tpgen.nn.conv import TensorProductConv
     from tpgen.nn.from_e3nn import from_e3nn
+    from tpgen.nn.linear import Linear
     from tpgen.nn.polynomial import Polynomial
     from tpgen.nn.products import (
         ElementwiseTensorProduct,
@@ -32,6 +33,7 @@ __all__ = [
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
+    "Linear",
     "Plan",
     "Polynomial",
     "SymmetricContraction",
@@ -55,6 +57,7 @@ _HOMES = {
     "ElementwiseTensorProduct": "nn.products",
     "FullTensorProduct": "nn.products",
     "FullyConnectedTensorProduct": "nn.products",
+    "Linear": "nn.linear",
     "Plan": "planner.plan",
     "Polynomial": "nn.polynomial",
     "SymmetricContraction": "nn.symmetric_contraction",

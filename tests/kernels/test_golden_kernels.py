@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tpgen.form.form import make_form
+from tpgen.form.linear import AnyPlan, form_of
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
 
@@ -43,9 +44,13 @@ def pairs() -> Plan:
     return make_plan("4x1o", "4x1o", "6x0e + 3x1e", [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True)])
 
 
+def linear(shared: bool = True) -> LinearPlan:
+    return make_linear_plan("16x0e + 6x1o", "32x0e + 4x1o + 1x0o", shared_weights=shared)
+
+
 @dataclass(frozen=True)
 class Kernel:
-    plan: Callable[[], Plan]
+    plan: Callable[[], AnyPlan]
     opened: tuple[str, ...] = ("out",)
     target: Target = SINGLE
     layout: str = "mul_ir"
@@ -67,13 +72,16 @@ GOLDEN = {
     "batch-row-weights": Kernel(lambda: connected(shared=False), ("x1", "w"), layout="ir_mul"),
     "batch-conv-bfloat16": Kernel(connected, target=HALF, indexed=True),
     "batch-pairs": Kernel(pairs, ("x1", "w"), DOUBLE),
+    "matrix-forward": Kernel(linear),
+    "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
+    "matrix-row-weights": Kernel(lambda: linear(shared=False), ("x1", "w", "out"), HALF),
 }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
-    schedule = plan_schedule(make_form(kernel.plan(), kernel.layout), kernel.target)
+    schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
     text = generate(schedule, kernel.opened, kernel.indexed).text
     file = FOLDER / f"{name}.cpp"
     if request.config.getoption("--accept-golden"):

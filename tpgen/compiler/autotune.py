@@ -16,6 +16,7 @@ from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.kernels.operators.targets import kernel_supported, target_of
+from tpgen.planner.linear import LinearPlan
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -59,7 +60,7 @@ def _fusing(request: Request) -> Choice | None:
     """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
     if request.backend != "inductor":
         return None
-    if any(path.mode.mixing for path in request.plan.paths):
+    if isinstance(request.plan, LinearPlan) or any(path.mode.mixing for path in request.plan.paths):
         return Choice("grouped", "weights mix copies, which is matrix products")
     return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tpgen.form.form import Layout
-from tpgen.planner.plan import Plan
+from tpgen.form.linear import AnyPlan
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Choice:
 class Request:
     """What a strategy is chosen for."""
 
-    plan: Plan
+    plan: AnyPlan
     backend: str = "eager"
-    layout: Layout = "mul_ir"
+    layout: str | tuple[str, ...] = "mul_ir"
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     streams: int = 0

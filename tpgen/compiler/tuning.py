@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from torch import Tensor
 from tpgen._version import __version__
 from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.request import Choice, Request
-from tpgen.emitter.emit import emit_plan
+from tpgen.emitter.emit import emit_form
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.form.form import make_form, split_layout
+from tpgen.form.form import Slot
+from tpgen.form.linear import form_of, layouts_of
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
 from tpgen.kernels.libraries.trust import read_own
@@ -98,7 +100,8 @@ def _remember(request: Request, tuning: Tuning) -> None:
 
 def _file(request: Request, directory: Path) -> Path:
     parts = (
-        request.plan.digest, *split_layout(request.layout), str(request.dtype), request.backend, request.device,
+        request.plan.digest, *layouts_of(request.plan, request.layout), str(request.dtype),
+        request.backend, request.device,
         cpu_features(), find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
@@ -112,15 +115,18 @@ def _unfit(request: Request, strategy: str) -> str | None:
 
 def _step(request: Request, strategy: str, rows: int) -> Callable[[], None]:
     """One forward and backward pass on random operands, called once so that everything is compiled."""
-    plan = request.plan
     like = torch.empty(0, device=request.device, dtype=request.dtype)
-    program = emit_plan(plan, "forward", strategy, request.layout).module().to(like)
-    run = run_form(make_form(plan, request.layout), program, strategy, request.backend, like)
-    weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
-    shapes = ((rows, plan.irreps_in1.dim), (rows, plan.irreps_in2.dim), weights)
-    operands = [torch.randn(s, device=request.device, dtype=request.dtype, requires_grad=True) for s in shapes]
+    form = form_of(request.plan, request.layout)
+    program = emit_form(form, strategy).module().to(like)
+    run = run_form(form, program, strategy, request.backend, like)
+
+    def random(slot: Slot, **options: Any) -> Tensor:
+        shape = ((rows,) if form.row(slot) else ()) + form.shape(slot)
+        return torch.randn(shape, device=request.device, dtype=request.dtype, **options)
+
+    operands = [random(slot, requires_grad=True) for slot in form.given]
     wanted = [x for x in operands if x.numel()]
-    cotangent = torch.randn(rows, plan.irreps_out.dim, device=request.device, dtype=request.dtype)
+    cotangent = random(form.opened)
 
     def step() -> None:
         out: Tensor = run(*operands)

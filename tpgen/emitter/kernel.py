@@ -8,10 +8,11 @@ from tpgen.emitter.frame import Given, framed
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped_terms
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import Form, split_layout
+from tpgen.form.form import Form
 from tpgen.kernels.operators.batched import batched_product
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
 
 
@@ -31,13 +32,16 @@ def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
 
 
 def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:
-    operands = [given.operands[name,] for name in SLOTS[:3]]
+    x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = _description(form)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
+        if x2 is None:
+            assert x1 is not None
+            x2 = x1.detach().narrow(-1, 0, 0)  # no second input is one without entries
         if form.indices:
             edges = [given.indices[index] for index in form.indices]
-            return torch.ops.tpgen.product(*operands, text, *edges, given.sizes["dst"])
-        return writer.call(batched_product, *operands, text, not form.operand("w").row)
+            return torch.ops.tpgen.product(x1, x2, w, text, *edges, given.sizes["dst"])
+        return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
 def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -54,5 +58,5 @@ def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def _description(form: Form) -> str:
-    assert isinstance(form.plan, Plan)
-    return describe(form.plan, split_layout(form.layout))  # type: ignore[arg-type]
+    assert isinstance(form.plan, Plan | LinearPlan)
+    return describe(form.plan, form.layout)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.form import Form, Layout, split_layout
+from tpgen.form.linear import split_linear_layout
 from tpgen.planner.coupling import coupling
+from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan, Segment
 
 
@@ -99,3 +101,19 @@ def _factor(form: Form, term, c: Contraction, factor: Factor, given: Mapping[str
         block = block.narrow(axis, start, stop - start)
     batch = block.shape[:1] if form.row(slot) else ()
     return block.reshape(batch + c.shape(factor.letters))
+
+
+def reference_linear(plan: LinearPlan, x: Tensor, w: Tensor, layout: str | tuple[str, ...] = "mul_ir") -> Tensor:
+    """A linear layer of one batch of rows: ``x (z, in)``, ``w (numel,)`` or ``(z, numel)``; no channels, no biases.
+
+    One einsum per path.  Returns ``(z, out)`` in the dtype of x.
+    """
+    layouts = split_linear_layout(layout)
+    out = [x.new_zeros(x.shape[0], mul * ir.dim) for mul, ir in plan.irreps_out]
+    for path in plan.paths:
+        flat = w[..., path.weight.start : path.weight.stop]
+        matrix = flat.reshape(flat.shape[:-1] + path.weight.shape)
+        ends = ("uw" if plan.shared_weights else "zuw", "zwi" if layouts[1] == "mul_ir" else "ziw")
+        result = torch.einsum(f"zui,{ends[0]}->{ends[1]}", _axes(x, path.in1, layouts[0]), matrix)
+        out[path.out.index] = out[path.out.index] + path.coefficient * result.flatten(1)
+    return torch.cat(out, dim=1) if out else x.new_zeros(x.shape[0], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from math import prod
 
@@ -26,16 +26,22 @@ MODULE_OPTIONS = (
 )
 
 
-def check_options(options: Iterable[str]) -> None:
+def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS) -> None:
     """Raise `OptionError` for keywords that are left over once the known ones are taken."""
     for name in options:
-        raise OptionError(unknown("option", name, MODULE_OPTIONS))
+        raise OptionError(unknown("option", name, known))
 
 
 def check_operand(
-    name: str, x: Tensor, dim: int, irreps: Irreps | None, dtype: torch.dtype, device: torch.device
+    name: str,
+    x: Tensor,
+    dim: int,
+    irreps: Irreps | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    module: str = "product",
 ) -> None:
-    """Type, last dimension, dtype and device of one operand."""
+    """Type, last dimension, dtype and device of one operand of a ``module``."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
     if x.dim() == 0 or x.shape[-1] != dim:
@@ -48,11 +54,11 @@ def check_operand(
     if x.dtype != dtype:
         convert = f"{name}.to({dtype})"
         if x.dtype.is_floating_point:
-            convert = f"product.to({x.dtype}), or {convert}"
-        raise InputError(f"{name}: the product is {_short(dtype)} but {name} is {_short(x.dtype)}; convert: {convert}")
+            convert = f"{module}.to({x.dtype}), or {convert}"
+        raise InputError(f"{name}: the {module} is {_short(dtype)} but {name} is {_short(x.dtype)}; convert: {convert}")
     if x.device != device:
         raise InputError(
-            f"{name}: the product is on {device} but {name} is on {x.device}; move one of them with .to(device)"
+            f"{name}: the {module} is on {device} but {name} is on {x.device}; move one of them with .to(device)"
         )
 
 
@@ -61,11 +67,16 @@ def check_batches(operands: Sequence[Tensor]) -> None:
     batches = [x.shape[:-1] for x in operands]
     if all(not batch or batch == batches[0] for batch in batches):  # no batch: shared by all rows
         return
+    names = ("x", "y", "weight")[-len(operands) :]
+    check_broadcast(dict(zip(names, operands, strict=True)), batches)
+
+
+def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) -> None:
+    """Raise `InputError` where the batch dimensions of some tensors do not broadcast."""
     try:
         torch.broadcast_shapes(*batches)
     except RuntimeError:
-        names = ("x", "y", "weight")[-len(operands) :]
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(names, operands, strict=True))
+        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
         raise InputError(f"batch dimensions (all but the last) must be equal or 1 to broadcast, got {got}") from None
 
 
@@ -85,6 +96,25 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
         raise InputError(
             f"weight: every row has its own weights (shared_weights=False), so the shape must be (…, {numel}) "
             f"with at least one batch dimension, got {tuple(weight.shape)}"
+        )
+
+
+def check_parameter(
+    name: str, value: Tensor, shape: tuple[int, ...], shared: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Weights or biases of a linear layer: ``shape``, or that of each row where they are not shared."""
+    check_operand(name, value, shape[-1], None, dtype, device, "layer")
+    entries = ", ".join(map(str, shape))
+    if shared and value.shape != shape:
+        comma = "," if len(shape) == 1 else ""
+        raise InputError(
+            f"{name}: all rows share it, so the shape must be ({entries}{comma}), got {tuple(value.shape)}; "
+            "for one of each row construct the layer with shared_weights=False"
+        )
+    if not shared and (value.dim() <= len(shape) or value.shape[-len(shape) :] != shape):
+        raise InputError(
+            f"{name}: every row has its own (shared_weights=False), so the shape must be (…, {entries}) with at least "
+            f"one batch dimension, got {tuple(value.shape)}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.planner.plan import Plan
+from tpgen.form.linear import AnyPlan
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -16,7 +16,7 @@ def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str,
         del state_dict[key]
 
 
-def output_mask_of(plan: Plan) -> Tensor:
+def output_mask_of(plan: AnyPlan) -> Tensor:
     """One for every output entry that some path writes, else zero."""
     reached = zip(plan.irreps_out, plan.reached, strict=True)
     return torch.cat([torch.zeros(0), *(torch.full((mul_ir.dim,), float(live)) for mul_ir, live in reached)])

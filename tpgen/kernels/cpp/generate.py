@@ -10,11 +10,12 @@ from __future__ import annotations
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
 from tpgen.kernels.cpp.driver import KernelText, write_driver
-from tpgen.kernels.cpp.prelude import prelude
+from tpgen.kernels.cpp.matrix import MatrixText
+from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import Placement, place
-from tpgen.kernels.placement.values import Schedule
 
 ENTRY = "tpgen_kernel"
 FAULTS = {
@@ -24,7 +25,7 @@ FAULTS = {
 }
 
 
-def generate(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) -> GeneratedSource:
+def generate(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False) -> GeneratedSource:
     """The source that computes the open slots of a form in one sweep.
 
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open: see `place`.
@@ -39,6 +40,8 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
         w.line(f"// {line}")
     w.line(f"// opens {', '.join(placement.opened)}{' of gathered rows' if indexed else ''}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0)))
+    if isinstance(placement, MatrixPlacement):
+        w.raw(header("matrices"))
     text = _text(placement, w)
     text.write()
     write_driver(w, placement, text, indexed)
@@ -48,4 +51,6 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
 def _text(placement: Placement, w: Writer) -> KernelText:
     if isinstance(placement, ChannelPlacement):
         return ChannelText(placement, w)
+    if isinstance(placement, MatrixPlacement):
+        return MatrixText(placement, w)
     return BatchText(placement, w)

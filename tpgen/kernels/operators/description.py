@@ -10,18 +10,20 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 
 from tpgen.errors import EmitError, PlanError, unknown
-from tpgen.form.form import Form, Layout, Term, make_form, split_layout
+from tpgen.form.form import Form, Term
+from tpgen.form.linear import AnyPlan, form_of, layouts_of
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import target
+from tpgen.kernels.placement.matrix import AnySchedule
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.placement.values import Schedule
-from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.plan_json import plan_from_json
+from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner import linear, plan_json
 from tpgen.planner.strict import MAX_TEXT
 
 FORMAT = "tpgen.kernel/1"
@@ -36,7 +38,7 @@ PATHS: dict[str, Callable[[Term], bool]] = {
 DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 
 
-def schedule(form: Form, dtype: torch.dtype) -> Schedule:
+def schedule(form: Form, dtype: torch.dtype) -> AnySchedule:
     """The layout of a form for the vectors of this machine, whatever is open."""
     return plan_schedule(form, target(dtype))
 
@@ -45,23 +47,24 @@ def schedule(form: Form, dtype: torch.dtype) -> Schedule:
 class Description:
     """What a kernel computes, whatever the dtype and the open slots."""
 
-    plan: Plan
-    layout: tuple[str, str, str]
+    plan: AnyPlan
+    layout: tuple[str, ...]
     paths: str = "all"
     check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
 
     @cached_property
     def form(self) -> Form:
-        form = make_form(self.plan, self.layout)
+        form = form_of(self.plan, self.layout)
         return replace(form, terms=tuple(t for t in form.terms if PATHS[self.paths](t)))
 
     @cached_property
     def dims(self) -> tuple[int, int, int, int]:
         """Row lengths of x1, x2, w, out."""
-        p = self.plan
-        return p.irreps_in1.dim, p.irreps_in2.dim, p.weight_numel, p.irreps_out.dim
+        found = {operand.name: operand.dim for operand in self.form.operands}
+        d1, d2, dw, dout = (found.get(slot, 0) for slot in SLOTS)
+        return d1, d2, dw, dout
 
-    def schedule(self, dtype: torch.dtype) -> Schedule:
+    def schedule(self, dtype: torch.dtype) -> AnySchedule:
         return schedule(self.form, dtype)
 
     def source(self, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
@@ -71,12 +74,7 @@ class Description:
     @cached_property
     def per_row(self) -> str:
         """The description of the same product with weights for every row."""
-        p = self.plan
-        plan = make_plan(
-            p.irreps_in1, p.irreps_in2, p.irreps_out, p.instructions,
-            in1_var=p.in1_var, in2_var=p.in2_var, out_var=p.out_var,
-            irrep_normalization=p.irrep_normalization, path_normalization=p.path_normalization, shared_weights=False,
-        )  # fmt: skip
+        plan = replace(self.plan, shared_weights=False)
         return describe(plan, self.layout, self.paths, self.check_index)
 
     @cached_property
@@ -85,17 +83,20 @@ class Description:
 
         The form is linear in the weights only there; an unweighted path has no slot for them.
         """
-        everything = all(i.has_weight for i in self.plan.instructions)
+        everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
 
 @cache
-def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all", check_index: bool = True) -> str:
+def describe(
+    plan: AnyPlan, layout: str | tuple[str, ...] = "mul_ir", paths: str = "all", check_index: bool = True
+) -> str:
     """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
 
     Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
     undefined behaviour.
 
+    >>> from tpgen.planner.plan import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
     >>> read_description(describe(plan)).plan == plan
     True
@@ -103,12 +104,12 @@ def describe(plan: Plan, layout: Layout = "mul_ir", paths: str = "all", check_in
     fields = {
         "check_index": check_index,
         "format": FORMAT,
-        "layout": list(split_layout(layout)),
+        "layout": list(layouts_of(plan, layout)),
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, split_layout(layout), paths, check_index)
+    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index)
     return text
 
 
@@ -137,7 +138,7 @@ def read_description(text: str) -> Description:
         raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
     layout = fields["layout"]
     if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
-        raise PlanError("kernel description: layout must be a list of three names")
+        raise PlanError("kernel description: layout must be a list of names")
     paths = fields["paths"]
     if not isinstance(paths, str) or paths not in PATHS:
         raise PlanError(f"kernel description: paths must be one of {', '.join(PATHS)}, got {str(paths)[:40]!r}")
@@ -145,23 +146,39 @@ def read_description(text: str) -> Description:
     if not isinstance(check_index, bool):
         raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
     try:
-        plan = plan_from_json(json.dumps(fields["plan"]))
-        return Description(plan, split_layout(tuple(layout)), paths, check_index)
+        plan = _read_plan(fields["plan"])
+        return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 
 
+def _read_plan(fields: Any) -> AnyPlan:
+    read = _PLANS.get(str(fields.get("format")) if isinstance(fields, dict) else "", plan_json.plan_from_json)
+    return read(json.dumps(fields))
+
+
+# Readers of plans by their format; what has no format is refused by the first.
+_PLANS: dict[str, Callable[[str], AnyPlan]] = {
+    plan_json.FORMAT: plan_json.plan_from_json,
+    linear.FORMAT: linear.linear_plan_from_json,
+}
+
+
 def kernel_source(
-    plan: Plan, layout: Layout = "mul_ir", direction: str = "forward", dtype: torch.dtype = torch.float32
+    plan: AnyPlan,
+    layout: str | tuple[str, ...] = "mul_ir",
+    direction: str = "forward",
+    dtype: torch.dtype = torch.float32,
 ) -> GeneratedSource:
     """The generated C++ of one direction, with the paths that each line serves.
 
     Raises `EmitError` for an unknown direction or a product that is too large to write out.
 
+    >>> from tpgen.planner.plan import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
     >>> "// path 0: 8x0e x 1x1o -> 8x1o (uvu)" in kernel_source(plan).text
     True
     """
     if direction not in DIRECTIONS:
         raise EmitError(unknown("direction", direction, DIRECTIONS))
-    return Description(plan, split_layout(layout)).source(DIRECTIONS[direction], dtype)
+    return Description(plan, layouts_of(plan, layout)).source(DIRECTIONS[direction], dtype)

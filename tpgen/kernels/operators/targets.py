@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import TpgenError
-from tpgen.form.form import Form, Layout, make_form
+from tpgen.form.form import Form
+from tpgen.form.linear import AnyPlan, form_of
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
@@ -22,7 +23,6 @@ from tpgen.kernels.operators import memory
 from tpgen.kernels.operators.description import Description, schedule
 from tpgen.kernels.sweep.sweep import make_sweep, path_terms
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ def devices() -> str:
 
 
 def kernel_supported(
-    plan: Plan, layout: Layout = "mul_ir", dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    plan: AnyPlan,
+    layout: str | tuple[str, ...] = "mul_ir",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> str | None:
     """None where a generated kernel can compute the product, otherwise the reason in words.
 
@@ -79,7 +82,7 @@ def kernel_supported(
         return f"kernels run on {devices()}, not on {kind}"
     if dtype not in DTYPES:
         return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
-    form = make_form(plan, layout)
+    form = form_of(plan, layout)
     if not form.live_terms:
         return "the product has no paths that contribute, so there is nothing to write a kernel for"
     return target.missing() or target.obstacle(form, dtype)

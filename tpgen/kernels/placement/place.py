@@ -5,13 +5,14 @@ from __future__ import annotations
 from tpgen.errors import EmitError, unknown
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
-from tpgen.kernels.placement.values import ChannelSchedule, Schedule
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule
+from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.sweep.terms import SLOTS
 
-Placement = ChannelPlacement | BatchPlacement
+Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 
 
-def place(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) -> Placement:
+def place(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False) -> Placement:
     """Where a kernel that opens some slots, given in any order, keeps what it works on.
 
     An indexed kernel may open x1 or out, not both: each is summed over the rows that share it, in their order.
@@ -24,6 +25,10 @@ def place(schedule: Schedule, opened: tuple[str, ...], indexed: bool = False) ->
     if not opened or len(owners) > 1:
         raise EmitError(f"a kernel opens one slot or more, and an indexed one x1 or out but not both; got {opened}")
     opened, owner = tuple(slot for slot in SLOTS if slot in opened), owners[0] if owners else None
+    if isinstance(schedule, MatrixSchedule):
+        if indexed:
+            raise EmitError("a linear layer has no edges: its kernels are not indexed")
+        return MatrixPlacement(schedule, opened)
     if isinstance(schedule, ChannelSchedule):
         return ChannelPlacement(schedule, opened, owner)
     return BatchPlacement(schedule, opened, owner)

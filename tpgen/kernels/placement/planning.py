@@ -9,11 +9,11 @@ from math import comb, prod
 
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, Leg
+from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import (
     BatchSchedule,
     ChannelSchedule,
     PlacedTable,
-    Schedule,
     Segment,
     Target,
     View,
@@ -29,12 +29,15 @@ MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
 
 
 @lru_cache(maxsize=64)
-def plan_schedule(form: Form, target: Target) -> Schedule:
+def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """Choose and fill in a schedule for every direction of a form.
 
-    Channels where every path has them and they fill at least half a vector, rows otherwise.
+    Matrices where there is no second input; channels where every path has them and they fill at least half a vector,
+    rows otherwise.
     Raises `EmitError` where the text would be too long.
     """
+    if is_linear(form):
+        return matrix_schedule(form, target)
     terms = path_terms(form)
     nonzeros = sum(len(t.entries) for t in terms)
     if nonzeros > MAX_ENTRIES:

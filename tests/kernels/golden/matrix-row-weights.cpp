@@ -1,0 +1,349 @@
+// matrix schedule: tiles of 96 rows, 8 lanes of bfloat16
+//   path 0: 16x0e -> 32x0e; a matrix product
+//   path 1: 6x1o -> 4x1o; a matrix product
+// opens x1, w, out
+typedef unsigned short real;  // as the tensors hold it
+typedef float num;   // as it is computed with
+typedef long long i64;
+enum { W = 8 };  // lanes
+typedef num vec __attribute__((vector_size(32), may_alias));
+typedef num loose __attribute__((vector_size(32), aligned(4), may_alias));
+typedef unsigned int bits __attribute__((vector_size(32), may_alias));
+// loops over the parts of an array in registers: unrolled, or the array would live in memory
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+extern "C" int posix_memalign(void**, unsigned long, unsigned long);
+extern "C" void free(void*);
+#ifdef __linux__
+extern "C" int madvise(void*, unsigned long, int);
+#endif
+// Fresh pages are zeroed by the system one fault at a time; large ones cost 500 times fewer faults.
+static void expect_writes(const void* p, i64 bytes) {
+#ifdef __linux__
+  unsigned long long page = 1ull << 21, at = (unsigned long long)p;
+  unsigned long long from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
+  if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
+#endif
+}
+static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+// On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
+// compiler to its own runtime.
+#ifdef TPGEN_THREADS
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+template <class F> static void run_here(void* f) { F mine = *(F*)f; mine(); }
+template <class F> static void on_threads(bool worth, F f) {
+  if (worth) GOMP_parallel(run_here<F>, &f, 0, 0); else run_here<F>(&f);
+}
+#else
+template <class F> static void on_threads(bool, F f) { f(); }
+#endif
+typedef real halves __attribute__((vector_size(2 * W), aligned(2), may_alias));
+static inline num widen(real x) { union { unsigned int u; num f; } b = {(unsigned int)x << 16}; return b.f; }
+static inline real narrow(num x) {
+  union { num f; unsigned int u; } b = {x};
+  return x != x ? (b.u >> 16) | 64 : (b.u + 0x7fff + ((b.u >> 16) & 1)) >> 16;
+}
+static inline vec fetch(const real* p) { return (vec)(__builtin_convertvector(*(const halves*)p, bits) << 16); }
+static inline void put(real* p, vec v) {
+  bits u = (bits)v, nan = (bits)(v != v);
+  u = (nan & ((u >> 16) | 64)) | (~nan & ((u + 0x7fff + ((u >> 16) & 1)) >> 16));
+  *(halves*)p = __builtin_convertvector(u, halves);
+}
+static inline vec load(const num* p) { return *(const vec*)p; }
+static inline void store(num* p, vec v) { *(vec*)p = v; }
+static inline void add(num* p, vec v) { *(vec*)p += v; }
+static inline void clear(num* p, i64 n) { for (i64 m = 0; m < n; m += W) store(p + m, vec{}); }
+static inline void zero(real* p, i64 n) { for (i64 m = 0; m < n; ++m) p[m] = 0; }
+static inline num lane_sum(vec v) {
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7);
+  v += __builtin_shufflevector(v, v, 2, 3, 2, 3, 4, 5, 6, 7);
+  v += __builtin_shufflevector(v, v, 1, 1, 2, 3, 4, 5, 6, 7);
+  return v[0];
+}
+template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items
+template <> struct Tile<1> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[1];
+    m[0] = fetch(p + 0 * W);
+    v[0] = m[0];
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[1];
+    m[0] = v[0];
+    put(p + 0 * W, m[0]);
+  }
+};
+template <> struct Tile<3> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[3];
+    m[0] = fetch(p + 0 * W); m[1] = fetch(p + 1 * W); m[2] = fetch(p + 2 * W);
+    v[0] = __builtin_shufflevector(m[0], m[1], 0, 3, 6, 9, 12, 15, -1, -1);
+    v[0] = __builtin_shufflevector(v[0], m[2], 0, 1, 2, 3, 4, 5, 10, 13);
+    v[1] = __builtin_shufflevector(m[0], m[1], 1, 4, 7, 10, 13, -1, -1, -1);
+    v[1] = __builtin_shufflevector(v[1], m[2], 0, 1, 2, 3, 4, 8, 11, 14);
+    v[2] = __builtin_shufflevector(m[0], m[1], 2, 5, 8, 11, 14, -1, -1, -1);
+    v[2] = __builtin_shufflevector(v[2], m[2], 0, 1, 2, 3, 4, 9, 12, 15);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[3];
+    m[0] = __builtin_shufflevector(v[0], v[1], 0, 8, -1, 1, 9, -1, 2, 10);
+    m[0] = __builtin_shufflevector(m[0], v[2], 0, 1, 8, 3, 4, 9, 6, 7);
+    m[1] = __builtin_shufflevector(v[2], v[0], 2, 11, -1, 3, 12, -1, 4, 13);
+    m[1] = __builtin_shufflevector(m[1], v[1], 0, 1, 11, 3, 4, 12, 6, 7);
+    m[2] = __builtin_shufflevector(v[1], v[2], 5, 13, -1, 6, 14, -1, 7, 15);
+    m[2] = __builtin_shufflevector(m[2], v[0], 0, 1, 14, 3, 4, 15, 6, 7);
+    put(p + 0 * W, m[0]); put(p + 1 * W, m[1]); put(p + 2 * W, m[2]);
+  }
+};
+// memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
+template <int O, int M, int D> static inline void stage(const real* p, num* s) {
+  enum { P = (M + W - 1) / W * W };
+  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
+    for (int c = 0; c + W <= M; c += W) {
+      vec v[D];
+      Tile<D>::fetch_items(p + c * D, v);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
+    }
+    if (M % W)
+      for (int d = 0; d < D; ++d) {
+        vec rest = {};
+        for (int c = M / W * W; c < M; ++c) rest[c % W] = widen(p[c * D + d]);
+        store(s + d * P + M / W * W, rest);
+      }
+  }
+}
+template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
+  enum { P = (M + W - 1) / W * W };
+  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
+    for (int c = 0; c + W <= M; c += W) {
+      vec v[D];
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
+      Tile<D>::put_items(p + c * D, v);
+    }
+    for (int c = M / W * W; c < M; ++c)
+      for (int d = 0; d < D; ++d) p[c * D + d] = narrow(s[d * P + c]);
+  }
+}
+enum { R = 96 };  // rows in a tile
+static inline void transpose(vec* v) {
+  vec a, b;
+  a = v[0]; b = v[1];
+  v[0] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+  v[1] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  a = v[2]; b = v[3];
+  v[2] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+  v[3] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  a = v[4]; b = v[5];
+  v[4] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+  v[5] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  a = v[6]; b = v[7];
+  v[6] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
+  v[7] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  a = v[0]; b = v[2];
+  v[0] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+  v[2] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  a = v[1]; b = v[3];
+  v[1] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+  v[3] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  a = v[4]; b = v[6];
+  v[4] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+  v[6] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  a = v[5]; b = v[7];
+  v[5] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+  v[7] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  a = v[0]; b = v[4];
+  v[0] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  v[4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  a = v[1]; b = v[5];
+  v[1] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  v[5] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  a = v[2]; b = v[6];
+  v[2] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  v[6] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  a = v[3]; b = v[7];
+  v[3] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  v[7] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+// numbers from..from+count of n rows <-> scratch [number * stride][R]; rows past n read as zero
+static inline void stage_rows(const real* const* p, int n, i64 from, int count, num* s, int stride) {
+  for (int r = 0; r < R; r += W)
+    if (n - r >= W && count >= W)
+      for (int e = 0; e < count; e += W) {
+        if (e + W > count) e = count - W;
+        vec v[W];
+        UNROLL for (int l = 0; l < W; ++l) v[l] = fetch(p[r + l] + from + e);
+        transpose(v);
+        UNROLL for (int l = 0; l < W; ++l) store(s + (i64)(e + l) * stride * R + r, v[l]);
+      }
+    else
+      for (int e = 0; e < count; ++e)
+        for (int l = r; l < r + W; ++l) s[(i64)e * stride * R + l] = l < n ? widen(p[l][from + e]) : 0;
+}
+static inline void unstage_rows(const num* s, real* const* p, int n, i64 from, int count, int stride) {
+  for (int r = 0; r < R; r += W)
+    if (n - r >= W && count >= W)
+      for (int e = 0; e < count; e += W) {
+        if (e + W > count) e = count - W;
+        vec v[W];
+        UNROLL for (int l = 0; l < W; ++l) v[l] = load(s + (i64)(e + l) * stride * R + r);
+        transpose(v);
+        UNROLL for (int l = 0; l < W; ++l) put(p[r + l] + from + e, v[l]);
+      }
+    else
+      for (int e = 0; e < count; ++e)
+        for (int l = r; l < r + W && l < n; ++l) p[l][from + e] = narrow(s[(i64)e * stride * R + l]);
+}
+static inline void add_rows(const num* s, real* const* p, int n, i64 from, int count, int stride) {
+  for (int l = 0; l < n; ++l)
+    for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
+}
+// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
+template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
+  vec c[H][V];
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+  for (int k = 0; k < K; ++k) {
+    vec b[V];
+    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int h = 0; h < H; ++h) {
+      const num a = A[h * am + k * ak];
+      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
+    }
+  }
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+}
+// a panel of B stays in the nearest cache while all rows of A pass
+template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+  int m = 0;
+  for (; m + 4 <= M; m += 4) patch<4, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 3 <= M; m += 3) patch<3, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 2 <= M; m += 2) patch<2, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 1 <= M; m += 1) patch<1, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+}
+static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+  int n = 0;
+  for (; n + 2 * W <= N; n += 2 * W) panel<2>(C + n, A, am, ak, B + n, M, K, N);
+  for (; n + 1 * W <= N; n += 1 * W) panel<1>(C + n, A, am, ak, B + n, M, K, N);
+}
+// T[k][n] = B[n][k], in whole vectors both ways
+static void flip(const num* B, num* T, int N, int K) {
+  for (int n = 0; n < N; n += W)
+    for (int k = 0; k < K; k += W) {
+      vec v[W];
+      UNROLL for (int l = 0; l < W; ++l) v[l] = load(B + (i64)(n + l) * K + k);
+      transpose(v);
+      UNROLL for (int l = 0; l < W; ++l) store(T + (i64)(k + l) * N + n, v[l]);
+    }
+}
+// C[m * cm + n] += sum over k and lanes of A[m][k] B[n][k]: rows of vectors against rows of vectors
+template <int H, int V> static inline void dots(num* C, i64 cm, const num* A, const num* B, int K) {
+  vec c[H][V] = {};
+  for (int k = 0; k < K; k += W)
+    UNROLL for (int h = 0; h < H; ++h) {
+      const vec a = load(A + (i64)h * K + k);
+      UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * load(B + (i64)v * K + k);
+    }
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) C[h * cm + v] += lane_sum(c[h][v]);
+}
+static void correlate(num* C, i64 cm, const num* A, const num* B, int M, int N, int K) {
+  int m = 0;
+  for (; m + 4 <= M; m += 4) {
+    int n = 0;
+    for (; n + 4 <= N; n += 4) dots<4, 4>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+    for (; n < N; ++n) dots<4, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+  }
+  for (; m < M; ++m)
+    for (int n = 0; n < N; ++n) dots<1, 1>(C + m * cm + n, cm, A + (i64)m * K, B + (i64)n * K, K);
+}
+// [K][N] -> [K][N padded with zeros] times c
+template <int K, int N> static inline void keep(const real* w, num c, num* s) {
+  enum { P = (N + W - 1) / W * W };
+  stage<K, N, 1>(w, s);
+  for (i64 m = 0; m < (i64)K * P; m += W) store(s + m, c * load(s + m));
+}
+// [K][N] -> [N][K padded with zeros] times c
+template <int K, int N> static inline void keep_flipped(const real* w, num c, num* s) {
+  enum { P = (K + W - 1) / W * W };
+  if (P > K) clear(s, (i64)N * P);
+  int k = 0;
+  for (; k + W <= K; k += W) {
+    int n = 0;
+    for (; n + W <= N; n += W) {
+      vec v[W];
+      UNROLL for (int l = 0; l < W; ++l) v[l] = c * fetch(w + (i64)(k + l) * N + n);
+      transpose(v);
+      UNROLL for (int l = 0; l < W; ++l) store(s + (i64)(n + l) * P + k, v[l]);
+    }
+    for (; n < N; ++n)
+      for (int l = 0; l < W; ++l) s[(i64)n * P + k + l] = c * widen(w[(i64)(k + l) * N + n]);
+  }
+  for (; k < K; ++k)
+    for (int n = 0; n < N; ++n) s[(i64)n * P + k] = c * widen(w[(i64)k * N + n]);
+}
+// [K][N padded] times c -> [K][N]
+template <int K, int N> static inline void give(real* w, num c, num* s) {
+  enum { P = (N + W - 1) / W * W };
+  for (i64 m = 0; m < (i64)K * P; m += W) store(s + m, c * load(s + m));
+  unstage<K, N, 1>(s, w);
+}
+static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q_out, const real* p_w, real* q_w, num* s_x1, num* s_out, num* a_x1, num* a_out, num* s_w) {
+  for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + r * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
+  for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 16 * (i64)R + r * 24);
+  for (i64 r = 0; r < n; ++r) stage<1, 32, 1>(p_out + r * 45 + 0, s_out + 0 * (i64)R + r * 32);
+  for (i64 r = 0; r < n; ++r) stage<1, 4, 3>(p_out + r * 45 + 32, s_out + 32 * (i64)R + r * 24);
+  clear(a_x1, 40 * (i64)R);
+  clear(a_out, 56 * (i64)R);
+  // path 0: 16x0e -> 32x0e
+  for (i64 r = 0; r < n; ++r) {
+    keep<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
+    multiply(a_out + 0 * (i64)R + r * 32, s_x1 + 0 * (i64)R + r * 16, 16, 1, s_w, 1, 16, 32);
+    keep_flipped<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
+    multiply(a_x1 + 0 * (i64)R + r * 16, s_out + 0 * (i64)R + r * 32, 32, 1, s_w, 1, 32, 16);
+    clear(s_w, 512);
+    multiply(s_w, s_x1 + 0 * (i64)R + r * 16, 1, 16, s_out + 0 * (i64)R + r * 32, 16, 1, 32);
+    give<16, 32>(q_w + r * 536 + 0, 0.25f, s_w);
+  }
+  // path 1: 6x1o -> 4x1o
+  for (i64 r = 0; r < n; ++r) {
+    keep<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
+    multiply(a_out + 32 * (i64)R + r * 24, s_x1 + 16 * (i64)R + r * 24, 8, 1, s_w, 3, 6, 8);
+    keep_flipped<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
+    multiply(a_x1 + 16 * (i64)R + r * 24, s_out + 32 * (i64)R + r * 24, 8, 1, s_w, 3, 4, 8);
+    clear(s_w, 48);
+    multiply(s_w, s_x1 + 16 * (i64)R + r * 24, 1, 8, s_out + 32 * (i64)R + r * 24, 6, 3, 8);
+    give<6, 4>(q_w + r * 536 + 512, 0.4082483f, s_w);
+  }
+  for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + r * 34 + 0);
+  for (i64 r = 0; r < n; ++r) unstage<1, 6, 3>(a_x1 + 16 * (i64)R + r * 24, q_x1 + r * 34 + 16);
+  for (i64 r = 0; r < n; ++r) unstage<1, 32, 1>(a_out + 0 * (i64)R + r * 32, q_out + r * 45 + 0);
+  for (i64 r = 0; r < n; ++r) unstage<1, 4, 3>(a_out + 32 * (i64)R + r * 24, q_out + r * 45 + 32);
+  for (int r = 0; r < n; ++r) zero(q_out + r * 45 + 44, 1);
+}
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+  int fault = 0;
+  expect_writes(d_x1, rows * 34 * (i64)sizeof(real));
+  expect_writes(d_w, rows * 536 * (i64)sizeof(real));
+  expect_writes(d_out, rows * 45 * (i64)sizeof(real));
+  const i64 span = 96;
+  const i64 blocks = rows ? (rows + span - 1) / span : 0;
+  i64 next = 0; i64* const taken = &next; int* const failed = &fault;
+  on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
+    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 18944 * sizeof(num))) scratch = 0;
+    num* const s_x1 = scratch + 0;
+    num* const s_out = scratch + 3840;
+    num* const a_x1 = scratch + 9216;
+    num* const a_out = scratch + 13056;
+    num* const s_w = scratch + 18432;
+    for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
+      if (!scratch) { *failed = 1; continue; }
+      const i64 begin = b * span, end = least(rows, begin + span);
+      for (i64 q = begin; q < end; q += R) {
+        tile(least(R, end - q), x1 + q * 34, out + q * 45, d_x1 + q * 34, d_out + q * 45, w + q * 536, d_w + q * 536, s_x1, s_out, a_x1, a_out, s_w);
+      }
+    }
+    free(scratch);
+  });
+  return fault;
+}

@@ -1,0 +1,160 @@
+"""Kernels of linear layers: values and derivatives, whole vectors or not, shared weights and those of each row."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.form.test_linear import LAYOUTS
+from tpgen.errors import EmitError, PlanError
+from tpgen.form.linear import linear_form
+from tpgen.form.reference import reference_linear
+from tpgen.kernels.operators.description import Description, describe, kernel_source, read_description
+from tpgen.kernels.operators.ops import kernel_product, kernel_supported
+from tpgen.kernels.operators.runtime import product_of
+from tpgen.planner.linear import LinearPlan, make_linear_plan
+
+ENDS = {
+    "whole vectors": ("16x0e + 32x1o", "32x0e + 16x1o"),
+    "rests": ("3x0e + 5x1o + 2x0e + 17x2e", "2x1o + 20x0e + 1x3e + 19x2e"),
+    "more than a panel": ("70x1o", "131x1o"),
+    "unreached": ("3x0e + 1x1e", "0x1o + 2x2e + 1x1e + 2x0o"),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def operands(plan: LinearPlan, rows: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
+    shapes = ((rows, plan.irreps_in.dim), weights, (rows, plan.irreps_out.dim))
+    return [torch.randn(s, dtype=torch.float64).to(dtype) for s in shapes]
+
+
+def linear(x: Tensor, w: Tensor, description: str) -> Tensor:
+    return kernel_product(x, x.detach().narrow(-1, 0, 0), w, description)
+
+
+def assert_near(found: Tensor, wanted: Tensor, tolerance: float) -> None:
+    assert found.shape == wanted.shape
+    if wanted.numel():
+        assert (found.double() - wanted).abs().max() <= tolerance * (1.0 + wanted.abs().max())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "ends, layout, dtype",
+    [
+        *((ends, "mul_ir", torch.float64) for ends in ENDS),
+        *(("rests", layout, torch.float32) for layout in LAYOUTS),
+        ("whole vectors", "ir_mul", torch.float32),
+        ("rests", "mul_ir", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_values_and_derivatives_to_second_order(ends: str, layout, shared: bool, dtype: torch.dtype) -> None:
+    plan = make_linear_plan(*ENDS[ends], shared_weights=shared)
+    rows = 50 if shared else 7
+    found, wanted = [], []
+    for results, exact in ((found, False), (wanted, True)):
+        torch.manual_seed(1)
+        x, w, g = operands(plan, rows, dtype)
+        x, w, g = (t.double() if exact else t for t in (x, w, g))
+        x.requires_grad_(), w.requires_grad_()
+        out = reference_linear(plan, x, w, layout) if exact else linear(x, w, describe(plan, layout))
+        first = torch.autograd.grad(out, (x, w), g, create_graph=True)
+        second = torch.autograd.grad(sum(t.square().sum() for t in first), (x, w))
+        results += [out.detach(), *(t.detach() for t in first), *second]
+    for a, b in zip(found, wanted, strict=True):
+        assert_near(a, b, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 6, 97])
+@pytest.mark.parametrize("opened", [c for n in (1, 2, 3) for c in combinations(("x1", "w", "out"), n)], ids=str)
+def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
+    """Whatever set is asked for, each slot is as if it were open alone."""
+    plan = make_linear_plan(*ENDS["rests"])
+    x, w, g = operands(plan, rows)
+    product, x2 = product_of(describe(plan)), x.narrow(-1, 0, 0)
+    bits = {"x1": 1, "w": 4, "out": 8}
+    together = product.run(sum(bits[o] for o in opened), x, x2, w, g, None, None, rows)
+    for slot, found in zip(opened, together, strict=True):
+        (alone,) = product.run(bits[slot], x, x2, w, g, None, None, rows)
+        assert_near(found, alone, 1e-13)
+
+
+def test_gradients_of_gradients() -> None:
+    plan = make_linear_plan("2x0e + 2x1o", "3x1o + 1x0e")
+    x, w, _ = operands(plan, 3)
+    inputs = (x.requires_grad_(), w.requires_grad_())
+    description = describe(plan)
+    assert torch.autograd.gradcheck(lambda x, w: linear(x, w, description), inputs)
+    assert torch.autograd.gradgradcheck(lambda x, w: linear(x, w, description), inputs)
+
+
+def test_vmap_over_features_and_weights() -> None:
+    plan = make_linear_plan(*ENDS["rests"])
+    description = describe(plan)
+    x, w = torch.randn(4, 5, plan.irreps_in.dim), torch.randn(4, plan.weight_numel)
+    each = torch.stack([linear(a, b, description) for a, b in zip(x, w, strict=True)])
+    together = torch.func.vmap(lambda a, b: linear(a, b, description))(x, w)
+    torch.testing.assert_close(together, each, rtol=1e-5, atol=1e-5)
+
+
+def test_not_a_number_stays_in_its_row() -> None:
+    plan = make_linear_plan(*ENDS["rests"])
+    x, w, _ = operands(plan, 30)
+    x[7] = float("nan")
+    out = linear(x, w, describe(plan))
+    assert not out[7, :6].isfinite().any()
+    assert out[[n for n in range(30) if n != 7]].isfinite().all()
+
+
+def test_the_same_bits_from_one_thread_and_many() -> None:
+    plan = make_linear_plan(*ENDS["more than a panel"])
+    x, w, g = operands(plan, 600)
+    x.requires_grad_(), w.requires_grad_()
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            out = linear(x, w, describe(plan))
+            results.append([out, *torch.autograd.grad(out, (x, w), g)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_lines_know_their_paths() -> None:
+    source = kernel_source(make_linear_plan(*ENDS["rests"]), direction="backward")
+    lines = source.text.split("\n")
+    assert any("multiply(" in lines[n - 1] for n in source.lines_of(3))
+    assert "5x1o -> 2x1o" in source.text
+    assert "a matrix product" in source.text
+
+
+def test_descriptions() -> None:
+    plan = make_linear_plan(*ENDS["rests"])
+    text = describe(plan, ("mul_ir", "ir_mul"))
+    found = read_description(text)
+    assert (found.plan, found.layout) == (plan, ("mul_ir", "ir_mul"))
+    assert found.weighted == text
+    assert not read_description(found.per_row).plan.shared_weights
+    with pytest.raises(PlanError, match="layout: give one name, or one each for in and out"):
+        read_description(text.replace('["mul_ir","ir_mul"]', '["mul_ir"]'))
+    with pytest.raises(PlanError, match="'biases': must be true or false"):
+        read_description(text.replace('"biases":[false', '"biases":[3'))
+
+
+def test_no_edges() -> None:
+    description = Description(make_linear_plan("2x0e", "3x0e"), ("mul_ir", "mul_ir"))
+    with pytest.raises(EmitError, match="a linear layer has no edges"):
+        description.source(("out",), torch.float32, indexed=True)
+
+
+def test_what_has_no_kernel_says_why() -> None:
+    assert kernel_supported(make_linear_plan("2x0e", "3x0e")) is None
+    assert kernel_supported(make_linear_plan("2x0e", "3x0e"), device="cuda") == "kernels run on the CPU, not on cuda"
+    assert "no paths that contribute" in str(kernel_supported(make_linear_plan("2x0e", "3x1o")))
+    assert linear_form(make_linear_plan("2x0e", "3x1o")).live_terms == ()

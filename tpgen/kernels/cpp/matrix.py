@@ -1,0 +1,141 @@
+"""C++ of the matrix schedule: with rows and components together as the rows of a matrix, for each path
+
+    out[zi, w] += sum_u  x1[zi, u] W[u, w]
+    x1[zi, u]  += sum_w  out[zi, w] W[u, w]
+    W[u, w]    += sum_zi x1[zi, u] out[zi, w]
+
+by the same blocked product.  Where every row has its own weights, one row's components are the rows of the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tpgen.kernels.cpp.text import Writer, add_block_sums, number
+from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, MatrixTerm
+
+
+class MatrixText:
+    """Writes the functions of one placement."""
+
+    def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
+        self.p, self.s, self.w = placement, placement.schedule, w
+
+    # -- a tile --
+
+    def write(self) -> None:
+        with self.w.block(f"static void tile({', '.join(f'{kind} {name}' for kind, name in self._arguments())})"):
+            for o in self.p.staged:
+                self._each_row(f"stage<{{0}}>(p_{o} + r * {self.p.dim[o]} + {{1}}, s_{o} + {{2}});", o)
+            for o in self.p.added:
+                self.w.line(f"clear(a_{o}, {self.s.scratch(o)} * (i64)R);")
+            for term in self.s.terms:
+                with self.w.paths(term.path):
+                    self.w.line(f"// path {term.path}: {term.text}")
+                    self._term(term)
+            for o in self.p.added:
+                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, q_{o} + r * {self.p.dim[o]} + {{1}});", o)
+                for start, size in self.p.unreached(o):
+                    self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o} + r * {self.p.dim[o]} + {start}, {size});")
+
+    def _arguments(self) -> list[tuple[str, str]]:
+        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.added]
+        given, opened = bool(self.p.added and self.s.terms), "w" in self.p.opened
+        if self.s.shared_weights:
+            rows += [("const num*", "weights")] * given + [("num*", "a_w")] * opened
+        else:
+            rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
+        return [("int", "n"), *rows, *(("num*", name) for name in self.p.scratch)]
+
+    def _each_row(self, move: str, operand: str) -> None:
+        for segment in self.s.segments(operand):
+            place = f"{segment.scratch} * (i64)R + r * {segment.size}"
+            with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
+                self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
+
+    # -- a path --
+
+    def _term(self, term: MatrixTerm) -> None:
+        if self.s.shared_weights:
+            self._products(term)
+        else:
+            with self.w.block("for (i64 r = 0; r < n; ++r)"):
+                self._products(term)
+
+    def _products(self, term: MatrixTerm) -> None:
+        """The product of each open slot, of a whole tile; of row r where every row has its own weights."""
+        x, y = term.source, term.target
+        rows = f"n * {x.dim}" if self.s.shared_weights else str(x.dim)
+        given_x, given_y = self._at("s_x1", x), self._at("s_out", y)  # [row, component][copy]
+        if "out" in self.p.opened:
+            weights = self._kept(term, "keep", term.kept)
+            self.w.line(
+                f"multiply({self._at('a_out', y)}, {given_x}, {x.padded}, 1, {weights}, {rows}, {x.mul}, {y.padded});"
+            )
+        if "x1" in self.p.opened:
+            weights = self._kept(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            self.w.line(
+                f"multiply({self._at('a_x1', x)}, {given_y}, {y.padded}, 1, {weights}, {rows}, {y.mul}, {x.padded});"
+            )
+        if "w" in self.p.opened:
+            with self._summed(term) as sums:
+                self.w.line(f"multiply({sums}, {given_x}, 1, {x.padded}, {given_y}, {x.mul}, {rows}, {y.padded});")
+
+    def _at(self, area: str, segment: MatrixSegment) -> str:
+        """Where a segment of the tile, or of row r, stands."""
+        row = "" if self.s.shared_weights else f" + r * {segment.size}"
+        return f"{area} + {segment.scratch} * (i64)R{row}"
+
+    def _kept(self, term: MatrixTerm, keep: str, at: int) -> str:
+        """Where the weights stand that a product reads, brought there first where they are a row's own."""
+        if self.s.shared_weights:
+            return f"weights + {at}"
+        self._move(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
+        return "s_w"
+
+    @contextmanager
+    def _summed(self, term: MatrixTerm) -> Iterator[str]:
+        """Where the weights' gradient is added up, taken from there at once where it is a row's own."""
+        if self.s.shared_weights:
+            yield f"a_w + {term.kept}"
+            return
+        self.w.line(f"clear(s_w, {term.source.mul * term.target.padded});")
+        yield "s_w"
+        self._move(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
+
+    def _move(self, term: MatrixTerm, verb: str, memory: str, scratch: str) -> None:
+        """The weights of a path into scratch or back, times its coefficient."""
+        value = number(term.coefficient, self.s.target.dtype)
+        self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
+
+    # -- weights that all rows share --
+
+    def write_weights(self) -> None:
+        """Into scratch, the coefficients multiplied in: as [u][w] for out, as [w][u] for x1."""
+        for term in self.s.terms:
+            with self.w.paths(term.path):
+                if "out" in self.p.opened:
+                    self._move(term, "keep", "w", f"weights + {term.kept}")
+                if "x1" in self.p.opened:
+                    self._move(term, "keep_flipped", "w", f"weights + {self.p.weights['kept'] + term.flipped}")
+
+    def write_weight_sums(self) -> None:
+        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        add_block_sums(self.w, max(self.p.weight_scratch, self.s.target.lanes))
+        for term in self.s.terms:
+            with self.w.paths(term.path):
+                self._move(term, "give", "d_w", f"sums + {term.kept}")
+        for start, size in self.p.unreached("w"):
+            self.w.line(f"zero(d_w + {start}, {size});")
+
+    # -- blocks of rows --
+
+    def write_rows(self, indexed: bool) -> None:
+        w = self.w
+        w.line("const i64 begin = b * span, end = least(rows, begin + span);")
+        with w.block("for (i64 q = begin; q < end; q += R)"):
+            names = {f"p_{o}": f"{o} + q * {self.p.dim[o]}" for o in ("x1", "w", "out")}
+            names |= {f"q_{o}": f"d_{o} + q * {self.p.dim[o]}" for o in ("x1", "w", "out")}
+            names["n"] = "least(R, end - q)"
+            w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")

@@ -1,0 +1,230 @@
+"""The matrix schedule: a form without a second input is a matrix product for each path, over rows and components.
+
+Operands stand in scratch as ``[row][component][copies padded to whole vectors]``, so that a tile of rows is the left
+factor of a product as it stands, and vectors run over the copies of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.form.form import Form, Leg, Term
+from tpgen.kernels.placement.blocks import Blocks
+from tpgen.kernels.placement.channel import gaps
+from tpgen.kernels.placement.values import Schedule, Target
+from tpgen.kernels.sweep.terms import SLOTS, given_slots
+
+_TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
+_TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights
+
+
+@dataclass(frozen=True)
+class MatrixSegment:
+    """Copies of one irrep in memory, and where they begin in the scratch of a row."""
+
+    index: int
+    start: int
+    mul: int
+    dim: int
+    mul_first: bool  # whether memory is [copies][components]
+    padded: int
+    scratch: int
+
+    @property
+    def text(self) -> str:
+        """Template arguments of the transposes that bring it into scratch and back: outer, copies, inner."""
+        return f"1, {self.mul}, {self.dim}" if self.mul_first else f"{self.dim}, {self.mul}, 1"
+
+    @property
+    def size(self) -> int:
+        return self.dim * self.padded
+
+
+@dataclass(frozen=True)
+class MatrixTerm:
+    """``out[w] += coefficient * sum_u W[u, w] x1[u]``, for every component."""
+
+    path: int
+    text: str
+    source: MatrixSegment
+    target: MatrixSegment
+    start: int  # of its weights in memory
+    kept: int  # of its weights in scratch, where they stand as [u][w padded]
+    flipped: int  # the same where they stand as [w][u padded]
+    coefficient: float
+
+
+@dataclass(frozen=True)
+class MatrixSchedule:
+    """A matrix product for each path, a tile of rows at a time."""
+
+    target: Target
+    dims: tuple[int, int, int, int]
+    shared_weights: bool
+    terms: tuple[MatrixTerm, ...]
+    rows: int
+    name: str = "matrix"
+
+    def segments(self, operand: str) -> list[MatrixSegment]:
+        """The segments of x1 or out that some path touches."""
+        found = {(p.source if operand == "x1" else p.target) for p in self.terms}
+        return sorted(found, key=lambda s: s.index)
+
+    def scratch(self, operand: str) -> int:
+        """Numbers of one row in scratch."""
+        return sum(s.size for s in self.segments(operand))
+
+    def __str__(self) -> str:
+        lines = [f"matrix schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
+        return "\n".join([*lines, *(f"  path {p.path}: {p.text}; a matrix product" for p in self.terms)])
+
+
+AnySchedule = Schedule | MatrixSchedule
+
+
+def is_linear(form: Form) -> bool:
+    """Whether a form is a matrix product in every path: it has no second input.
+
+    >>> from tpgen.form.linear import linear_form
+    >>> from tpgen.planner.linear import make_linear_plan
+    >>> is_linear(linear_form(make_linear_plan("8x1o", "4x1o")))
+    True
+    """
+    return all(operand.name != "x2" for operand in form.operands)
+
+
+def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
+    """Place every path of a linear form."""
+    terms = [t for t in form.terms if t.coefficient != 0.0]
+    segments = {name: _segments(form, terms, name, target) for name in ("x1", "out")}
+    made, kept, flipped = [], 0, 0
+    for term in terms:
+        source, end = (segments[name][_leg(term, name).segment] for name in ("x1", "out"))
+        start, _ = form.operand("w").segments[_leg(term, "w").segment]
+        text = f"{_text(form, term, 'x1')} -> {_text(form, term, 'out')}"
+        made.append(MatrixTerm(term.path, text, source, end, start, kept, flipped, term.coefficient))
+        kept, flipped = kept + source.mul * end.padded, flipped + end.mul * source.padded
+    dims = tuple(form.operand(name).dim if name != "x2" else 0 for name in SLOTS)
+    numbers = sum(s.size for found in segments.values() for s in found.values())
+    rows = next((n for n in _TILES if n * numbers <= _TILE_NUMBERS), _TILES[-1])
+    return MatrixSchedule(target, dims, not form.operand("w").row, tuple(made), rows)  # type: ignore[arg-type]
+
+
+def _leg(term: Term, operand: str) -> Leg:
+    leg = term.leg(operand)
+    assert leg is not None
+    return leg
+
+
+def _text(form: Form, term: Term, operand: str) -> str:
+    return form.operand(operand).text.split("+")[_leg(term, operand).segment].strip()
+
+
+def _segments(form: Form, terms: list[Term], operand: str, target: Target) -> dict[int, MatrixSegment]:
+    legs = {_leg(term, operand).segment: (term, _leg(term, operand)) for term in terms}
+    found: dict[int, MatrixSegment] = {}
+    at = 0
+    for index, (term, leg) in sorted(legs.items()):
+        start, stop = form.operand(operand).segments[index]
+        dim = dict(term.sizes)["i"]
+        mul = (stop - start) // dim
+        found[index] = MatrixSegment(index, start, mul, dim, leg.letters[0] in "uw", target.whole(mul), at)
+        at += found[index].size
+    return found
+
+
+_FORMULAS = {
+    "out": "out[w] += sum_u x1[u] W[u, w]",
+    "x1": "x1[u] += sum_w out[w] W[u, w]",
+    "w": "W[u, w] += x1[u] out[w]",
+}
+
+
+@dataclass(frozen=True)
+class MatrixPlacement:
+    """Per tile of rows: stage the operands, one product for each path and open slot, write what they have added up."""
+
+    schedule: MatrixSchedule
+    opened: tuple[str, ...]
+    owner: None = None
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        return given_slots(self.opened)
+
+    @cached_property
+    def dim(self) -> dict[str, int]:
+        return dict(zip(SLOTS, self.schedule.dims, strict=True))
+
+    @property
+    def sweep(self) -> str:
+        """What is computed for every component: the product of each path and open slot."""
+        lines = [f"sweep: opens {', '.join(self.opened)}"]
+        for term in self.schedule.terms:
+            lines.append(f"  path {term.path}: {term.text}, times {term.coefficient:.6g}")
+            lines += [f"    {formula}" for slot, formula in _FORMULAS.items() if slot in self.opened]
+        return "\n".join(lines)
+
+    @property
+    def tiles(self) -> set[int]:
+        """Widths of transposes."""
+        used = (s for o in ("x1", "out") for s in self.schedule.segments(o))
+        return {s.dim if s.mul_first else 1 for s in used}
+
+    @property
+    def staged(self) -> tuple[str, ...]:
+        """The operands that some open slot depends on, but for the weights."""
+        reads = {"x1": ("out", "w"), "out": ("x1", "w")}
+        return tuple(name for name, slots in reads.items() if set(slots) & set(self.opened))
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The open slots that stand in scratch by rows."""
+        return tuple(slot for slot in ("x1", "out") if slot in self.opened)
+
+    @property
+    def sums_weights(self) -> bool:
+        """Whether the gradient of weights that all rows share is open."""
+        return self.schedule.shared_weights and "w" in self.opened
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.schedule.rows, sum(self.dim.values()), self.weight_scratch)
+
+    @cached_property
+    def weights(self) -> dict[str, int]:
+        """Sizes of the weights as products read them: ``kept`` [u][w] where out is open, ``flipped`` [w][u] for x1."""
+        kept = sum(p.source.mul * p.target.padded for p in self.schedule.terms)
+        flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
+        return {"kept": kept * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
+
+    @property
+    def weight_sums(self) -> int:
+        """Size of the gradient of the weights, [u][w]."""
+        return sum(p.source.mul * p.target.padded for p in self.schedule.terms)
+
+    @property
+    def weight_scratch(self) -> int:
+        if not self.schedule.shared_weights:
+            return 0
+        return max(sum(self.weights.values()), self.weight_sums * self.sums_weights)
+
+    @cached_property
+    def scratch(self) -> dict[str, int]:
+        """Size of every scratch area of a thread, in numbers."""
+        s = self.schedule
+        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged}
+        areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}
+        if not s.shared_weights:
+            areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
+        return {name: size for name, size in areas.items() if size}
+
+    def unreached(self, operand: str) -> list[tuple[int, int]]:
+        """Start and size of what no path writes."""
+        s = self.schedule
+        if operand == "w":
+            reached = [(p.start, p.source.mul * p.target.mul) for p in s.terms]
+        else:
+            reached = [(segment.start, segment.mul * segment.dim) for segment in s.segments(operand)]
+        return gaps(reached, self.dim[operand])
