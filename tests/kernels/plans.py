@@ -7,6 +7,7 @@ from math import comb
 import torch
 from torch import Tensor
 
+from tpgen.kernels.operators.call import Call
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan, make_plan
 
@@ -60,3 +61,8 @@ def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[
         "out": (rows, plan.irreps_out.dim),
     }
     return {name: torch.randn(shape, dtype=dtype) for name, shape in shapes.items()}
+
+
+def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> Call:
+    """A call of rows that opens the slots of a mask."""
+    return Call(x1, x2, w, out, None, None, "", mask)

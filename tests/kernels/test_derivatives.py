@@ -15,8 +15,9 @@ from torch import Tensor
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels.operators import ops
+from tpgen.kernels.operators.call import OUT, X1, X2, W
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.operators.runtime import OUT, X1, X2, Product, W, product_of
+from tpgen.kernels.operators.runtime import Product, product_of
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, full, fully_connected
@@ -79,7 +80,7 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
     masks: list[int] = []
     run = Product.run
     monkeypatch.setattr(ops, "_WORTH_ASKING", 0)
-    monkeypatch.setattr(Product, "run", lambda self, mask, *rest: masks.append(mask) or run(self, mask, *rest))
+    monkeypatch.setattr(Product, "run", lambda self, call: masks.append(call.mask) or run(self, call))
 
     def force_step(product):
         inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network

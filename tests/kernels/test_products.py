@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.cases import random_arguments
-from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tpgen.form.form import Layout, make_form
 from tpgen.form.reference import reference_form, reference_product
 from tpgen.kernels.libraries.compiler import target
@@ -34,7 +34,7 @@ def errors(plan: Plan, layout: Layout, rows: int, dtype: torch.dtype, mask: int)
     given = operands(plan, rows, dtype)
     exact = {name: x.double() for name, x in given.items()}
     product, form = product_of(describe(plan, layout)), make_form(plan, layout)
-    results = product.run(mask, given["x1"], given["x2"], given["w"], given["out"], None, None, rows)
+    results = product.run(call(mask, *given.values()))
     slots = [name for n, name in enumerate(("x1", "x2", "w", "out")) if mask >> n & 1]
     found = {}
     for name, value in zip(slots, results, strict=True):
@@ -101,7 +101,7 @@ def test_more_copies_than_components_beside_the_channels(layout: str, copies: st
         fenced[name][1:-1] = x
     inside = {name: x[1:-1] for name, x in fenced.items()}
     for mask in (8, 7):
-        results = product_of(text).run(mask, inside["x1"], inside["x2"], inside["w"], inside["out"], None, None, 5)
+        results = product_of(text).run(call(mask, *inside.values()))
         assert all(x.isfinite().all() for x in results)
 
 
@@ -174,11 +174,11 @@ def test_results_do_not_depend_on_threads() -> None:
     for plan in plans:
         given = operands(plan, 3000, torch.float32)
         product = product_of(describe(plan))
-        assert identical(*(on_threads(n, lambda: all_slots(product, given, 3000)) for n in (1, 2)))  # noqa: B023
+        assert identical(*(on_threads(n, lambda: all_slots(product, given)) for n in (1, 2)))  # noqa: B023
 
 
-def all_slots(product, given: dict[str, Tensor], rows: int) -> list[Tensor]:
-    return product.run(15, *given.values(), None, None, rows)
+def all_slots(product, given: dict[str, Tensor]) -> list[Tensor]:
+    return product.run(call(15, *given.values()))
 
 
 def on_threads(threads: int, compute) -> list[Tensor]:

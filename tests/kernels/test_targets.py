@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
@@ -87,7 +87,7 @@ def test_a_device_without_a_row_is_named() -> None:
     x1, x2, w = (torch.ones(2, n, device="meta") for n in (8, 1, 8))
     product = Product(describe(plan))
     with pytest.raises(InputError, match="x1 must be on the CPU, where the kernels run, got meta"):
-        product.check(x1, x2, w, None, None, None, 0)
+        product.check(call(8, x1, x2, w))
 
 
 def test_operands_on_two_devices_are_refused() -> None:
@@ -96,4 +96,4 @@ def test_operands_on_two_devices_are_refused() -> None:
     tensors = [torch.ones(2, n) for n in (8, 1, plan.weight_numel)]
     tensors[1] = tensors[1].to("meta")
     with pytest.raises(InputError, match="x2 must be on"):
-        product.run(8, *tensors, None, None, None, 0)
+        product.run(call(8, *tensors))

@@ -15,7 +15,7 @@ transforms, and with shapes for tracing, so a compiled or exported program holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,9 @@ from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
+from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
-from tpgen.kernels.operators.runtime import OUT, W, product_of
+from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.operators.targets import KERNEL_TARGETS, kernel_supported
 
 __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
@@ -94,20 +95,15 @@ _product = torch.ops.tpgen.product.default
 _gradients = torch.ops.tpgen.gradients.default
 
 
-Operands = Sequence[Tensor | None]  # x1, x2, w and the cotangent of the product
-
-
-def _form(
-    operands: Operands, description: str, mask: int, src: Tensor | None, dst: Tensor | None, nodes: int = 0
-) -> list[Tensor]:
-    """The open slots of a mask, by whichever operator computes them."""
-    x1, x2, w, g = operands
+def _form(call: Call) -> list[Tensor]:
+    """The open slots of a call, by whichever operator computes them."""
+    x1, x2, w, g, src, dst, description, mask, nodes = call
     if mask == OUT:
         return [_product(x1, x2, w, description, src, dst, nodes if g is None else g.shape[0])]
     return list(_gradients(x1, x2, w, g, description, mask, src, dst))
 
 
-def _product_rows(
+def _product_call(
     x1: Tensor,
     x2: Tensor,
     w: Tensor,
@@ -115,11 +111,12 @@ def _product_rows(
     src: Tensor | None = None,
     dst: Tensor | None = None,
     nodes: int = 0,
-) -> Tensor:
-    return product_of(description).run(OUT, x1, x2, w, None, src, dst, nodes)[0]
+) -> Call:
+    """A call from the arguments of ``tpgen::product``."""
+    return Call(x1, x2, w, None, src, dst, description, OUT, nodes)
 
 
-def _gradients_rows(
+def _gradients_call(
     x1: Tensor,
     x2: Tensor,
     w: Tensor,
@@ -128,22 +125,22 @@ def _gradients_rows(
     mask: int,
     src: Tensor | None = None,
     dst: Tensor | None = None,
-) -> list[Tensor]:
-    return product_of(description).run(mask, x1, x2, w, g, src, dst, _rows(g))
+) -> Call:
+    """A call from the arguments of ``tpgen::gradients``."""
+    return Call(x1, x2, w, g, src, dst, description, mask)
 
 
-def _product_shape(x1, x2, w, description, src=None, dst=None, nodes=0):
-    product_of(description).check(x1, x2, w, None, src, dst, nodes)
-    return x1.new_empty((x2.shape[0] if src is None else nodes, product_of(description).dims[3]))
+def _run(call: Call) -> list[Tensor]:
+    return product_of(call.description).run(call)
 
 
-def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
-    product_of(description).check(x1, x2, w, g, src, dst, _rows(g))
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for n, x in enumerate((x1, x2, w, g))
-        if mask >> n & 1
-    ]
+def _shapes(call: Call) -> list[Tensor]:
+    product = product_of(call.description)
+    product.check(call)
+    if call.g is None:
+        return [call.x1.new_empty((call.rows, product.dims[3]))]
+    opened = [call.point[n] for n in slots_in(call.mask)]
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in opened if x is not None]
 
 
 # -- derivatives: the rule of the head of this file ------------------------------------------------------------------
@@ -151,50 +148,47 @@ def _gradients_shape(x1, x2, w, g, description, mask, src=None, dst=None):
 
 def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
     """Gradients of the operands for cotangents of the slots that were open."""
-    *point, src, dst = ctx.saved_tensors
-    wanted = _bits(_mask(needed))
-    return pull_back(_at(ctx.description, src, dst), point, _bits(ctx.mask), cotangents, wanted)
+    call = _remembered(ctx)
+    return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(needed)))
 
 
 def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Tangents of the open slots for tangents of the operands."""
-    *point, src, dst = ctx.saved_tensors
-    opened = _bits(ctx.mask)
-    found = push_forward(_at(ctx.description, src, dst, ctx.nodes), point, opened, tangents)
-    return tuple(torch.zeros_like(point[n]) if x is None else x for n, x in zip(opened, found, strict=True))
+    call = _remembered(ctx)
+    opened = slots_in(call.mask)
+    found = push_forward(_at(call), call.point, opened, tangents)
+    likes = [call.point[n] for n in opened]
+    pairs = zip(likes, found, strict=True)
+    return tuple(torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs)
 
 
-def _at(description: str, src: Tensor | None, dst: Tensor | None, nodes: int = 0) -> Evaluate:
-    def evaluate(replaced: int, moved: Sequence[Tensor | None], opened: tuple[int, ...]) -> list[Tensor]:
-        text = description
-        if replaced == _bits(W)[0]:  # unweighted paths do not depend on what stands in the weights' place
-            text = product_of(description).description.weighted
-        return _form(moved, text, sum(1 << n for n in opened), src, dst, nodes)
+def _at(call: Call) -> Evaluate:
+    def evaluate(replaced: int, moved: Sequence[Tensor], opened: tuple[int, ...]) -> list[Tensor]:
+        text = call.description
+        if SLOT_BITS[replaced] == W:  # unweighted paths do not depend on what stands in the weights' place
+            text = product_of(text).description.weighted
+        x1, x2, w, g = moved
+        mask = sum(SLOT_BITS[n] for n in opened)
+        return _form(Call(x1, x2, w, g, call.src, call.dst, text, mask, call.nodes))
 
     return evaluate
 
 
-def _mask(chosen: Sequence[bool]) -> int:
-    return sum(1 << n for n, yes in enumerate(chosen) if yes)
-
-
-def _rows(x: Tensor) -> int:
-    return x.shape[0] if x.dim() else 0
-
-
-def _bits(mask: int) -> list[int]:
-    return [n for n in range(4) if mask >> n & 1]
-
-
-def _remember(
-    ctx: Any, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any
-) -> None:
-    src, dst, nodes = edges
-    ctx.save_for_backward(x1, x2, w, g, src, dst)
+def _remember(ctx: Any, call: Call) -> None:
+    tensors, rest = call[: len(_TENSORS)], call[len(_TENSORS) :]
+    ctx.save_for_backward(*tensors)
     if forward_ad._current_level >= 0:
-        ctx.save_for_forward(x1, x2, w, g, src, dst)
-    ctx.description, ctx.mask, ctx.nodes = description, mask, nodes
+        ctx.save_for_forward(*tensors)
+    ctx.rest = rest
     ctx.set_materialize_grads(False)
+
+
+def _remembered(ctx: Any) -> Call:
+    return Call(*ctx.saved_tensors, *ctx.rest)
+
+
+_TENSORS = ("x1", "x2", "w", "g", "src", "dst")  # the fields of a call that hold tensors, which come first
+_REST = (None,) * (len(Call._fields) - len(SLOT_BITS))  # gradients of what has none
 
 
 # Asking costs as long as the gradients of so many numbers.
@@ -223,44 +217,43 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        _remember(ctx, *inputs)
-        numbers = inputs[0].numel() + inputs[2].numel()
+        call = Call(*inputs)
+        _remember(ctx, call)
+        numbers = call.x1.numel() + call.w.numel()
         ctx.small = isinstance(numbers, int) and numbers < _WORTH_ASKING  # a symbol while torch traces
-        return tuple(_below_autograd(keys, _mask(ctx.needs_input_grad[1:4]), *inputs))
+        return tuple(_below_autograd(keys, mask_of(ctx.needs_input_grad[1:4]), call))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, *_pull_back(ctx, cotangents, _asked_for(ctx)), *(None,) * 5)
+        return (None, *_pull_back(ctx, cotangents, _asked_for(ctx)), *_REST)
 
     @staticmethod
     def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_forward(ctx, tangents[:4])
+        return _push_forward(ctx, tangents[: len(SLOT_BITS)])
 
 
 class _Transformed(torch.autograd.Function):
     """The operators as torch.func transforms them: grad, jvp and vmap, in any nesting."""
 
     @staticmethod
-    def forward(
-        x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, description: str, mask: int, *edges: Any
-    ) -> tuple[Tensor, ...]:
-        return tuple(_form((x1, x2, w, g), description, mask, *edges))
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return tuple(_form(Call(*inputs)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _remember(ctx, *inputs)
+        _remember(ctx, Call(*inputs))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (*_pull_back(ctx, cotangents, ctx.needs_input_grad[:4]), *(None,) * 5)
+        return (*_pull_back(ctx, cotangents, ctx.needs_input_grad[: len(SLOT_BITS)]), *_REST)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_forward(ctx, tangents[:4])
+        return _push_forward(ctx, tangents[: len(SLOT_BITS)])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
-        folded, unfold = fold_batch(info.batch_size, in_dims, *inputs)
+        folded, unfold = fold_batch(info.batch_size, Call(*in_dims), Call(*inputs))
         results = unfold(_Transformed.apply(*folded))
         return results, (0,) * len(results)
 
@@ -269,53 +262,56 @@ class _Transformed(torch.autograd.Function):
 _RUNS = {getattr(_C.DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values() if t.device}
 
 
-def _below_autograd(
-    keys: Any, ahead: int, x1: Any, x2: Any, w: Any, g: Any, description: str, mask: int, src: Any, dst: Any, nodes: int
-) -> list[Tensor]:
-    """The open slots of a mask; the kernel of the slots ``ahead`` is built beside it."""
+def _below_autograd(keys: Any, ahead: int, call: Call) -> list[Tensor]:
+    """The open slots of a call; the kernel of the slots ``ahead`` is built beside it."""
     rest = keys & _C._after_autograd_keyset
     if rest.highestPriorityTypeId() in _RUNS:  # nothing in between: save a round through the dispatcher
-        product = product_of(description)
-        if g is None and ahead and x1.dtype in DTYPES:
-            product.build_together((mask, ahead), x1.dtype, src is not None, x1.device.type)
-        return product.run(mask, x1, x2, w, g, src, dst, nodes if g is None else _rows(g))
+        product, x1 = product_of(call.description), call.x1
+        if call.g is None and ahead and x1.dtype in DTYPES:
+            product.build_together((call.mask, ahead), x1.dtype, call.indexed, x1.device.type)
+        return product.run(call)
+    x1, x2, w, g, src, dst, description, mask, nodes = call
     with _C._AutoDispatchBelowAutograd():
         if g is None:
             return [_product.redispatch(rest, x1, x2, w, description, src, dst, nodes)]
         return list(_gradients.redispatch(rest, x1, x2, w, g, description, mask, src, dst))
 
 
-def _recording(*tensors: Tensor) -> bool:
-    return (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or forward_ad._current_level >= 0
+def _recorded(keys: Any, call: Call) -> list[Tensor]:
+    """The open slots, in autograd's graph where something asks for it."""
+    records = torch.is_grad_enabled() and any(x.requires_grad for x in call.tensors())
+    if records or forward_ad._current_level >= 0:
+        return list(_Recorded.apply(keys, *call))
+    return _below_autograd(keys, 0, call)
 
 
-def _product_autograd(keys, x1, x2, w, description, src=None, dst=None, nodes=0):
-    inputs = (x1, x2, w, None, description, OUT, src, dst, nodes)
-    return (_Recorded.apply(keys, *inputs) if _recording(x1, x2, w) else _below_autograd(keys, 0, *inputs))[0]
-
-
-def _gradients_autograd(keys, x1, x2, w, g, description, mask, src=None, dst=None):
-    inputs = (x1, x2, w, g, description, mask, src, dst, 0)
-    return list(_Recorded.apply(keys, *inputs) if _recording(x1, x2, w, g) else _below_autograd(keys, 0, *inputs))
-
-
-def _product_transformed(x1, x2, w, description, src=None, dst=None, nodes=0):
-    return _Transformed.apply(x1, x2, w, None, description, OUT, src, dst, nodes)[0]
-
-
-def _gradients_transformed(x1, x2, w, g, description, mask, src=None, dst=None):
-    return list(_Transformed.apply(x1, x2, w, g, description, mask, src, dst, 0))
+def _transformed(call: Call) -> list[Tensor]:
+    return list(_Transformed.apply(*call))
 
 
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
-for _device in ("CPU", "CUDA", "XPU", "MPS"):  # where no target is, they say so, and what to do
-    _library.impl("product", _product_rows, _device)
-    _library.impl("gradients", _gradients_rows, _device)
-_library.impl("product", _product_autograd, "Autograd", with_keyset=True)
-_library.impl("product", _product_transformed, _TRANSFORMS)
-_library.impl("gradients", _gradients_autograd, "Autograd", with_keyset=True)
-_library.impl("gradients", _gradients_transformed, _TRANSFORMS)
-torch.library.register_fake("tpgen::product", _product_shape, lib=_library)
-torch.library.register_fake("tpgen::gradients", _gradients_shape, lib=_library)
+
+def _register(name: str, call_of: Callable[..., Call], single: bool) -> None:
+    """One operator at every level; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
+
+    def result(made: list[Tensor]) -> Any:
+        return made[0] if single else made
+
+    for device in ("CPU", "CUDA", "XPU", "MPS"):  # where no target is, they say so, and what to do
+        _library.impl(name, lambda *args, **options: result(_run(call_of(*args, **options))), device)
+    _library.impl(
+        name,
+        lambda keys, *args, **options: result(_recorded(keys, call_of(*args, **options))),
+        "Autograd",
+        with_keyset=True,
+    )
+    _library.impl(name, lambda *args, **options: result(_transformed(call_of(*args, **options))), _TRANSFORMS)
+    torch.library.register_fake(
+        f"tpgen::{name}", lambda *args, **options: result(_shapes(call_of(*args, **options))), lib=_library
+    )
+
+
+_register("product", _product_call, single=True)
+_register("gradients", _gradients_call, single=False)

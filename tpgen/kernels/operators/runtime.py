@@ -5,7 +5,7 @@ This is the plain computation below autograd; `tpgen.kernels.operators.ops` wrap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 
@@ -15,11 +15,10 @@ from torch import Tensor
 from tpgen.errors import BackendError, InputError
 from tpgen.kernels.cpp.generate import FAULTS
 from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.call import OUT, X1, Call, slots_in
 from tpgen.kernels.operators.description import Description, read_description
 from tpgen.kernels.operators.targets import Edges, Kernel, KernelTarget, devices, target_of
 from tpgen.kernels.sweep.terms import SLOTS
-
-X1, X2, W, OUT = (1 << n for n in range(4))  # bits of the slots in a mask
 
 
 class Product:
@@ -58,28 +57,24 @@ class Product:
         """Whether sums over edges go through memory, where bfloat16 would round each part."""
         return self.description.schedule(torch.bfloat16).name == "batch"
 
-    def check(
-        self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None, src: Tensor | None, dst: Tensor | None, nodes: int
-    ) -> None:
+    def check(self, call: Call) -> None:
         """Raise `InputError` where a tensor does not fit."""
-        rows = x2.shape[0] if x2.dim() else 0
-        indexed = src is not None
-        if indexed != (dst is not None):
+        rows, x1 = call.x2.shape[0] if call.x2.dim() else 0, call.x1
+        if call.indexed != (call.dst is not None):
             raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
-        counts = (None if indexed else rows, rows, rows, nodes if indexed else rows)
-        for name, x, dim, count in zip(SLOTS, (x1, x2, w, g), self.dims, counts, strict=True):
+        counts = (None if call.indexed else rows, rows, rows, call.rows if call.indexed else rows)
+        for name, x, dim, count in zip(SLOTS, call.point, self.dims, counts, strict=True):
             if x is not None:
                 self._check_one(name, x, dim, count, x1)
-        if indexed:
-            assert src is not None
-            assert dst is not None
-            _check_index("edge_src", src, rows, x1.device)
-            _check_index("edge_dst", dst, rows, x1.device)
-            if nodes < 0:
-                raise InputError(f"num_nodes must not be negative, got {nodes}")
+        if call.src is not None and call.dst is not None:
+            _check_index("edge_src", call.src, rows, x1.device)
+            _check_index("edge_dst", call.dst, rows, x1.device)
+            if call.nodes < 0:
+                raise InputError(f"num_nodes must not be negative, got {call.nodes}")
 
-    def _fits(self, x1: Tensor, x2: Tensor, w: Tensor, g: Tensor | None) -> bool:
+    def _fits(self, call: Call) -> bool:
         """The same for rows without edges, in few steps and without saying what is wrong."""
+        x1, x2, w, g = call.x1, call.x2, call.w, call.g
         d1, d2, dw, dout = self.dims
         rows, dtype, device = x1.shape[0] if x1.dim() else 0, x1.dtype, x1.device
         return (
@@ -121,49 +116,42 @@ class Product:
         if x.device != x1.device:
             raise InputError(f"{name} must be on {x1.device} as x1 is, got {x.device}: move one of them")
 
-    def run(
-        self,
-        mask: int,
-        x1: Tensor,
-        x2: Tensor,
-        w: Tensor,
-        g: Tensor | None,
-        src: Tensor | None,
-        dst: Tensor | None,
-        nodes: int,
-    ) -> list[Tensor]:
-        """The open slots of a mask, in slot order."""
+    def run(self, call: Call) -> list[Tensor]:
+        """The open slots of a call, in slot order."""
+        mask, dtype = call.mask, call.x1.dtype
         if not 0 < mask < 16:
             raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
-        if src is not None or dst is not None or not self._fits(x1, x2, w, g):
-            self.check(x1, x2, w, g, src, dst, nodes)
-        if src is not None and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
-            rest = self.run(mask & ~OUT, x1, x2, w, g, src, dst, nodes)
-            return rest + self.run(OUT, x1, x2, w, g, src, dst, nodes)
-        if self._widened(mask, x1.dtype, src is not None):
-            wide = None if g is None else g.float()
-            summed = self.run(mask, x1.float(), x2.float(), w.float(), wide, src, dst, nodes)
-            return [x.bfloat16() for x in summed]
-        rows = x2.shape[0]
-        device = x1.device.type
-        empty = _need_target(device).empty
-        out = (nodes if src is not None else rows, self.dims[3])
-        operands = [_dense(x1), _dense(x2), _dense(w), None if g is None else _dense(g)]
-        results = [
-            empty(out if x is None else x.shape, x1.dtype) if mask >> n & 1 else None for n, x in enumerate(operands)
-        ]
+        if call.src is not None or call.dst is not None or not self._fits(call):
+            self.check(call)
+        if call.indexed and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
+            return self.run(call.opening(mask & ~OUT)) + self.run(call.opening(OUT))
+        if self._widened(mask, dtype, call.indexed):
+            g = None if call.g is None else call.g.float()
+            wide = call._replace(x1=call.x1.float(), x2=call.x2.float(), w=call.w.float(), g=g)
+            return [x.bfloat16() for x in self.run(wide)]
+        device = call.x1.device.type
+        results = self._results(call, _need_target(device).empty)
         made = [x for x in results if x is not None]
         if not self.live:  # no path, nothing to compile
             return [x.zero_() for x in made]
-        call = self.kernel(mask, x1.dtype, src is not None, device)
+        kernel = self.kernel(mask, dtype, call.indexed, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        edges = None
-        if src is not None and dst is not None:
-            edges = Edges(_dense(src), _dense(dst), x1.shape[0], nodes, self.description.check_index)
-        fault = call(operands, results, rows, edges)
+        operands = [None if x is None else _dense(x) for x in call.point]
+        fault = kernel(operands, results, call.x2.shape[0], self._edges(call))
         if fault:
-            raise _fault(fault, x1.shape[0], nodes)
+            raise _fault(fault, call.x1.shape[0], call.rows)
         return made
+
+    def _results(self, call: Call, empty: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> list[Tensor | None]:
+        """Room for the open slots, None for the others."""
+        shapes = [(call.rows, self.dims[3]) if x is None else x.shape for x in call.point]
+        opened = slots_in(call.mask)
+        return [empty(shape, call.x1.dtype) if n in opened else None for n, shape in enumerate(shapes)]
+
+    def _edges(self, call: Call) -> Edges | None:
+        if call.src is None or call.dst is None:
+            return None
+        return Edges(_dense(call.src), _dense(call.dst), call.x1.shape[0], call.rows, self.description.check_index)
 
 
 def _need_target(device: str) -> KernelTarget:
@@ -210,4 +198,4 @@ def slots_of(mask: int) -> tuple[str, ...]:
     >>> slots_of(X1 | OUT)
     ('x1', 'out')
     """
-    return tuple(slot for n, slot in enumerate(SLOTS) if mask >> n & 1)
+    return tuple(SLOTS[n] for n in slots_in(mask))
