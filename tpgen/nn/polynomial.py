@@ -86,7 +86,7 @@ class Polynomial(PolynomialModule):
         strategy: str = "auto",
     ) -> None:
         if weights not in WEIGHTS:
-            raise OptionError(unknown("kind of weights", weights, WEIGHTS))
+            raise OptionError(f"weights: {unknown('kind', weights, WEIGHTS)}")
         if (weights == "element") != (num_elements is not None):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"

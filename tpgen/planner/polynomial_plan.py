@@ -112,6 +112,10 @@ class PolynomialPlan:
 
     def to_json(self) -> str:
         """The plan as one line of JSON, keys in a fixed order; `polynomial_from_json` reads it."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(_fields(self), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
     @cached_property

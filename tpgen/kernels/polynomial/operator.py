@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from tpgen.kernels.polynomial.batching import fold_batch
 from tpgen.kernels.polynomial.call import Call
-from tpgen.kernels.polynomial.runtime import kernels_of
+from tpgen.kernels.polynomial.runtime import PolynomialKernels, kernels_of
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
@@ -38,11 +38,13 @@ _polynomial = torch.ops.tpgen.polynomial.default
 
 
 def _plain(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
-    return kernels_of(description).run(Call.parse(call), tensors, index)
+    return kernels_of(description).run(call, tensors, index)
 
 
 def _shapes(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
-    return [tensors[0].new_empty(shape) for shape in kernels_of(description).shapes(Call.parse(call), tensors, index)]
+    signature = kernels_of(description).signature(call)
+    shapes = signature.shapes(tensors, signature.sizes(tensors, index))
+    return [tensors[0].new_empty(shape) for shape in shapes]
 
 
 # -- derivatives -------------------------------------------------------------------------------------------------------
@@ -143,12 +145,17 @@ def _below_autograd(
     """The opened slots; where a backward is to follow its kernel is built beside the one that runs."""
     rest = keys & _C._after_autograd_keyset
     if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
-        kernels, now = kernels_of(description), Call.parse(call)
-        if any(wanted) and not now.levels:
-            kernels.build_together((now, now.pulled_back([True] * len(now.opened), wanted)), tensors[0].dtype)
-        return kernels.run(now, tensors, index)
+        kernels = kernels_of(description)
+        if any(wanted) and (call, tensors[0].dtype) not in kernels.called:
+            _build_ahead(kernels, Call.parse(call), wanted, tensors[0].dtype)
+        return kernels.run(call, tensors, index)
     with _C._AutoDispatchBelowAutograd():
         return list(_polynomial.redispatch(rest, tensors, index, description, call))
+
+
+def _build_ahead(kernels: PolynomialKernels, call: Call, wanted: Sequence[bool], dtype: torch.dtype) -> None:
+    if not call.levels:
+        kernels.build_together((call, call.pulled_back([True] * len(call.opened), wanted)), dtype)
 
 
 def _autograd(keys: Any, tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.errors import BackendError, InputError
 from tpgen.form.polynomial import Polynomial, form_of
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries import build
@@ -18,6 +18,7 @@ from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, target, why_
 from tpgen.kernels.operators import memory
 from tpgen.kernels.polynomial.call import Call, Slot
 from tpgen.kernels.polynomial.cpp import FAULTS, generate
+from tpgen.kernels.polynomial.signature import Signature, short
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
@@ -32,6 +33,8 @@ class PolynomialKernels:
         self.plan = plan
         self.weights = frozenset(o.name for o in plan.weights)
         self._kernels: dict[tuple[Call, torch.dtype], Callable[..., int]] = {}
+        self.called: dict[tuple[str, torch.dtype], Callable[..., int]] = {}  # the same by text, once called
+        self._signatures: dict[str, Signature] = {}
 
     @cached_property
     def form(self) -> Polynomial:
@@ -64,123 +67,44 @@ class PolynomialKernels:
             with ThreadPoolExecutor(len(missing)) as pool:
                 list(pool.map(lambda call: self.kernel(call, dtype), missing))
 
-    # -- one call --
+    def signature(self, text: str) -> Signature:
+        """What a call takes and returns, read once.  Raises `PlanError` where the text is no call of the polynomial."""
+        found = self._signatures.get(text)
+        if found is None:
+            found = self._signatures[text] = Signature(self.plan, Call.parse(text))
+        return found
 
-    def sizes(self, call: Call, tensors: Sequence[Tensor], index: Tensor | None) -> tuple[int, int, int]:
-        """Rows, elements and channels of a call; raises `InputError` where a tensor does not fit."""
-        self._check_names(call, tensors)
-        rows = elements = channels = None
-        for slot, x in zip(call.given, tensors, strict=True):
-            operand = self.plan.operand(slot.operand)
-            if x.dim() == 0:
-                raise InputError(f"{slot}: must have rows, got a number")
-            width, first = _width(x), x.shape[0]
-            if operand.weights:
-                elements = _agree(slot, "elements", first, elements)
-            else:
-                rows = _agree(slot, "rows", first, rows)
-            if operand.channels:
-                if width % operand.dim:
-                    raise InputError(
-                        f"{slot}: a row must be whole channels of {operand.dim} ({operand.irreps}), got {width} numbers"
-                    )
-                channels = _agree(slot, "channels", width // operand.dim, channels)
-            elif width != operand.dim:
-                raise InputError(f"{slot}: a row must have {operand.dim} numbers ({operand.irreps}), got {width}")
-        rows, elements = rows or 0, 1 if elements is None else elements
-        self._check_index(index, rows, elements)
-        return rows, elements, 1 if channels is None else channels
-
-    def _check_names(self, call: Call, tensors: Sequence[Tensor]) -> None:
-        names = {o.name for o in self.plan.operands}
-        for slot in (*call.given, *call.opened):
-            if slot.operand not in names or slot.levels & ~call.levels:
-                raise PlanError(f"call {str(call)[:60]!r}: {slot} is no slot of this polynomial")
-        if len(call.given) != len(tensors):
-            raise InputError(f"call {str(call)[:60]!r} is given {len(call.given)} tensors, got {len(tensors)}")
-        if tensors and all(self.plan.operand(s.operand).weights for s in call.given):
-            raise InputError("one tensor at least must have rows: weights alone make no polynomial")
-
-    def _check_index(self, index: Tensor | None, rows: int, elements: int) -> None:
-        if index is None:
-            if elements not in (1, rows):
-                raise InputError(
-                    f"index: weights of {elements} elements need the element of "
-                    f"each of the {rows} rows (int64); without an "
-                    "index they are one for all rows, or one for each"
-                )
-        elif index.dtype != torch.int64 or tuple(index.shape) != (rows,):
-            raise InputError(
-                f"index: must be int64 of shape ({rows},), the element of every "
-                f"row, got {index.dtype} {tuple(index.shape)}"
-            )
-
-    def shapes(self, call: Call, tensors: Sequence[Tensor], index: Tensor | None) -> list[tuple[int, ...]]:
-        """Shapes of the opened slots: those of what is given for the same operand, else one flat row for each."""
-        rows, _, channels = self.sizes(call, tensors, index)
-        known = {s.operand: tuple(x.shape) for s, x in reversed([*zip(call.given, tensors, strict=True)])}
-        return [known.get(s.operand) or (rows, self.plan.operand(s.operand).dim * channels) for s in call.opened]
-
-    def run(self, call: Call, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
-        """The opened slots."""
-        rows, elements, channels = self.sizes(call, tensors, index)
-        dtype = self._dtype(call, tensors, index)
-        shapes = self.shapes(call, tensors, index)
+    def run(self, text: str, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
+        """The opened slots of a call."""
+        signature = self.signature(text)
+        sizes = signature.sizes(tensors, index)
+        dtype = signature.dtype(tensors, index)
+        results = [memory.empty(shape, dtype) for shape in signature.shapes(tensors, sizes)]
+        if not sizes.channels:
+            return [x.zero_() for x in results]
+        function = self.called.get((text, dtype))
+        if function is None:
+            function = self.called[text, dtype] = self.kernel(signature.call, dtype)
         dense = [x.contiguous() for x in tensors]
-        results = [memory.empty(shape, dtype) for shape in shapes]
-        if not channels:
-            return results
-        function = self.kernel(call, dtype)
         where = 0 if index is None else (index := index.contiguous()).data_ptr()
-        given = (ctypes.c_void_p * len(dense))(*(x.data_ptr() for x in dense))
-        opened = (ctypes.c_void_p * len(results))(*(x.data_ptr() for x in results))
-        sizes = (ctypes.c_int64 * 2)(elements, channels)
+        given, opened = _pointers(dense), _pointers(results)
+        counts = (ctypes.c_int64 * 2)(sizes.elements, sizes.channels)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        fault = function(
-            ctypes.addressof(given), ctypes.addressof(opened), where, ctypes.addressof(sizes), 0, 0, 0, 0, rows
-        )
-        if fault == 2:
-            raise InputError(f"index: elements run from 0 to {elements - 1}, and it holds one out of range")
+        places = [ctypes.addressof(array) for array in (given, opened, counts)]
+        fault = function(places[0], places[1], where, places[2], 0, 0, 0, 0, sizes.rows)
         if fault:
-            raise BackendError(f"a kernel stopped: {FAULTS.get(fault, f'fault {fault}')}; use smaller batches")
+            raise _fault(fault, sizes.elements)
         return results
 
-    def _dtype(self, call: Call, tensors: Sequence[Tensor], index: Tensor | None) -> torch.dtype:
-        dtype = tensors[0].dtype
-        for slot, x in zip(call.given, tensors, strict=True):
-            if x.dtype not in DTYPES:
-                raise InputError(
-                    f"{slot} is {_short(x.dtype)}, and kernels compute in float32, float64 or bfloat16: convert it"
-                )
-            if x.dtype != dtype:
-                raise InputError(
-                    f"{slot} must be {_short(dtype)} as {call.given[0]} is, got {_short(x.dtype)}: convert one of them"
-                )
-            if x.device.type != "cpu":
-                raise InputError(
-                    f"{slot} must be on the CPU, where the kernels run, got "
-                    f"{x.device}; move it, or use strategy='einsum'"
-                )
-        if index is not None and index.device.type != "cpu":
-            raise InputError(f"index must be on the CPU, got {index.device}")
-        return dtype
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
+    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
-def _width(x: Tensor) -> int:
-    width = 1
-    for size in x.shape[1:]:
-        width = width * size
-    return width
-
-
-def _agree(slot: Slot, what: str, size: int, before: int | None) -> int:
-    if before is not None and size != before:
-        raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
-    return size
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _fault(code: int, elements: int) -> Exception:
+    if code == 2:
+        return InputError(f"index: elements run from 0 to {elements - 1}, and it holds one out of range")
+    return BackendError(f"a kernel stopped: {FAULTS.get(code, f'fault {code}')}; use smaller batches")
 
 
 def forward_call(plan: PolynomialPlan) -> Call:
@@ -209,7 +133,7 @@ def why_no_kernel(
     if torch.device(device).type != "cpu":
         return f"kernels run on the CPU, not on {torch.device(device).type}"
     if dtype not in DTYPES:
-        return f"kernels compute in float32, float64 or bfloat16, not in {_short(dtype)}"
+        return f"kernels compute in float32, float64 or bfloat16, not in {short(dtype)}"
     if find_compiler() is None:
         return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
     try:

@@ -1,0 +1,187 @@
+"""`Polynomial`: a user's terms and tables, weights of every kind, layouts, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from tests.machine import KERNEL
+from tests.polynomials import slow
+from tpgen.errors import InputError, OptionError, PlanError
+from tpgen.nn.polynomial import Polynomial
+from tpgen.planner.polynomial_plan import PolynomialTerm
+
+STRATEGIES = ["einsum", "unrolled", KERNEL]
+X, Y = "4x0e + 4x1o", "0e + 1o + 2e"
+TERMS = [("x", "x", "y"), ("x", "y"), ("x",)]
+DOT = {(0, i, i): 1.0 for i in range(3)}
+CROSS = {p: float(np.linalg.det(np.eye(3)[list(p)])) for p in itertools.permutations(range(3))}
+
+
+def layer(strategy: str = "einsum", **options: Any) -> Polynomial:
+    return Polynomial({"x": X, "y": Y}, X, TERMS, strategy=strategy, **options).double()
+
+
+def inputs(rows: int = 5) -> tuple[Tensor, Tensor]:
+    return torch.randn(rows, 16, dtype=torch.float64), torch.randn(rows, 9, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_is_equivariant(strategy: str) -> None:
+    made, (x, y) = layer(strategy), inputs()
+    for parity in (1, -1):
+        rotation = parity * o3.rand_matrix()
+        dx, dy = (o3.Irreps(irreps).D_from_matrix(rotation).double() for irreps in (X, Y))
+        torch.testing.assert_close(made(x @ dx.T, y @ dy.T), made(x, y) @ dx.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_is_the_definition(strategy: str) -> None:
+    made, tensors = layer(strategy), inputs()
+    torch.testing.assert_close(made(*tensors), slow(made.plan, [*tensors, *made.weights.values()]))
+
+
+def test_strategies_agree_on_gradients() -> None:
+    tensors = [x.requires_grad_() for x in inputs()]
+    modules = [layer("einsum"), layer("unrolled")]
+    modules[1].load_state_dict(modules[0].state_dict())
+    torch.testing.assert_close(*[torch.autograd.grad(m(*tensors).pow(2).sum(), tensors) for m in modules])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_weights_by_element(strategy: str) -> None:
+    made, (x, y) = layer(strategy, weights="element", num_elements=3), inputs()
+    index = torch.tensor([2, 0, 0, 1, 2])
+    torch.testing.assert_close(made(x, y, index=index), slow(made.plan, [x, y, *made.weights.values()], index))
+    hot = torch.nn.functional.one_hot(index, 3).double()
+    torch.testing.assert_close(made(x, y, index=hot), made(x, y, index=index))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_given_weights(strategy: str) -> None:
+    made, (x, y) = layer(strategy, weights="given"), inputs()
+    shared = [torch.randn(1, *shape, dtype=torch.float64) for shape in made.weight_shapes]
+    rows = [w.expand(5, -1, -1).contiguous() for w in shared]
+    torch.testing.assert_close(made(x, y, weights=shared), made(x, y, weights=rows))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tables(strategy: str) -> None:
+    a, b = torch.randn(2, 5, 12, dtype=torch.float64)
+    options = {"weights": "none", "strategy": strategy}
+    dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), DOT)], **options).double()
+    cross = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x1e", [(("a", "b"), CROSS)], **options).double()
+    u, v = a.reshape(5, 4, 3), b.reshape(5, 4, 3)
+    torch.testing.assert_close(dot(a, b), (u * v).sum(-1))
+    torch.testing.assert_close(cross(a, b), torch.linalg.cross(u, v).flatten(1))
+
+
+def test_a_weighted_table_has_one_weight_for_each_channel() -> None:
+    made = Polynomial({"a": "4x1o"}, "4x0e", [(("a", "a"), DOT)], strategy="einsum")
+    assert made.weight_shapes == [(1, 4)]
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul", "channel", {"x": "channel", "out": "ir_mul"}])
+def test_layouts_hold_the_same_numbers(layout: Any) -> None:
+    standard, made = layer(), layer(layout=layout)
+    made.load_state_dict(standard.state_dict())
+    x, y = inputs()
+    parts = [x[:, :4].unsqueeze(-1), x[:, 4:].reshape(5, 4, 3)]
+    named = layout if isinstance(layout, dict) else {"x": layout, "out": layout}
+    moved = {
+        "mul_ir": x,
+        "ir_mul": torch.cat([p.transpose(1, 2).flatten(1) for p in parts], 1),
+        "channel": torch.cat(parts, -1),
+    }
+    out = standard(x, y)
+    parts = [out[:, :4].unsqueeze(-1), out[:, 4:].reshape(5, 4, 3)]
+    expected = {
+        "mul_ir": out,
+        "ir_mul": torch.cat([p.transpose(1, 2).flatten(1) for p in parts], 1),
+        "channel": torch.cat(parts, -1).flatten(1),
+    }
+    torch.testing.assert_close(made(moved[named["x"]], y), expected[named["out"]])
+
+
+def test_terms_reach_what_they_can() -> None:
+    made = Polynomial({"v": "4x1o"}, "4x0e + 4x1o", [("v", "v"), ("v",)], strategy="einsum")
+    assert [(t.inputs, t.i_out) for t in made.plan.terms] == [(("v", "v"), 0), (("v",), 1)]
+    asked = Polynomial({"v": "4x1o"}, "4x0e + 4x1o", [PolynomialTerm(("v",), 1, "w")], strategy="einsum")
+    assert list(asked.weights) == ["w"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_copies(strategy: str) -> None:
+    made, tensors = layer(strategy), inputs()
+    for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        torch.testing.assert_close(again(*tensors), made(*tensors))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_torch_compile_takes_it_whole(strategy: str) -> None:
+    made, tensors = layer(strategy), inputs()
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*tensors), made(*tensors))
+
+
+def build(**changed: Any) -> Polynomial:
+    options = {"tensors": {"x": X, "y": Y}, "irreps_out": X, "terms": TERMS, "strategy": "einsum"} | changed
+    return Polynomial(**options)
+
+
+BAD = {
+    "x: must have 4 copies": {"tensors": {"x": "4x0e+2x1o", "y": Y}},
+    "out: must have one multiplicity": {"irreps_out": "4x0e+2x1o"},
+    "unknown tensor 'z'; known tensors: x, y": {"terms": [("x", "z")]},
+    "unknown tensor 'out'": {"terms": [("x", "out")]},
+    "degree must be 1 to 4, got 0": {"terms": [()]},
+    "degree must be 1 to 4, got 5": {"terms": [("x",) * 5]},
+    "must be a tuple of names": {"terms": ["x"]},
+    "no equivariant map exists": {"tensors": {"v": "4x1o"}, "irreps_out": "4x1e", "terms": [("v", "v")]},
+    "not an equivariant map": {"terms": [(("x",), {(0, 1): 1.0})]},
+    "unknown layout 'rows'": {"layout": "rows"},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_cannot_be_planned(message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        build(**BAD[message])
+
+
+def test_bad_options() -> None:
+    with pytest.raises(OptionError, match="weights: unknown kind 'row'; known kinds: shared, element, given, none"):
+        build(weights="row")
+    for options in ({"weights": "element"}, {"num_elements": 3}):
+        with pytest.raises(OptionError, match="give it with weights='element'"):
+            build(**options)
+
+
+def test_bad_tensors_say_what_is_wrong() -> None:
+    made, (x, y) = layer(), inputs()
+    with pytest.raises(InputError, match=r"a call takes 2 tensors \(x, y\), got 1"):
+        made(x)
+    with pytest.raises(InputError, match=r"x: must have shape \(rows, 16\), got \(5, 9\)"):
+        made(y, x)
+    with pytest.raises(InputError, match="y: must have 5 rows as x has, got 4"):
+        made(x, y[:4])
+    with pytest.raises(InputError, match="has no elements: leave it out"):
+        made(x, y, index=torch.zeros(5, dtype=torch.int64))
+    with pytest.raises(InputError, match="has its own"):
+        made(x, y, weights=[x])
+    with pytest.raises(InputError, match="3 elements need the element of every row"):
+        layer(weights="element", num_elements=3)(x, y)
+    given = layer(weights="given")
+    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes"):
+        given(x, y)
+    wrong = [torch.randn(2, *shape, dtype=torch.float64) for shape in given.weight_shapes]
+    with pytest.raises(InputError, match=r"weights\[0\]: must have shape \(1 or 5, "):
+        given(x, y, weights=wrong)
