@@ -45,7 +45,7 @@ def both(plan: Plan):
     )
 
 
-@pytest.mark.parametrize("copies", [2, 5])  # too few for the channel schedule, and enough
+@pytest.mark.parametrize("copies", [2, 5])
 @pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
 def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool, copies: int) -> None:
     m1, m2 = (2, copies) if mode == "uvv" else (copies, 2)

@@ -18,6 +18,8 @@ from tpgen.kernels.operators.description import Description
 from tpgen.kernels.operators.ops import describe, kernel_product, kernel_supported
 from tpgen.kernels.operators.runtime import Product
 from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges, target_of
+from tpgen.kernels.placement import planning
+from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.presets import channelwise
 
@@ -53,6 +55,19 @@ def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) 
         found = [run(target, description, opened, given, gather) for target in KERNEL_TARGETS]
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode, weighted, shared", [v for v in VARIANTS if v[0] in CHANNEL_LETTER])
+def test_copies_that_could_be_channels_run_over_rows_too(
+    mode: str, weighted: bool, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_channel_schedule", lambda *_: None)
+    planning.plan_schedule.cache_clear()
+    try:
+        test_targets_agree(mode, weighted, shared, gathered=False)
+    finally:
+        planning.plan_schedule.cache_clear()
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ template <> struct Tile<1> {
     put(p + 0 * W, m[0]);
   }
 };
+template <int D, int N> struct Tail;  // N < W items of D numbers each <-> D vectors, padded with zeros
 // memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
 template <int O, int M, int D> static inline void stage(const real* p, num* s) {
   enum { P = (M + W - 1) / W * W };
@@ -76,12 +77,11 @@ template <int O, int M, int D> static inline void stage(const real* p, num* s) {
       Tile<D>::fetch_items(p + c * D, v);
       UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
     }
-    if (M % W)
-      for (int d = 0; d < D; ++d) {
-        vec rest = {};
-        for (int c = M / W * W; c < M; ++c) rest[c % W] = widen(p[c * D + d]);
-        store(s + d * P + M / W * W, rest);
-      }
+    if constexpr (M % W != 0) {
+      vec v[D];
+      Tail<D, M % W>::fetch_items(p + M / W * W * D, v);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + M / W * W, v[d]);
+    }
   }
 }
 template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
@@ -92,8 +92,11 @@ template <int O, int M, int D> static inline void unstage(const num* s, real* p)
       UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
       Tile<D>::put_items(p + c * D, v);
     }
-    for (int c = M / W * W; c < M; ++c)
-      for (int d = 0; d < D; ++d) p[c * D + d] = narrow(s[d * P + c]);
+    if constexpr (M % W != 0) {
+      vec v[D];
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + M / W * W);
+      Tail<D, M % W>::put_items(p + M / W * W * D, v);
+    }
   }
 }
 enum { R = 4 };  // rows in a tile

@@ -67,6 +67,7 @@ template <> struct Tile<1> {
     put(p + 0 * W, m[0]);
   }
 };
+template <int D, int N> struct Tail;  // N < W items of D numbers each <-> D vectors, padded with zeros
 // memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
 template <int O, int M, int D> static inline void stage(const real* p, num* s) {
   enum { P = (M + W - 1) / W * W };
@@ -76,12 +77,11 @@ template <int O, int M, int D> static inline void stage(const real* p, num* s) {
       Tile<D>::fetch_items(p + c * D, v);
       UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
     }
-    if (M % W)
-      for (int d = 0; d < D; ++d) {
-        vec rest = {};
-        for (int c = M / W * W; c < M; ++c) rest[c % W] = widen(p[c * D + d]);
-        store(s + d * P + M / W * W, rest);
-      }
+    if constexpr (M % W != 0) {
+      vec v[D];
+      Tail<D, M % W>::fetch_items(p + M / W * W * D, v);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + M / W * W, v[d]);
+    }
   }
 }
 template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
@@ -92,10 +92,35 @@ template <int O, int M, int D> static inline void unstage(const num* s, real* p)
       UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
       Tile<D>::put_items(p + c * D, v);
     }
-    for (int c = M / W * W; c < M; ++c)
-      for (int d = 0; d < D; ++d) p[c * D + d] = narrow(s[d * P + c]);
+    if constexpr (M % W != 0) {
+      vec v[D];
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + M / W * W);
+      Tail<D, M % W>::put_items(p + M / W * W * D, v);
+    }
   }
 }
+typedef real piece2 __attribute__((vector_size(2 * sizeof(real)), aligned(sizeof(real)), may_alias));
+typedef real piece4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+static inline vec fetch_2(const real* p) {
+  const piece4 whole = __builtin_shufflevector(*(const piece2*)(p + 0), piece2{}, 0, 1, 2, 3);
+  return whole;
+}
+static inline void put_2(real* p, vec v) {
+  piece4 whole; put((real*)&whole, v);
+  *(piece2*)(p + 0) = __builtin_shufflevector(whole, whole, 0, 1);
+}
+template <> struct Tail<1, 2> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[1];
+    m[0] = fetch_2(p + 0 * W);
+    v[0] = __builtin_shufflevector(m[0], m[0], 0, 1, 3, 3);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[1];
+    m[0] = v[0];
+    put_2(p + 0 * W, m[0]);
+  }
+};
 enum { R = 96 };  // rows in a tile
 static inline void transpose(vec* v) {
   vec a, b;

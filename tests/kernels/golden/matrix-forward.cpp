@@ -91,6 +91,7 @@ template <> struct Tile<3> {
     put(p + 0 * W, m[0]); put(p + 1 * W, m[1]); put(p + 2 * W, m[2]);
   }
 };
+template <int D, int N> struct Tail;  // N < W items of D numbers each <-> D vectors, padded with zeros
 // memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
 template <int O, int M, int D> static inline void stage(const real* p, num* s) {
   enum { P = (M + W - 1) / W * W };
@@ -100,12 +101,11 @@ template <int O, int M, int D> static inline void stage(const real* p, num* s) {
       Tile<D>::fetch_items(p + c * D, v);
       UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
     }
-    if (M % W)
-      for (int d = 0; d < D; ++d) {
-        vec rest = {};
-        for (int c = M / W * W; c < M; ++c) rest[c % W] = widen(p[c * D + d]);
-        store(s + d * P + M / W * W, rest);
-      }
+    if constexpr (M % W != 0) {
+      vec v[D];
+      Tail<D, M % W>::fetch_items(p + M / W * W * D, v);
+      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + M / W * W, v[d]);
+    }
   }
 }
 template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
@@ -116,10 +116,84 @@ template <int O, int M, int D> static inline void unstage(const num* s, real* p)
       UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
       Tile<D>::put_items(p + c * D, v);
     }
-    for (int c = M / W * W; c < M; ++c)
-      for (int d = 0; d < D; ++d) p[c * D + d] = narrow(s[d * P + c]);
+    if constexpr (M % W != 0) {
+      vec v[D];
+      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + M / W * W);
+      Tail<D, M % W>::put_items(p + M / W * W * D, v);
+    }
   }
 }
+typedef real piece2 __attribute__((vector_size(2 * sizeof(real)), aligned(sizeof(real)), may_alias));
+typedef real piece4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+typedef real piece8 __attribute__((vector_size(8 * sizeof(real)), aligned(sizeof(real)), may_alias));
+typedef real piece16 __attribute__((vector_size(16 * sizeof(real)), aligned(sizeof(real)), may_alias));
+static inline vec fetch_2(const real* p) {
+  const piece16 whole = __builtin_shufflevector(__builtin_shufflevector(__builtin_shufflevector(*(const piece2*)(p + 0), piece2{}, 0, 1, 2, 3), piece4{}, 0, 1, 2, 3, 4, 5, 6, 7), piece8{}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return whole;
+}
+static inline void put_2(real* p, vec v) {
+  piece16 whole; put((real*)&whole, v);
+  *(piece2*)(p + 0) = __builtin_shufflevector(__builtin_shufflevector(__builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3), __builtin_shufflevector(__builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3), 0, 1);
+}
+static inline vec fetch_4(const real* p) {
+  const piece16 whole = __builtin_shufflevector(__builtin_shufflevector(*(const piece4*)(p + 0), piece4{}, 0, 1, 2, 3, 4, 5, 6, 7), piece8{}, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return whole;
+}
+static inline void put_4(real* p, vec v) {
+  piece16 whole; put((real*)&whole, v);
+  *(piece4*)(p + 0) = __builtin_shufflevector(__builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3);
+}
+static inline vec fetch_12(const real* p) {
+  const piece16 whole = __builtin_shufflevector(*(const piece8*)(p + 0), __builtin_shufflevector(*(const piece4*)(p + 8), piece4{}, 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return whole;
+}
+static inline void put_12(real* p, vec v) {
+  piece16 whole; put((real*)&whole, v);
+  *(piece8*)(p + 0) = __builtin_shufflevector(whole, whole, 0, 1, 2, 3, 4, 5, 6, 7); *(piece4*)(p + 8) = __builtin_shufflevector(__builtin_shufflevector(whole, whole, 8, 9, 10, 11, 12, 13, 14, 15), __builtin_shufflevector(whole, whole, 8, 9, 10, 11, 12, 13, 14, 15), 0, 1, 2, 3);
+}
+template <> struct Tail<1, 4> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[1];
+    m[0] = fetch_4(p + 0 * W);
+    v[0] = __builtin_shufflevector(m[0], m[0], 0, 1, 2, 3, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[1];
+    m[0] = v[0];
+    put_4(p + 0 * W, m[0]);
+  }
+};
+template <> struct Tail<3, 4> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[1];
+    m[0] = fetch_12(p + 0 * W);
+    v[0] = __builtin_shufflevector(m[0], m[0], 0, 3, 6, 9, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15);
+    v[1] = __builtin_shufflevector(m[0], m[0], 1, 4, 7, 10, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15);
+    v[2] = __builtin_shufflevector(m[0], m[0], 2, 5, 8, 11, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[1];
+    m[0] = __builtin_shufflevector(v[0], v[1], 0, 16, -1, 1, 17, -1, 2, 18, -1, 3, 19, -1, -1, -1, -1, -1);
+    m[0] = __builtin_shufflevector(m[0], v[2], 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, -1, -1, -1, -1);
+    put_12(p + 0 * W, m[0]);
+  }
+};
+template <> struct Tail<3, 6> {
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
+    vec m[2];
+    m[0] = fetch(p + 0 * W); m[1] = fetch_2(p + 1 * W);
+    v[0] = __builtin_shufflevector(m[0], m[1], 0, 3, 6, 9, 12, 15, 31, 31, 31, 31, 31, 31, 31, 31, 31, 31);
+    v[1] = __builtin_shufflevector(m[0], m[1], 1, 4, 7, 10, 13, 16, 31, 31, 31, 31, 31, 31, 31, 31, 31, 31);
+    v[2] = __builtin_shufflevector(m[0], m[1], 2, 5, 8, 11, 14, 17, 31, 31, 31, 31, 31, 31, 31, 31, 31, 31);
+  }
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
+    vec m[2];
+    m[0] = __builtin_shufflevector(v[0], v[1], 0, 16, -1, 1, 17, -1, 2, 18, -1, 3, 19, -1, 4, 20, -1, 5);
+    m[0] = __builtin_shufflevector(m[0], v[2], 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15);
+    m[1] = __builtin_shufflevector(v[1], v[2], 5, 21, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    put(p + 0 * W, m[0]); put_2(p + 1 * W, m[1]);
+  }
+};
 enum { R = 96 };  // rows in a tile
 static inline void transpose(vec* v) {
   vec a, b;

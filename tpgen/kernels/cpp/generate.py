@@ -39,7 +39,7 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
     for line in str(schedule).split("\n"):
         w.line(f"// {line}")
     w.line(f"// opens {', '.join(placement.opened)}{' of gathered rows' if indexed else ''}")
-    w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0)))
+    w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
     text = _text(placement, w)

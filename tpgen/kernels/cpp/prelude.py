@@ -8,9 +8,11 @@ added, in that order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from tpgen.kernels.cpp.tiles import order, tail_texts, tile
 from tpgen.kernels.placement.values import Target
 
 # storage type, compute type, integer type of the same width as the compute type
@@ -32,8 +34,8 @@ def header(name: str) -> str:
     return text.split("\n\n", 1)[1].rstrip("\n")
 
 
-def prelude(target: Target, tiles: set[int], rows: int) -> str:
-    """The text before the generated functions: the tile widths in use, products where there are tiles of ``rows``."""
+def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
+    """The text before the generated functions: what tiles and tails are in use, products where rows are tiled."""
     parts = [
         _types(target),
         header("system"),
@@ -43,8 +45,9 @@ def prelude(target: Target, tiles: set[int], rows: int) -> str:
         _lane_sum(target.lanes),
     ]
     parts += ["template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items"]
-    parts += [_tile(target.lanes, d) for d in sorted(tiles | {1})]
+    parts += [tile(target.lanes, d) for d in sorted(tiles | {1})]
     parts += [header("staging")]
+    parts += [tail_texts(target.lanes, target.dtype, set(tails))] if tails else []
     if rows:
         parts += [
             f"enum {{ R = {rows} }};  // rows in a tile",
@@ -81,61 +84,14 @@ def _lane_sum(lanes: int) -> str:
     return "static inline num lane_sum(vec v) {\n" + "\n".join(lines) + "\n  return v[0];\n}"
 
 
-def _shuffle_chain(wanted: list[tuple[int, int]], source: str, target: str) -> list[str]:
-    """Statements that fill ``target`` with lanes (vector, lane) of ``source`` by two-input shuffles."""
-    lanes = len(wanted)
-    vectors = list(dict.fromkeys(v for v, _ in wanted))
-    if len(vectors) == 1 and all(lane == n for n, (_, lane) in enumerate(wanted)):
-        return [f"{target} = {source}[{vectors[0]}];"]
-    first, second = vectors[0], vectors[min(1, len(vectors) - 1)]
-    order = [lane + lanes * (v == second and second != first) if v in (first, second) else -1 for v, lane in wanted]
-    statements = [f"{target} = __builtin_shufflevector({source}[{first}], {source}[{second}], {_order(order)});"]
-    done = {first, second}
-    for vector in vectors[2:]:
-        order = [n if v in done else lanes + lane if v == vector else -1 for n, (v, lane) in enumerate(wanted)]
-        done.add(vector)
-        statements.append(f"{target} = __builtin_shufflevector({target}, {source}[{vector}], {_order(order)});")
-    return statements
-
-
-def _order(lanes: list[int]) -> str:
-    return ", ".join(map(str, lanes))
-
-
-def _tile(lanes: int, width: int) -> str:
-    """Register transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
-    split, join = [], []
-    for d in range(width):
-        split += _shuffle_chain([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]")
-    for m in range(width):
-        places = [divmod(m * lanes + e, width) for e in range(lanes)]  # item, place in the item
-        join += _shuffle_chain([(d, item) for item, d in places], "v", f"m[{m}]")
-    fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
-    puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
-    body = "\n    ".join
-    return f"""
-template <> struct Tile<{width}> {{
-  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {{
-    vec m[{width}];
-    {fetches}
-    {body(split)}
-  }}
-  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {{
-    vec m[{width}];
-    {body(join)}
-    {puts}
-  }}
-}};"""
-
-
 def _transpose(lanes: int) -> str:
     """Square transpose in log2(W) rounds of two-input shuffles."""
     statements, step = [], 1
     while step < lanes:
         for n in range(lanes):
             if not n & step:
-                low = _order([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
-                high = _order([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
+                low = order([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
+                high = order([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
                 statements.append(f"a = v[{n}]; b = v[{n + step}];")
                 statements.append(f"v[{n}] = __builtin_shufflevector(a, b, {low});")
                 statements.append(f"v[{n + step}] = __builtin_shufflevector(a, b, {high});")

@@ -41,6 +41,10 @@ class BatchPlacement:
         return set()
 
     @property
+    def tails(self) -> set[tuple[int, int]]:
+        return set()
+
+    @property
     def blocks(self) -> Blocks:
         return Blocks(self.schedule.rows, sum(self.dim.values()), self.weight_scratch)
 

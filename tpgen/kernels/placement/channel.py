@@ -37,6 +37,12 @@ class ChannelPlacement:
         return {v.inner for v in self.schedule.views}
 
     @property
+    def tails(self) -> set[tuple[int, int]]:
+        """The same for the last channels of segments that do not fill whole vectors: width and channels."""
+        lanes = self.schedule.target.lanes
+        return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
+
+    @property
     def blocks(self) -> Blocks:
         return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.weight_scratch)
 

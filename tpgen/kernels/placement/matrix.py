@@ -173,6 +173,14 @@ class MatrixPlacement:
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
+    def tails(self) -> set[tuple[int, int]]:
+        """The same for what is left over behind whole vectors, of segments and of rows of weights: width and items."""
+        lanes = self.schedule.target.lanes
+        used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
+        rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
+        return {(width, items) for width, items in used | rest if items}
+
+    @property
     def staged(self) -> tuple[str, ...]:
         """The operands that some open slot depends on, but for the weights."""
         reads = {"x1": ("out", "w"), "out": ("x1", "w")}

@@ -32,8 +32,8 @@ MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """Choose and fill in a schedule for every direction of a form.
 
-    Matrices where there is no second input; channels where every path has them and they fill at least half a vector,
-    rows otherwise.
+    Matrices where there is no second input; channels where every path has them and they fill at least a quarter of a
+    vector, rows otherwise.
     Raises `EmitError` where the text would be too long.
     """
     if is_linear(form):
@@ -66,7 +66,7 @@ def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -
         return None
     channels = tuple(_channel_letter(t, terms) for t in terms)
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
-    if 2 * widest < target.lanes:
+    if 4 * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
     views = _views(form, terms, channels, target.lanes)
     if views is None:

@@ -1,0 +1,147 @@
+"""Transposes in registers between items of some numbers in memory and vectors of items, by two-input shuffles.
+
+A *tile* is W items, a *tail* the fewer ones that are left over at the end of a segment: its last vector is put together
+from halves, quarters and so on, so that nothing behind it is read or written.
+"""
+
+from __future__ import annotations
+
+Lane = tuple[int, int] | None  # of a vector; None where any number will do
+
+
+def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
+    """Statements that fill ``target`` with lanes (vector, lane) of ``source``."""
+    lanes = len(wanted)
+    vectors = list(dict.fromkeys(w[0] for w in wanted if w))
+    if len(vectors) == 1 and all(w is None or w[1] == n for n, w in enumerate(wanted)):
+        return [f"{target} = {source}[{vectors[0]}];"]
+    first, second = vectors[0], vectors[min(1, len(vectors) - 1)]
+    places = [
+        w[1] + lanes * (w[0] == second and second != first) if w and w[0] in (first, second) else -1 for w in wanted
+    ]
+    statements = [f"{target} = __builtin_shufflevector({source}[{first}], {source}[{second}], {order(places)});"]
+    done = {first, second}
+    for vector in vectors[2:]:
+        places = [
+            -1 if not w else n if w[0] in done else lanes + w[1] if w[0] == vector else -1 for n, w in enumerate(wanted)
+        ]
+        done.add(vector)
+        statements.append(f"{target} = __builtin_shufflevector({target}, {source}[{vector}], {order(places)});")
+    return statements
+
+
+def order(lanes: list[int]) -> str:
+    return ", ".join(map(str, lanes))
+
+
+def tile(lanes: int, width: int) -> str:
+    """``W`` items of ``width`` numbers <-> ``width`` vectors."""
+    split = [shuffles([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]") for d in range(width)]
+    join = [shuffles([divmod(m * lanes + e, width)[::-1] for e in range(lanes)], "v", f"m[{m}]") for m in range(width)]
+    fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
+    puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
+    return _struct(f"Tile<{width}>", width, fetches, split, join, puts)
+
+
+def _struct(name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str) -> str:
+    def body(parts: list[list[str]]) -> str:
+        return "\n    ".join(line for part in parts for line in part)
+
+    return f"""
+template <> struct {name} {{
+  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {{
+    vec m[{vectors}];
+    {fetches}
+    {body(split)}
+  }}
+  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {{
+    vec m[{vectors}];
+    {body(join)}
+    {puts}
+  }}
+}};"""
+
+
+# -- tails -------------------------------------------------------------------------------------------------------------
+
+
+def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
+    """Tails of (width, items), and what reads and writes the numbers of their last vectors."""
+    parts = sorted({width * items % lanes for width, items in tails} - {0})
+    pieces = [_piece_type(size) for size in _powers(lanes)] if parts else []
+    texts = [*pieces, *(_part(lanes, dtype, n) for n in parts), *(_tail(lanes, *t) for t in sorted(tails))]
+    return "\n".join(text.strip("\n") for text in texts)
+
+
+def _powers(lanes: int) -> list[int]:
+    return [2**n for n in range(1, lanes.bit_length())]
+
+
+def _piece_type(size: int) -> str:
+    attributes = f"vector_size({size} * sizeof(real)), aligned(sizeof(real)), may_alias"
+    return f"typedef real piece{size} __attribute__(({attributes}));"
+
+
+def _part(lanes: int, dtype: str, count: int) -> str:
+    """Read and write the first ``count`` numbers of a vector."""
+    widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
+    return f"""
+static inline vec fetch_{count}(const real* p) {{
+  const piece{lanes} whole = {_read(0, count, lanes)};
+  return {widened};
+}}
+static inline void put_{count}(real* p, vec v) {{
+  piece{lanes} whole; put((real*)&whole, v);
+  {" ".join(_write("whole", 0, count, lanes))}
+}}"""
+
+
+def _read(at: int, count: int, size: int) -> str:
+    """An expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them."""
+    if count == size:
+        return f"*(const piece{size}*)(p + {at})"
+    if count == 0:
+        return f"piece{size}{{}}"
+    if size == 2:
+        return f"piece2{{p[{at}], 0}}"
+    half = size // 2
+    low, high = _read(at, min(count, half), half), _read(at + half, max(0, count - half), half)
+    return f"__builtin_shufflevector({low}, {high}, {order(list(range(size)))})"
+
+
+def _write(value: str, at: int, count: int, size: int) -> list[str]:
+    """Statements that write the first ``count`` of the ``size`` numbers of a value."""
+    if count == 0:
+        return []
+    if count == size:
+        return [f"*(piece{size}*)(p + {at}) = {value};"]
+    if size == 2:
+        return [f"p[{at}] = {value}[0];"]
+    half = size // 2
+    low, high = (f"__builtin_shufflevector({value}, {value}, {order(list(range(n, n + half)))})" for n in (0, half))
+    return _write(low, at, min(count, half), half) + _write(high, at + half, max(0, count - half), half)
+
+
+def _tail(lanes: int, width: int, items: int) -> str:
+    """``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero."""
+    whole, part = divmod(width * items, lanes)
+    last = whole if part else whole - 1  # vector of the last number
+    zero = (whole, lanes - 1)  # a lane that holds none
+    split = [
+        shuffles([divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)], "m", f"v[{d}]")
+        for d in range(width)
+    ]
+    join = [
+        shuffles(
+            [divmod(n, width)[::-1] if n < items * width else None for n in range(m * lanes, (m + 1) * lanes)],
+            "v",
+            f"m[{m}]",
+        )
+        for m in range(last + 1)
+    ]
+    fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
+    fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
+    puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
+        part > 0
+    )
+    return _struct(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))
