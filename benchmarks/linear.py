@@ -1,6 +1,6 @@
 """Linear layers of MACE and NequIP: tpgen beside e3nn's scripted `Linear` and the bare matrix products.
 
-    python benchmarks/linear.py [--rows 1000 20000] [--seconds 2] [--threads 1]
+    python -m benchmarks.linear [--rows 1000 20000] [--seconds 2] [--threads 1]
 
 Times of one forward pass, and of one forward and backward pass with gradients of features and weights, in
 milliseconds: medians of calls that take turns.  *mm* multiplies contiguous matrices ``(rows * (2 l + 1), copies)`` with
