@@ -18,6 +18,7 @@ from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.markdown import markdown_report
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.demo.polynomials import POLYNOMIALS, write_polynomial
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
@@ -145,6 +146,21 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
+# --- polynomials --------------------------------------------------------------------------------------------------
+
+
+def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
+    """Every stage of polynomials, and their checks."""
+    texts, wrong = [], []
+    for name in POLYNOMIALS:
+        with console.status(f"   {name}: write every stage, check"):
+            text, report = write_polynomial(name, folder / name)
+        console.print(f"   {name}: every stage in {folder / name}, checked ({verdict(report)})")
+        wrong += [] if report.passed else [f"the check of {name} failed"]
+        texts.append(text)
+    return Section("\n".join(texts), tuple(wrong))
+
+
 # --- training -----------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +265,7 @@ def measure(folder: Path, tour: Tour, console: Console) -> Section:
 
 STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
     "Plan, dump and check": show_products,
+    "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Measure": measure,
 }

@@ -77,7 +77,7 @@ def _einsum(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
             values = values.unflatten(-1, (plan.out.dim, len(paths)))
             values = (values * flat[term.weight].unsqueeze(-2)).sum(-1)
         total = values if total is None else total + values
-    return _written(plan.out, total)
+    return write_output(plan.out, total)
 
 
 def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
@@ -93,7 +93,7 @@ def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced
     opened = run_statements(kernels.sweep(forward_call(plan)), components)
     zero = torch.zeros_like(next(iter(opened.values())))
     parts = [opened.get(Component(OUT, 0, k), zero) for k in range(plan.out.dim)]
-    return _written(plan.out, torch.stack(parts, -1))
+    return write_output(plan.out, torch.stack(parts, -1))
 
 
 POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, PolynomialPlan, Given], Traced]] = {
@@ -109,11 +109,14 @@ def _operands(plan: PolynomialPlan, given: Given) -> dict[str, Traced]:
     for o in plan.operands:
         if o.name != OUT:
             x = given[o.name]
-            found[o.name] = _read(o, x.index_select(0, given["index"]) if o.weights and "index" in given else x)
+            found[o.name] = read_operand(o, x.index_select(0, given["index"]) if o.weights and "index" in given else x)
     return found
 
 
-def _read(o: Operand, x: Traced) -> Traced:
+def read_operand(o: Operand, x: Traced) -> Traced:
+    """A tensor as ``[row, channel, component]``; one channel where all share it."""
+    if o.weights:  # [element or row, path, channel]
+        return x.transpose(1, 2)
     rows = x.shape[0]
     if not o.channels or o.layout == "channel":
         return x.reshape(rows, -1, o.dim) if o.channels else x.reshape(rows, 1, o.dim)
@@ -126,7 +129,7 @@ def _read(o: Operand, x: Traced) -> Traced:
     return torch.cat([parts[n].reshape(rows, -1, size) for n, size in enumerate(sizes)], -1)
 
 
-def _written(o: Operand, x: Traced) -> Traced:
+def write_output(o: Operand, x: Traced) -> Traced:
     """``[row, channel, component]`` as flat rows in the layout of the output."""
     if o.layout == "channel":
         return x.flatten(1)

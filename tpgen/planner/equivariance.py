@@ -49,19 +49,20 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
         return 0.0
     worst = 0.0
     for n in range(_ROTATIONS):
-        rotation = _rotation(generator) * (-1) ** n
-        turned = [x @ _matrix(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
-        difference = _apply(keys, values, turned, output.dim) - mapped @ _matrix(output, rotation).T
+        rotation = random_rotation(generator) * (-1) ** n
+        turned = [x @ representation(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
+        difference = _apply(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
         worst = max(worst, float(difference.abs().max()) / scale)
     return worst
 
 
-def _rotation(generator: torch.Generator) -> Tensor:
+def random_rotation(generator: torch.Generator) -> Tensor:
+    """A rotation matrix in float64."""
     matrix = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0]
     return matrix * torch.det(matrix)
 
 
-def _matrix(irreps: Irreps, rotation: Tensor) -> Tensor:
+def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
     """The representation of a rotation, or of one and the inversion."""
     sign = torch.det(rotation).sign()
     blocks = [

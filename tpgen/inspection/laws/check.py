@@ -147,9 +147,7 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
         if progress:
             progress(name)
         tolerance = law.slack * TOLERANCES[dtype]
-        findings += [
-            _judge(name, part, outcome, tolerance) for part, outcome in _outcomes(law.compare, subject).items()
-        ]
+        findings += [judge(name, part, outcome, tolerance) for part, outcome in _outcomes(law.compare, subject).items()]
     return CheckReport(
         product=f"{product.irreps_in1} x {product.irreps_in2} -> {product.irreps_out}",
         digest=product.plan.digest,
@@ -174,7 +172,8 @@ def _outcomes(compare: Callable[[Subject], Mapping[str, Pair | str]], subject: S
         return {"": error}
 
 
-def _judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
+def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
+    """The finding of a comparison."""
     if isinstance(outcome, str):
         return Finding(law, part, NOT_COMPARED, why=outcome)
     if isinstance(outcome, RuntimeError):

@@ -1,0 +1,43 @@
+"""Golden files of generated C++ of polynomials, for a machine that is fixed here; accepted with ``--accept-golden``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.polynomials import mixed, symmetric
+from tpgen.kernels.placement.values import Target
+from tpgen.kernels.polynomial.cpp import generate
+from tpgen.kernels.polynomial.runtime import PolynomialKernels, forward_call
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+FOLDER = Path(__file__).parent / "golden"
+SINGLE, HALF = Target("float32", 16, 32), Target("bfloat16", 8, 16)
+GOLDEN = {
+    "symmetric-forward": (symmetric(degree=2), 0, SINGLE),
+    "symmetric-backward": (symmetric(degree=2), 1, SINGLE),
+    "symmetric-second": (symmetric(degree=2), 2, SINGLE),
+    "mixed-forward": (mixed(), 0, HALF),
+    "mixed-backward": (mixed(), 1, HALF),
+}
+
+
+def text_of(plan: PolynomialPlan, order: int, target: Target) -> str:
+    call = forward_call(plan)
+    for _ in range(order):
+        call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
+    return generate(plan, PolynomialKernels(plan).sweep(call), target).text
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
+    text, file = text_of(*GOLDEN[name]), FOLDER / f"{name}.cpp"
+    if request.config.getoption("--accept-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+
+
+def test_every_golden_file_is_of_a_test() -> None:
+    assert {file.stem for file in FOLDER.glob("*.cpp")} == set(GOLDEN)
