@@ -11,7 +11,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import tpgen
 from tests.cases import MIXED, STRATEGIES, assert_close
-from tpgen.compiler.backends import BACKENDS, CompileOptions, check_backend, compile_program, script
+from tpgen.compiler.backends import BACKENDS, check_backend, compile_program, script
+from tpgen.compiler.config import Config
 from tpgen.emitter.emit import emit_plan
 from tpgen.errors import BackendError
 from tpgen.nn.tensor_product import TensorProduct
@@ -93,23 +94,23 @@ def test_backends_are_known_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend, options, match",
+    "config, match",
     [
-        ("onnx", CompileOptions(), "unknown backend 'onnx'; known backends: eager, script, inductor,"),
-        ("eager", CompileOptions(mode="max-autotune"), "'eager' does not use torch.compile, so dynamic, fullgraph"),
-        ("script", CompileOptions(dynamic=True), "'script' does not use torch.compile"),
-        ("eager", CompileOptions(fullgraph=True), "leave them out, or use 'inductor' or 'aot_eager'"),
-        ("aot_eager", CompileOptions(mode="max-autotune"), "mode 'max-autotune' is an option of 'inductor' alone"),
+        (Config(backend="onnx"), "unknown backend 'onnx'; known backends: eager, script, inductor,"),
+        (Config(backend="eager", mode="max-autotune"), "'eager' does not use torch.compile, so dynamic, fullgraph"),
+        (Config(backend="script", dynamic=True), "'script' does not use torch.compile"),
+        (Config(backend="eager", fullgraph=True), "leave them out, or use 'inductor' or 'aot_eager'"),
+        (Config(backend="aot_eager", mode="max-autotune"), "mode 'max-autotune' is an option of 'inductor' alone"),
     ],
 )  # fmt: skip
-def test_errors(backend: str, options: CompileOptions, match: str) -> None:
+def test_errors(config: Config, match: str) -> None:
     with pytest.raises(BackendError, match=match):
-        check_backend(backend, options)
+        check_backend(config)
     with pytest.raises(BackendError, match=match):
-        compile_program(nn.Identity(), backend, options)
-    keywords = {"dynamic": options.dynamic, "fullgraph": options.fullgraph, "mode": options.mode}
+        compile_program(nn.Identity(), config)
+    keywords = {name: getattr(config, name) for name in ("backend", "dynamic", "fullgraph", "mode")}
     with pytest.raises(BackendError, match=match):
-        tpgen.TensorProduct(*MIXED, backend=backend, **keywords)
+        tpgen.TensorProduct(*MIXED, **keywords)
 
 
 def test_cudagraphs_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +122,8 @@ def test_cudagraphs_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_reach_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(torch, "compile", lambda program, **keywords: seen.append(keywords) or program)
-    compile_program(nn.Identity(), "inductor", CompileOptions(dynamic=True, fullgraph=True, mode="max-autotune"))
-    compile_program(nn.Identity(), "aot_eager")
+    compile_program(nn.Identity(), Config(backend="inductor", dynamic=True, fullgraph=True, mode="max-autotune"))
+    compile_program(nn.Identity(), Config(backend="aot_eager"))
     assert seen == [
         {"backend": "inductor", "dynamic": True, "fullgraph": True, "mode": "max-autotune"},
         {"backend": "aot_eager", "dynamic": None, "fullgraph": False},

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.request import Request
+from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import _file, forget, remembered, tune
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.kernels.libraries import cache
@@ -20,41 +20,41 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 
 
 @pytest.fixture
-def request_(tmp_path, monkeypatch) -> Request:
+def config(tmp_path, monkeypatch) -> Config:
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
-    return Request(PLAN)
+    return Config()
 
 
-def test_the_fastest_is_remembered_and_taken(request_: Request) -> None:
-    assert remembered(request_) is None
-    tuning = tune(request_, rows=8, seconds=0.05)
+def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
+    assert remembered(PLAN, config) is None
+    tuning = tune(PLAN, config, rows=8, seconds=0.05)
     assert set(tuning.milliseconds) | set(tuning.left_out) == set(STRATEGIES)
     assert tuning.fastest == min(tuning.milliseconds, key=tuning.milliseconds.get)
-    choice = choose_strategy(request_)
+    choice = choose_strategy(PLAN, config)
     assert (choice.strategy, "measured here" in choice.reason) == (tuning.fastest, True)
     assert TensorProduct.from_plan(PLAN).choice == choice
     assert str(tuning).startswith("forward and backward of 8 rows")
-    forget(request_)
-    assert remembered(request_) is None
+    forget(PLAN, config)
+    assert remembered(PLAN, config) is None
 
 
-def test_a_choice_is_for_one_layout_dtype_and_backend(request_: Request) -> None:
-    cache.write_whole(_file(request_, cache.current_directory()), json.dumps(_entry("einsum")))
-    assert choose_strategy(request_).strategy == "einsum"
+def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
+    cache.write_whole(_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
-        assert remembered(replace(request_, **other)) is None
+        assert remembered(PLAN, replace(config, **other)) is None
 
 
-def test_a_name_that_is_asked_for_is_kept(request_: Request) -> None:
-    cache.write_whole(_file(request_, cache.current_directory()), json.dumps(_entry("einsum")))
-    assert choose_strategy(request_, "unrolled").strategy == "unrolled"
+def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
+    cache.write_whole(_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
+    assert choose_strategy(PLAN, replace(config, strategy="unrolled")).strategy == "unrolled"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"strategy": "gone", "milliseconds": 1, "rows": 2}),
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
-def test_a_damaged_file_is_passed_over(request_: Request, text: str) -> None:
-    cache.write_whole(_file(request_, cache.current_directory()), text)
-    assert remembered(request_) is None
+def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
+    cache.write_whole(_file(PLAN, config, cache.current_directory()), text)
+    assert remembered(PLAN, config) is None
 
 
 def _entry(strategy: str) -> dict:

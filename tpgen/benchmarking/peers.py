@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.benchmarking.tasks import Product
 from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
 from tpgen.errors import BackendError
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
@@ -58,7 +59,7 @@ def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
 def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> Product:
     """e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
-    return with_weights(plan, module if backend == "script" else compile_program(module, backend))
+    return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
 def with_weights(plan: Plan, product: Any) -> Product:
@@ -159,7 +160,7 @@ class StreamedLoop(Loop):
 
 def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> Product:
     """The loop over instructions under a backend."""
-    return compile_program(Loop(plan).to(dtype=dtype, device=device), backend)
+    return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:

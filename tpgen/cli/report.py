@@ -6,14 +6,12 @@ from functools import partial
 from typing import Any
 
 import click
-import torch
 from rich.console import Console
 from torch import nn
 
 from tpgen.cli.networks import find_network, network_option, refuse_options
 from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
-from tpgen.compiler import autotune
-from tpgen.form.form import Layout
+from tpgen.compiler.autotune import choose_strategy
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
 from tpgen.inspection.stages.dump import Request, example_arguments
@@ -68,12 +66,10 @@ def _network(name: str) -> tuple[nn.Module, list[Any]]:
     return found.module, list(found.inputs)
 
 
-def _product(
-    plan: Plan, rows: int, layout: Layout, strategy: str, backend: str, dtype: torch.dtype, device: str
-) -> tuple[nn.Module, list[Any]]:
-    asked = autotune.Request(plan, backend, layout, dtype, torch.device(device).type)
-    chosen = autotune.choose_strategy(asked, strategy).strategy
-    product = TensorProduct.from_plan(plan, internal_weights=False, layout=layout, strategy=chosen)
+def _product(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any]]:
+    request = Request(plan, rows=rows, **run)
+    chosen = choose_strategy(plan, request).strategy
+    product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)
     names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
-    inputs: list[Any] = example_arguments(Request(plan, dtype=dtype, device=device, rows=rows), names)
-    return product.to(device=device, dtype=dtype), inputs
+    inputs: list[Any] = example_arguments(request, names)
+    return product.to(device=request.device, dtype=request.dtype), inputs

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from tpgen.cli.options import json_option, product_options, run_options
-from tpgen.compiler.request import Request
+from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import tune as tune_product
 from tpgen.planner.problems import Problem
 
@@ -32,8 +32,8 @@ def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **op
 
     `tpgen cache clear` forgets.
     """
-    options.pop("strategy")
-    request = Request(problem.plan, **options)
     with Console(stderr=True).status("measure") as status:
-        tuning = tune_product(request, rows or problem.rows, seconds, lambda s: status.update(f"compile {s}"))
+        tuning = tune_product(
+            problem.plan, Config(**options), rows or problem.rows, seconds, lambda s: status.update(f"compile {s}")
+        )
     click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

@@ -11,65 +11,65 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 
-from tpgen.compiler.request import Choice, Request
+from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import remembered
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
+from tpgen.form.linear import AnyPlan
 from tpgen.kernels.operators.targets import kernel_supported, target_of
 from tpgen.planner.linear import LinearPlan
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def choose_strategy(request: Request, strategy: str = "auto") -> Choice:
+def choose_strategy(plan: AnyPlan, config: Config) -> Choice:
     """The strategy to write a plan with; ``auto`` is decided here, any other name is kept.
 
     Raises `EmitError` for an unknown name.
 
     >>> from tpgen.planner.presets import channelwise
-    >>> request = Request(channelwise("8x1o", "1o", "1o+1e"), backend="inductor", device="cuda")
-    >>> str(choose_strategy(request))
+    >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), Config(backend="inductor", device="cuda")))
     'unrolled (inductor fuses unrolled couplings into one loop)'
     """
-    if strategy != "auto":
-        if strategy not in STRATEGIES:
-            raise EmitError(unknown("strategy", strategy, (*STRATEGIES, "auto")))
-        return Choice(strategy, "asked for")
-    return next(choice for rule in _RULES if (choice := rule(request)))
+    if config.strategy == "auto":
+        return next(choice for rule in _RULES if (choice := rule(plan, config)))
+    if config.strategy not in STRATEGIES:
+        raise EmitError(unknown("strategy", config.strategy, (*STRATEGIES, "auto")))
+    return Choice(config.strategy, "asked for")
 
 
-def _streams(request: Request) -> Choice | None:
-    if request.streams:
+def _streams(plan: AnyPlan, config: Config) -> Choice | None:
+    if config.streams:
         return Choice("grouped", "streams carry the paths of a graph side by side")
     return None
 
 
-def _kernel(request: Request) -> Choice | None:
-    target = target_of(request.device)
+def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
+    target = target_of(config.device_type)
     if target is None:
         return None
     if missing := target.missing():
         say_once(missing)
         return None
-    if kernel_supported(request.plan, request.layout, request.dtype, request.device) is None:
+    if kernel_supported(plan, config.layout, config.dtype, config.device_type) is None:
         return Choice("kernel", "a generated C++ kernel, compiled at the first call")
     return None
 
 
-def _fusing(request: Request) -> Choice | None:
+def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
     """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
-    if request.backend != "inductor":
+    if config.backend != "inductor":
         return None
-    if isinstance(request.plan, LinearPlan) or any(path.mode.mixing for path in request.plan.paths):
+    if isinstance(plan, LinearPlan) or any(path.mode.mixing for path in plan.paths):
         return Choice("grouped", "weights mix copies, which is matrix products")
     return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
 
 
-def _otherwise(request: Request) -> Choice:
-    return Choice("grouped", f"few large operations, as {request.backend} runs them one by one")
+def _otherwise(plan: AnyPlan, config: Config) -> Choice:
+    return Choice("grouped", f"few large operations, as {config.backend} runs them one by one")
 
 
-_RULES: tuple[Callable[[Request], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
+_RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
 
 
 @cache

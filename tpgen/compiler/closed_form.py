@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.compiler.backends import CompileOptions, Runner, compile_program, overwrites_results
+from tpgen.compiler.backends import Runner, compile_program, overwrites_results
+from tpgen.compiler.config import Config
 from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
@@ -26,23 +27,20 @@ Compile = Callable[[torch.nn.Module], Program]
 Slots = tuple[int, ...]  # positions among the slots of the form
 
 
-def run_form(
-    form: Form, program: nn.Module, strategy: str, backend: str, like: Tensor, options: CompileOptions | None = None
-) -> Runner:
+def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
     """The program of a form under a backend; where that uses `torch.compile`, with gradients as programs of their own.
 
-    Dtype and device are those of ``like``.
+    The program was written with the strategy of the config; dtype and device are those of ``like``.
     """
-    options = options or CompileOptions()
 
     def compiled(program: nn.Module) -> Runner:
-        return compile_program(program, backend, options)
+        return compile_program(program, config)
 
-    if strategy == "kernel" and form.opened == ("out",) and backend != "script":
+    if config.strategy == "kernel" and form.opened == ("out",) and config.backend != "script":
         return program  # one call, differentiable to any order; torch.compile around it would stop at the first
-    if backend in ("eager", "script") or torch.compiler.is_compiling():
+    if config.backend in ("eager", "script") or torch.compiler.is_compiling():
         return compiled(program)
-    return ClosedForm(form, strategy, like, compiled, overwrites_results(backend, options, like.device))
+    return ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
 
 
 class ClosedForm:

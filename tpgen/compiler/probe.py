@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from tpgen.compiler.backends import CompileOptions, compile_program
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
 
 Module = Callable[..., Any]
 _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in every process
@@ -97,7 +98,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
     from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
     torch.compiler.reset()
-    run = compile_program(module, "aot_eager", CompileOptions(dynamic=dynamic))  # type: ignore[arg-type]
+    run = compile_program(module, Config(backend="aot_eager", dynamic=dynamic))  # type: ignore[arg-type]
     found = []
     for number, inputs in enumerate(calls):
         clear_compilation_metrics()
@@ -116,7 +117,7 @@ def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module
     from torch._inductor.utils import run_and_get_code
 
     torch.compiler.reset()
-    run = compile_program(module, "inductor")  # type: ignore[arg-type]
+    run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
     _, sources = run_and_get_code(step, run, inputs)
     torch.compiler.reset()
     return [source.strip() for source in sources]

@@ -12,7 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from torch import Tensor
 
 from tpgen._version import __version__
 from tpgen.compiler.closed_form import run_form
-from tpgen.compiler.request import Choice, Request
+from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import emit_form
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Slot
-from tpgen.form.linear import form_of, layouts_of
+from tpgen.form.linear import AnyPlan, form_of, layouts_of
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
 from tpgen.kernels.libraries.trust import read_own
@@ -52,17 +52,21 @@ class Tuning:
 
 
 def tune(
-    request: Request, rows: int, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None
+    plan: AnyPlan,
+    config: Config,
+    rows: int,
+    seconds: float = 3.0,
+    progress: Callable[[str], None] = lambda strategy: None,
 ) -> Tuning:
     """Time every strategy for a product, in turn, and remember the fastest for products made from now on."""
     candidates, left_out = [], {}
     for strategy in STRATEGIES:
-        reason = _unfit(request, strategy)
+        reason = _unfit(plan, config, strategy)
         if reason:
             left_out[strategy] = reason
         else:
             progress(strategy)
-            candidates.append((strategy, _step(request, strategy, rows)))
+            candidates.append((strategy, _step(plan, config, strategy, rows)))
     times: dict[str, list[float]] = {strategy: [] for strategy, _ in candidates}
     until = time.perf_counter() + seconds
     while not times[candidates[-1][0]] or time.perf_counter() < until:
@@ -71,58 +75,57 @@ def tune(
             step()
             times[strategy].append(time.perf_counter() - start)
     tuning = Tuning({s: 1e3 * statistics.median(t) for s, t in times.items()}, left_out, rows)
-    _remember(request, tuning)
+    _remember(plan, config, tuning)
     return tuning
 
 
-def remembered(request: Request) -> Choice | None:
-    """The choice that was measured for a request, if one was."""
+def remembered(plan: AnyPlan, config: Config) -> Choice | None:
+    """The choice that was measured for a product, if one was."""
     try:
-        fields = json.loads(read_own(_file(request, cache.default_directory())))
+        fields = json.loads(read_own(_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(strategy, str) or strategy not in STRATEGIES or _unfit(request, strategy):
+    if not isinstance(strategy, str) or strategy not in STRATEGIES or _unfit(plan, config, strategy):
         return None
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
 
-def forget(request: Request) -> None:
+def forget(plan: AnyPlan, config: Config) -> None:
     """Let the model decide again."""
-    _file(request, cache.current_directory()).unlink(missing_ok=True)
+    _file(plan, config, cache.current_directory()).unlink(missing_ok=True)
 
 
-def _remember(request: Request, tuning: Tuning) -> None:
+def _remember(plan: AnyPlan, config: Config, tuning: Tuning) -> None:
     fastest = tuning.fastest
     fields = {"strategy": fastest, "milliseconds": tuning.milliseconds[fastest], "rows": tuning.rows}
-    cache.write_whole(_file(request, cache.current_directory()), json.dumps(fields))
+    cache.write_whole(_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
-def _file(request: Request, directory: Path) -> Path:
+def _file(plan: AnyPlan, config: Config, directory: Path) -> Path:
     parts = (
-        request.plan.digest, *layouts_of(request.plan, request.layout), str(request.dtype),
-        request.backend, request.device,
+        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, config.device_type,
         cpu_features(), find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
 
-def _unfit(request: Request, strategy: str) -> str | None:
+def _unfit(plan: AnyPlan, config: Config, strategy: str) -> str | None:
     if strategy == "kernel":
-        return kernel_supported(request.plan, request.layout, request.dtype, request.device)
+        return kernel_supported(plan, config.layout, config.dtype, config.device_type)
     return None
 
 
-def _step(request: Request, strategy: str, rows: int) -> Callable[[], None]:
+def _step(plan: AnyPlan, config: Config, strategy: str, rows: int) -> Callable[[], None]:
     """One forward and backward pass on random operands, called once so that everything is compiled."""
-    like = torch.empty(0, device=request.device, dtype=request.dtype)
-    form = form_of(request.plan, request.layout)
+    like = torch.empty(0, device=config.device, dtype=config.dtype)
+    form = form_of(plan, config.layout)
     program = emit_form(form, strategy).module().to(like)
-    run = run_form(form, program, strategy, request.backend, like)
+    run = run_form(form, program, replace(config, strategy=strategy), like)
 
     def random(slot: Slot, **options: Any) -> Tensor:
         shape = ((rows,) if form.row(slot) else ()) + form.shape(slot)
-        return torch.randn(shape, device=request.device, dtype=request.dtype, **options)
+        return torch.randn(shape, device=config.device, dtype=config.dtype, **options)
 
     operands = [random(slot, requires_grad=True) for slot in form.given]
     wanted = [x for x in operands if x.numel()]

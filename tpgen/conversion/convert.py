@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.conversion.adapters import adapters_for
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
@@ -16,7 +17,7 @@ from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, quali
 from tpgen.errors import OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
-_OPTIONS = ("strategy", "backend", "streams", "dynamic", "fullgraph", "mode")
+_OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
 Inputs = Sequence[Any]
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import torch
 from torch import nn
 
-from tpgen.compiler import autotune
+from tpgen.compiler.autotune import choose_strategy
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.stages.dump import Request
 from tpgen.nn.tensor_product import TensorProduct
@@ -77,14 +77,6 @@ def _products_in(subject: object) -> list[str]:
     return [path for path, module in subject.named_modules() if path and isinstance(module, TensorProduct)]
 
 
-def choice_of(request: Request) -> autotune.Choice:
-    """The strategy of a request and the reason for it."""
-    asked = autotune.Request(
-        request.plan, request.backend, request.layout, request.dtype, torch.device(request.device).type
-    )
-    return autotune.choose_strategy(asked, request.strategy)
-
-
 def decided(request: Request) -> Request:
     """The same request with its strategy by name."""
-    return replace(request, strategy=choice_of(request).strategy)
+    return replace(request, strategy=choose_strategy(request.plan, request).strategy)

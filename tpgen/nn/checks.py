@@ -10,20 +10,11 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.errors import InputError, OptionError, unknown
 from tpgen.planner.plan import Plan
 
-MODULE_OPTIONS = (
-    "internal_weights",
-    "compile_right",
-    "layout",
-    "strategy",
-    "backend",
-    "streams",
-    "dynamic",
-    "fullgraph",
-    "mode",
-)
+MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
 
 
 def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS) -> None:

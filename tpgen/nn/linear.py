@@ -4,15 +4,17 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.compiler.autotune import Choice, Request, choose_strategy
-from tpgen.compiler.backends import CompileOptions, Runner, check_backend
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.closed_form import run_form
+from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
 from tpgen.emitter.emit import emit_form
 from tpgen.errors import InputError, PlanError
 from tpgen.form.linear import linear_form, split_linear_layout
@@ -112,16 +114,9 @@ class Linear(nn.Module):
         self,
         plan: LinearPlan,
         internal_weights: bool | None,
-        *,
-        layout: str | tuple[str, str] = "mul_ir",
-        strategy: str = "auto",
-        backend: str = "eager",
-        dynamic: bool | None = None,
-        fullgraph: bool = False,
-        mode: str | None = None,
-        **unknown_options: Any,
+        **options: Any,
     ) -> None:
-        check_options(unknown_options, _OPTIONS)
+        check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
         self.plan = plan
         self.irreps_in, self.irreps_out = plan.irreps_in, plan.irreps_out
@@ -133,11 +128,11 @@ class Linear(nn.Module):
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
             )
-        self.layout = split_linear_layout(layout)
-        self.backend = backend
-        self._strategy = strategy
-        self._compile_options = CompileOptions(dynamic, fullgraph, mode)
-        check_backend(backend, self._compile_options)
+        config = Config(**options)
+        check_backend(config)
+        self._config = config  # as asked: what `auto` comes to follows the module to other dtypes and devices
+        self.layout = split_linear_layout(config.layout)
+        self.backend = config.backend
         self._shapes(plan)
         self._parameters_of(plan)
         self.choice: Choice = self._choose()
@@ -180,9 +175,7 @@ class Linear(nn.Module):
 
     def _choose(self) -> Choice:
         like = self.output_mask
-        return choose_strategy(
-            Request(self.plan.flat, self.backend, self.layout, like.dtype, like.device.type), self._strategy
-        )
+        return choose_strategy(self.plan.flat, replace(self._config, dtype=like.dtype, device=str(like.device)))
 
     def _write_program(self) -> None:
         form, strategy = linear_form(self.plan, self.layout), self.choice.strategy
@@ -197,10 +190,8 @@ class Linear(nn.Module):
             self._compiled = run_form(
                 linear_form(self.plan, self.layout),
                 self._forward_program,
-                self.choice.strategy,
-                self.backend,
+                replace(self._config, strategy=self.choice.strategy),
                 self.output_mask,
-                self._compile_options,
             )
         return self._compiled
 
@@ -335,4 +326,5 @@ class Linear(nn.Module):
         self._write_program()
 
 
-_OPTIONS = ("internal_weights", "layout", "strategy", "backend", "dynamic", "fullgraph", "mode")
+_FIELDS = tuple(name for name in MODULE_FIELDS if name != "streams")
+_OPTIONS = ("internal_weights", *_FIELDS)

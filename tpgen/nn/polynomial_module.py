@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.compiler.autotune import say_once
-from tpgen.compiler.request import Choice
+from tpgen.compiler.config import Choice
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES, emit_polynomial
 from tpgen.errors import EmitError, InputError, unknown

@@ -5,6 +5,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
@@ -12,13 +13,14 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.compiler.autotune import Choice, Request, choose_strategy
-from tpgen.compiler.backends import CompileOptions, Runner, check_backend
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.closed_form import run_form
+from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.emitter.streams import restoring_stream
-from tpgen.errors import BackendError, InputError, PlanError
-from tpgen.form.form import Layout, split_layout
+from tpgen.errors import InputError, PlanError
+from tpgen.form.form import split_layout
 from tpgen.nn.checks import (
     check_batches,
     check_index,
@@ -158,16 +160,9 @@ class TensorProduct(nn.Module):
         internal_weights: bool | None,
         *,
         compile_right: bool = False,
-        layout: Layout = "mul_ir",
-        strategy: str = "auto",
-        backend: str = "eager",
-        streams: int = 0,
-        dynamic: bool | None = None,
-        fullgraph: bool = False,
-        mode: str | None = None,
-        **unknown_options: Any,
+        **options: Any,
     ) -> None:
-        check_options(unknown_options)
+        check_options(name for name in options if name not in MODULE_FIELDS)
         super().__init__()
         self.plan = plan
         self.irreps_in1, self.irreps_in2, self.irreps_out = plan.irreps_in1, plan.irreps_in2, plan.irreps_out
@@ -183,17 +178,12 @@ class TensorProduct(nn.Module):
         self.internal_weights = internal_weights
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
 
-        self.layout = split_layout(layout)
-        self.backend = backend
-        self.streams = streams
-        self._strategy = strategy
-        self._compile_options = CompileOptions(dynamic, fullgraph, mode)
-        check_backend(backend, self._compile_options)
-        if streams and backend != "eager":
-            raise BackendError(
-                f"streams are nodes of the graph that call torch.cuda, which backend {backend!r} cannot take in; "
-                "use backend='eager', or streams=0"
-            )
+        config = Config(**options)
+        check_backend(config)
+        self._config = config  # as asked: what `auto` comes to follows the module to other dtypes and devices
+        self.layout = split_layout(config.layout)
+        self.backend = config.backend
+        self.streams = config.streams
 
         if internal_weights and self.weight_numel > 0:
             self.weight = nn.Parameter(torch.randn(self.weight_numel))
@@ -214,8 +204,7 @@ class TensorProduct(nn.Module):
 
     def _choose(self) -> Choice:
         like = self.output_mask
-        request = Request(self.plan, self.backend, self.layout, like.dtype, like.device.type, self.streams)
-        return choose_strategy(request, self._strategy)
+        return choose_strategy(self.plan, replace(self._config, dtype=like.dtype, device=str(like.device)))
 
     def _program(self, direction: str) -> nn.Module:
         emission = emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
@@ -240,7 +229,7 @@ class TensorProduct(nn.Module):
     def _compiled(self, direction: str) -> Runner:
         program = self._forward_program if direction == "forward" else self._right_program
         form = DIRECTIONS[self.directions[direction]](self.plan, self.layout)
-        return run_form(form, program, self.choice.strategy, self.backend, self.output_mask, self._compile_options)
+        return run_form(form, program, replace(self._config, strategy=self.choice.strategy), self.output_mask)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from pathlib import Path as FilePath
 
 import torch
 
+from tpgen.compiler.autotune import choose_strategy
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
 from tpgen.inspection.clock import best_seconds
@@ -25,7 +26,7 @@ from tpgen.inspection.costs.explain_text import explanation_text
 from tpgen.inspection.costs.pictures import draw_explanation
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request, example_arguments
-from tpgen.inspection.subject import Subject, choice_of, request_of
+from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
@@ -168,7 +169,7 @@ def _asked(subject: Subject, options: dict) -> str:
     if isinstance(subject, TensorProduct) and "strategy" not in options:
         return subject.choice.reason
     if isinstance(subject, Plan):
-        return choice_of(Request(subject, **options)).reason
+        return choose_strategy(subject, Request(subject, **options)).reason
     return "asked for"
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds
 from tpgen.inspection.training import restored, step
@@ -107,7 +108,7 @@ def time_flat(
     networks: dict[str, fx.GraphModule] = {"network": traced, "inlined": inlined, "flat": flat}
     with restored(network):
         _check_same(networks, inputs)
-        runs = {name: compile_program(module, backend) for name, module in networks.items()}
+        runs = {name: compile_program(module, Config(backend=backend)) for name, module in networks.items()}
         steps = {name: partial(step, runs[name], inputs, tuple(networks[name].parameters())) for name in networks}
         forwards = {name: _forward(runs[name], inputs) for name in networks}
         device = device_of(network, inputs)

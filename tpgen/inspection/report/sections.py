@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds, now
@@ -130,7 +131,7 @@ def _backends(subject: Subject) -> Written:
 
 
 def _measured(subject: Subject, backend: str, exact: Exact) -> dict[str, Any]:
-    run = compile_program(subject.module, backend)
+    run = compile_program(subject.module, Config(backend=backend))
     device = device_of(subject.module, subject.inputs)
     train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
     start = now(device)

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tpgen.compiler import autotune
+from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import compile_program, script
+from tpgen.compiler.config import Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
-from tpgen.form.form import Layout, split_layout
+from tpgen.form.form import split_layout
 from tpgen.kernels.cpp.generate import write_placement
 from tpgen.kernels.operators.description import Description
 from tpgen.kernels.placement.place import Placement, place
@@ -32,25 +33,17 @@ _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types 
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Config):
     """One direction of a product, and how it is to be written and run."""
 
     plan: Plan
     direction: str = "forward"
-    layout: Layout = "mul_ir"
-    strategy: str = "auto"
-    backend: str = "eager"
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
     rows: int = 32  # of the batch that a stage is traced with, where it needs one
 
     def emission(self, backend: str | None = None) -> Emission:
         """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
-        asked = autotune.Request(
-            self.plan, backend or self.backend, self.layout, self.dtype, torch.device(self.device).type
-        )
-        strategy = autotune.choose_strategy(asked, self.strategy).strategy
-        return emit_plan(self.plan, self.direction, strategy, self.layout)
+        strategy = choose_strategy(self.plan, replace(self, backend=backend or self.backend)).strategy
+        return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
     def module(self, emission: Emission) -> EmittedModule:
         return emission.module().to(device=self.device, dtype=self.dtype)
@@ -88,7 +81,7 @@ def _inductor(request: Request) -> str:
     from torch._inductor.utils import run_and_get_code
 
     emission = request.emission("inductor")
-    run = compile_program(request.module(emission), "inductor")
+    run = compile_program(request.module(emission), replace(request, backend="inductor"))
     try:
         with torch.no_grad():
             _, sources = run_and_get_code(run, *example_arguments(request, emission.arguments))
