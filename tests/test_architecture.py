@@ -173,7 +173,7 @@ def test_only_the_backends_compile(name: str) -> None:
     if name == "tpgen.compiler.backends":
         return
     asked = {
-        "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.export"},
+        "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "conversion": {"torch.jit", "torch.jit.ScriptModule"},
     }
     allowed = asked.get(LAYERS[layer(name)], set())

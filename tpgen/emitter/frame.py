@@ -40,6 +40,8 @@ def framed(body: Body) -> Strategy:
         batch, flat, rows = _broadcast(form, _gathered(writer, form, given))
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assembled(writer, form, results, next(iter(flat.values())), rows)
+        if not form.live_terms:
+            out = _tied(writer, out, flat.values())
         if not form.row(form.opened):
             return out
         with writer.serving((), "reshape"):
@@ -131,6 +133,12 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
             return torch.cat(pieces, dim=len(chosen) - len(form.opened))
 
     return assemble((), form.opened)
+
+
+def _tied(writer: GraphWriter, zeros: Traced, operands: Iterable[Traced]) -> Traced:
+    """Zeros that autograd derives from the operands, as it does any product: sums of nothing are added."""
+    with writer.serving((), "sum"):
+        return reduce(add, (x.narrow(-1, 0, 0).sum() for x in operands), zeros)
 
 
 def _dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:

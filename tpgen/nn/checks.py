@@ -53,6 +53,22 @@ def check_operand(
         )
 
 
+def autocasting(device: torch.device) -> bool:
+    """Whether autocast is on for a device; "meta" has none and does not like to be asked."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def check_edge_index(name: str, index: object) -> None:
+    """Type and dtype of one end of the edges."""
+    if not isinstance(index, Tensor):
+        raise InputError(
+            f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
+            f"torch.as_tensor({name})"
+        )
+    if index.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
+
+
 def check_batches(operands: Sequence[Tensor]) -> None:
     """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
     batches = [x.shape[:-1] for x in operands]

@@ -9,14 +9,24 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
+from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_conv
+from tpgen.nn.checks import check_edge_index
 from tpgen.nn.tensor_product import TensorProduct
 
 
-def _long(index: Tensor) -> Tensor:
+def _long(name: str, index: Tensor) -> Tensor:
+    if not torch.jit.is_scripting():
+        check_edge_index(name, index)
     return index.long() if index.dtype == torch.int32 else index
+
+
+def _values_at_hand(index: Tensor) -> bool:
+    """Whether a tensor's numbers may be looked at: not while torch traces it, batches it, or has none of it."""
+    wrapped = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(index)
+    return type(index) is Tensor and index.device.type != "meta" and not wrapped
 
 
 @compile_mode("script")
@@ -70,13 +80,19 @@ class TensorProductConv(TensorProduct):
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
         """
-        edge_src, edge_dst = _long(edge_src), _long(edge_dst)
+        if not torch.jit.is_scripting() and not isinstance(x, Tensor):
+            node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            if node is not None:
+                return node
+        edge_src, edge_dst = _long("edge_src", edge_src), _long("edge_dst", edge_dst)
         if torch.jit.is_scripting():
             return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
         w = self._given_weight(weight)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
+        if self.choice.strategy == "kernel" and torch.jit.is_tracing():
+            return self._traced(x, y, w, edge_src, edge_dst, nodes)
         if self.choice.strategy == "kernel":
             description = self._checked if check_index else self._trusting
             return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
@@ -91,6 +107,11 @@ class TensorProductConv(TensorProduct):
 
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not
+
+    def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
+        """For `torch.jit.trace`, which would record the number of nodes that it saw as an operator's argument."""
+        messages = torch.ops.tpgen.product(x.index_select(0, src), y, w, self._checked)
+        return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
     def _scripted(
         self,
@@ -130,13 +151,11 @@ class TensorProductConv(TensorProduct):
             ("edge_src", src, x.shape[0], "rows of x"),
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
-            if index.dtype != torch.int64:
-                raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
             if index.shape != y.shape[:1]:
                 raise InputError(
                     f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"
                 )
-            if check_index and self.choice.strategy != "kernel" and not torch.compiler.is_compiling() and index.numel():
+            if check_index and self.choice.strategy != "kernel" and index.numel() and _values_at_hand(index):
                 low, high = (int(v) for v in torch.aminmax(index))
                 if low < 0 or high >= limit:
                     raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")

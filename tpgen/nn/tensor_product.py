@@ -18,10 +18,12 @@ from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
+from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError, PlanError
 from tpgen.form.form import split_layout
 from tpgen.nn.checks import (
+    autocasting,
     check_batches,
     check_index,
     check_operand,
@@ -242,6 +244,10 @@ class TensorProduct(nn.Module):
         """
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+            node = leaf_call(self, x, y, weight)
+            if node is not None:
+                return node
         w = self._given_weight(weight)
         if not torch.compiler.is_compiling() and self._is_plain(x, y, w):
             return self._runner("forward")(x, y, w)
@@ -280,7 +286,7 @@ class TensorProduct(nn.Module):
             and x.device == device
             and y.device == device
             and w.device == device
-            and not torch.is_autocast_enabled(device.type)
+            and not autocasting(device)
         )
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
@@ -292,10 +298,10 @@ class TensorProduct(nn.Module):
         if self.streams:
             with restoring_stream(operands[0].device):
                 return self._runner(direction)(*operands)
-        device = operands[0].device.type
-        if torch.is_autocast_enabled(device):
+        device = operands[0].device
+        if autocasting(device):
             # operands are in the widest of their dtypes already: nothing inside may round them again
-            with torch.autocast(device, enabled=False):
+            with torch.autocast(device.type, enabled=False):
                 return self._runner(direction)(*operands)
         return self._runner(direction)(*operands)
 
@@ -305,7 +311,7 @@ class TensorProduct(nn.Module):
         operands = {name: x for name, (x, _) in named.items()}
         if self.weight_numel > 0:
             operands["weight"] = w
-        if torch.is_autocast_enabled(like.device.type):
+        if autocasting(like.device):
             dtype = widest_dtype(like, *operands.values())
             operands = {name: x.to(dtype) for name, x in operands.items()}
         else:
@@ -402,10 +408,8 @@ class TensorProduct(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> "TensorProduct":
         super()._apply(fn, recurse)
         self._runners.clear()  # a scripted program holds the constants it was made with
-        choice = self._choose()
-        if choice != self.choice:  # moved to where another strategy is better, or the only one
-            self.choice = choice
-            self._write_programs(with_right=not isinstance(self._right_program, _Unwritten))
+        if self._choose() != self.choice:  # moved to where another strategy is better, or the only one
+            self._rewrite()
         return self
 
     def __prepare_scriptable__(self) -> "TensorProduct":
@@ -429,4 +433,11 @@ class TensorProduct(nn.Module):
         """Load as usual; e3nn keeps couplings in its state_dict, which are constants here."""
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
+        before = self.output_mask
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if (before.device, before.dtype) != (self.output_mask.device, self.output_mask.dtype):
+            self._rewrite()  # tensors were put in the place of others: the constants of programs are where those were
+
+    def _rewrite(self) -> None:
+        self.choice = self._choose()
+        self._write_programs(with_right=not isinstance(self._right_program, _Unwritten))

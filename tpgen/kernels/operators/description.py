@@ -39,7 +39,16 @@ DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1"
 
 
 def schedule(form: Form, dtype: torch.dtype) -> AnySchedule:
-    """The layout of a form for the vectors of this machine, whatever is open."""
+    """The layout of a form for the vectors of this machine, whatever is open.
+
+    Raises `EmitError` where the text would be too long, or where a number in it is none in this dtype.
+    """
+    beyond = next((t for t in form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
+    if beyond is not None:
+        raise EmitError(
+            f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond {target(dtype).dtype}: "
+            "choose other path weights or variances, or convert the product with .double()"
+        )
     return plan_schedule(form, target(dtype))
 
 

@@ -22,10 +22,11 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 
+from tpgen.errors import InputError
 from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators.batching import fold_batch
+from tpgen.kernels.operators.batching import fold_batch, peel
 from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
 from tpgen.kernels.operators.runtime import product_of
@@ -62,8 +63,7 @@ def kernel_conv(
         x1: node features ``(nodes, in1)``.
         x2: edge attributes ``(edges, in2)``.
         w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
-        edge_src: row of x1 for every edge, int64.
-        edge_dst: row of the result for every edge, int64, in any order.
+        edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64, or int32, which is copied.
         num_nodes: rows of the result.
         description: what `describe` returns.
 
@@ -72,7 +72,15 @@ def kernel_conv(
     Raises `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _alike(x1, x2, w)
-    return _product(x1, x2, w, description, edge_src, edge_dst, num_nodes)
+    src, dst = _index("edge_src", edge_src), _index("edge_dst", edge_dst)
+    return _product(x1, x2, w, description, src, dst, num_nodes)
+
+
+def _index(name: str, index: Tensor) -> Tensor:
+    if not isinstance(index, Tensor):
+        kind = type(index).__name__
+        raise InputError(f"{name} must be a tensor of int64 or int32, got {kind}: use torch.as_tensor({name})")
+    return index.long() if index.dtype == torch.int32 else index
 
 
 def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -289,6 +297,17 @@ def _transformed(call: Call) -> list[Tensor]:
     return list(_Transformed.apply(*call))
 
 
+def _batched(call: Call) -> list[Tensor]:
+    """The operators under torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
+    level = _C._vmapmode_decrement_nesting() + 1  # what is called here is one level further out
+    try:
+        size, dims, below = peel(level, call)
+        folded, unfold = fold_batch(size, dims, below)
+        return [torch._add_batch_dim(x, 0, level) for x in unfold(_form(folded))]
+    finally:
+        _C._vmapmode_increment_nesting()
+
+
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
@@ -308,6 +327,7 @@ def _register(name: str, call_of: Callable[..., Call], single: bool) -> None:
         with_keyset=True,
     )
     _library.impl(name, lambda *args, **options: result(_transformed(call_of(*args, **options))), _TRANSFORMS)
+    _library.impl(name, lambda *args, **options: result(_batched(call_of(*args, **options))), "Batched")
     torch.library.register_fake(
         f"tpgen::{name}", lambda *args, **options: result(_shapes(call_of(*args, **options))), lib=_library
     )

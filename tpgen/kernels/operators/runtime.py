@@ -62,10 +62,11 @@ class Product:
         rows, x1 = call.x2.shape[0] if call.x2.dim() else 0, call.x1
         if call.indexed != (call.dst is not None):
             raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
+        nowhere = all(x.is_meta for x in call.tensors())  # shapes alone are asked for
         counts = (None if call.indexed else rows, rows, rows, call.rows if call.indexed else rows)
         for name, x, dim, count in zip(SLOTS, call.point, self.dims, counts, strict=True):
             if x is not None:
-                self._check_one(name, x, dim, count, x1)
+                self._check_one(name, x, dim, count, x1, nowhere)
         if call.src is not None and call.dst is not None:
             _check_index("edge_src", call.src, rows, x1.device)
             _check_index("edge_dst", call.dst, rows, x1.device)
@@ -88,7 +89,7 @@ class Product:
             and (g is None or (g.shape == (rows, dout) and g.dtype == dtype and g.device == device))
         )
 
-    def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, x1: Tensor) -> None:
+    def _check_one(self, name: str, x: Tensor, dim: int, count: int | None, x1: Tensor, nowhere: bool) -> None:
         shape, dtype = x.shape, x1.dtype
         if name == "w" and self.shared:
             fits = len(shape) == 1 and shape[0] == dim
@@ -108,7 +109,7 @@ class Product:
             )
         if x.dtype != dtype:
             raise InputError(f"{name} must be {_short(dtype)} as x1 is, got {_short(x.dtype)}: convert one of them")
-        if target_of(x.device.type) is None:
+        if target_of(x.device.type) is None and not nowhere:
             raise InputError(
                 f"{name} must be on {devices()}, where the kernels run, got {x.device}; move it, or use "
                 "strategy='unrolled'"
