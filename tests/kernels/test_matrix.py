@@ -12,6 +12,7 @@ from tests.form.test_linear import LAYOUTS
 from tpgen.errors import EmitError, PlanError
 from tpgen.form.linear import linear_form
 from tpgen.form.reference import reference_linear
+from tpgen.kernels.operators.call import Call
 from tpgen.kernels.operators.description import Description, describe, kernel_source, read_description
 from tpgen.kernels.operators.ops import kernel_product, kernel_supported
 from tpgen.kernels.operators.runtime import product_of
@@ -76,11 +77,11 @@ def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
     """Whatever set is asked for, each slot is as if it were open alone."""
     plan = make_linear_plan(*ENDS["rests"])
     x, w, g = operands(plan, rows)
-    product, x2 = product_of(describe(plan)), x.narrow(-1, 0, 0)
-    bits = {"x1": 1, "w": 4, "out": 8}
-    together = product.run(sum(bits[o] for o in opened), x, x2, w, g, None, None, rows)
+    text, bits = describe(plan), {"x1": 1, "w": 4, "out": 8}
+    call = Call(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
+    together = product_of(text).run(call)
     for slot, found in zip(opened, together, strict=True):
-        (alone,) = product.run(bits[slot], x, x2, w, g, None, None, rows)
+        (alone,) = product_of(text).run(call.opening(bits[slot]))
         assert_near(found, alone, 1e-13)
 
 

@@ -17,6 +17,7 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
 _TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights
+_SUMMED_ROWS = 144  # rows of a block at least, where each sums a gradient of the weights
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,10 @@ class MatrixPlacement:
 
     @property
     def blocks(self) -> Blocks:
-        return Blocks(self.schedule.rows, sum(self.dim.values()), self.weight_scratch)
+        rows = self.schedule.rows
+        if self.sums_weights:  # a block's part of the weights' gradient is cleared and added once for all its rows
+            rows *= max(1, _SUMMED_ROWS // rows)
+        return Blocks(rows, sum(self.dim.values()), self.weight_scratch)
 
     @cached_property
     def weights(self) -> dict[str, int]:
