@@ -175,6 +175,7 @@ def test_only_the_backends_compile(name: str) -> None:
     asked = {
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "conversion": {"torch.jit", "torch.jit.ScriptModule"},
+        "integrations": {"torch.jit", "torch.jit.is_scripting"},
     }
     allowed = asked.get(LAYERS[layer(name)], set())
     for used in dotted(name) - allowed:

@@ -35,6 +35,7 @@ def test_every_block_is_converted_and_equal(block: str) -> None:
     done = {path: r.now for r in conversion_report(model).replaced for path in r.paths}
     for n in range(2):
         assert done[f"interactions.{n}.conv_tp"].startswith("tpgen convolution")
+        assert done[f"products.{n}.symmetric_contractions"].startswith("tpgen polynomial")
 
 
 def test_a_converted_model_scripts() -> None:

@@ -10,6 +10,8 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
+from tpgen.planner.generalized import generalized_couplings
+
 ELEMENTS, CHANNELS = 3, 4
 HIDDEN = o3.Irreps(f"{CHANNELS}x0e+{CHANNELS}x1o")
 HARMONICS = o3.Irreps("0e+1o+2e")
@@ -49,6 +51,42 @@ class Interaction(nn.Module):
             message = torch.zeros(node_feats.shape[0], each.shape[1], dtype=each.dtype)
             message = message.index_add(0, edge_index[1], each)
         return self.linear(message) + self.skip_tp(node_feats, node_attrs)
+
+
+@compile_mode("script")
+class Contraction(nn.Module):
+    """Features times themselves, coupled to one irrep and weighted by the element, in degrees 2 and 1."""
+
+    def __init__(self, output: str, flipped: bool) -> None:
+        super().__init__()
+        one = o3.Irreps([(1, ir) for _, ir in HIDDEN])
+        self.correlation = 2
+        for degree in (1, 2):
+            couplings = torch.from_numpy(generalized_couplings([one] * degree, o3.Irrep(output)))
+            couplings = couplings if couplings.dim() == degree + 2 else couplings.unsqueeze(0)
+            self.register_buffer(f"U_matrix_{degree}", (-couplings if flipped else couplings).to(torch.float64))
+        self.weights_max = nn.Parameter(torch.randn(ELEMENTS, self.U_matrix_2.shape[-1], CHANNELS))
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(ELEMENTS, self.U_matrix_1.shape[-1], CHANNELS))])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        square = torch.einsum("kijp,be,epc,bci,bcj->bck", self.U_matrix_2.to(x.dtype), y, self.weights_max, x, x)
+        for weight in self.weights:
+            square = square + torch.einsum("kip,be,epc,bci->bck", self.U_matrix_1.to(x.dtype), y, weight, x)
+        return square.flatten(1)
+
+
+@compile_mode("script")
+class SymmetricContraction(nn.Module):
+    def __init__(self, flipped: bool = False) -> None:
+        super().__init__()
+        self.irreps_in = self.irreps_out = HIDDEN
+        self.contractions = nn.ModuleList([Contraction(str(ir), flipped) for _, ir in HIDDEN])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)
+
+
+SymmetricContraction.__module__ = "mace.modules.symmetric_contraction"
 
 
 @of_mace

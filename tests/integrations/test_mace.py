@@ -9,10 +9,12 @@ import pytest
 import torch
 from e3nn.util.jit import script
 
-from tests.integrations.mace_stand_in import Potential, arguments
-from tests.machine import KERNEL
+from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Potential, SymmetricContraction, arguments
+from tests.machine import KERNEL, needs_compiler
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.errors import TpgenError
 from tpgen.integrations.mace import MaceConvolution
+from tpgen.integrations.mace_contraction import MaceContraction
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
@@ -67,6 +69,51 @@ def test_a_converted_model_scripts(strategy: str) -> None:
     stock.load_state_dict(block.state_dict())
     torch.testing.assert_close(stock(*inputs, edges), wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(script(block)(*inputs, edges), wanted)
+
+
+# --- symmetric contractions -----------------------------------------------------------------------------------------
+
+
+def contracted(nodes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(nodes, CHANNELS, 4, requires_grad=True)
+    return x, torch.eye(ELEMENTS)[torch.randint(ELEMENTS, (nodes,))]
+
+
+@needs_compiler
+@pytest.mark.parametrize("flipped", [False, True])  # versions of e3nn differ in the sign of some couplings
+def test_a_contraction_reads_the_weights_where_they_are(flipped: bool) -> None:
+    module = SymmetricContraction(flipped)
+    keys, weights = list(module.state_dict()), list(module.parameters())
+    report = conversion_report(convert(module), prove=contracted())
+    assert type(module) is MaceContraction
+    assert all(d.relative < 1e-12 for d in report.proof.differences), report.proof
+    assert "tpgen polynomial" in str(report)
+    assert list(module.state_dict()) == keys
+    assert all(a is b for a, b in zip(weights, module.parameters(), strict=True))
+    wanted = module(*(given := contracted()))
+    for other in (deepcopy(module), script(deepcopy(module)), restore(deepcopy(module))):
+        torch.testing.assert_close(other(*given), wanted, rtol=1e-5, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", [lambda y: 2 * y, lambda y: y + 0.5, lambda y: y.clone().requires_grad_()])
+def test_elements_that_are_not_one_hot_go_the_way_of_mace(change) -> None:
+    module, (x, y) = SymmetricContraction(), contracted()
+    wanted = module(x, change(y))
+    torch.testing.assert_close(convert(module)(x, change(y)), wanted)
+
+
+def test_contractions_of_another_basis_stay() -> None:
+    module = SymmetricContraction()
+    module.contractions[0].U_matrix_2.mul_(2.0)
+    with pytest.raises(TpgenError, match=r"tpgen cannot plan it: U_matrix_2: the checkpoint's couplings are none of"):
+        convert(module)
+
+
+def test_contractions_stay_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpgen.integrations.mace_contraction.why_no_kernel", lambda *_: "no compiler here")
+    with pytest.raises(TpgenError, match="nothing that can be converted: without a kernel: no compiler here"):
+        convert(SymmetricContraction())
 
 
 def test_a_product_that_must_stay_leaves_its_block_alone() -> None:

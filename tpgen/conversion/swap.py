@@ -33,7 +33,8 @@ class Swap:
     module
         stays the same object.
     cls
-        a subclass of the module's class, or that class itself where attributes alone make the difference.
+        a class that takes over all that the module holds, as a rule a subclass of its class; or that class itself where
+        attributes alone make the difference.
     now
         what computes afterwards, for the report; empty where that is said of another module.
     extra

@@ -1,4 +1,4 @@
-"""MACE (package ``mace-torch``): convolutions of its interaction blocks.
+"""MACE (package ``mace-torch``): convolutions of its interaction blocks, and symmetric contractions.
 
 A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
 ``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.swap import Finding, Swap, mark_of
+from tpgen.integrations.mace_contraction import contraction_swap, is_contraction
 
 _FUSION = "conv_fusion"
 
@@ -33,6 +34,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     for module in network.modules():
         if _calls_one_product(module):
             yield from _interaction(module, options)
+        elif is_contraction(module):
+            yield contraction_swap(module)
 
 
 def _calls_one_product(module: nn.Module) -> bool:

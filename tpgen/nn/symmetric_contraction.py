@@ -163,7 +163,7 @@ class SymmetricContraction(PolynomialModule):
                 coupling = state_dict.pop(f"{at}U_matrix_{nu}", None)
                 key = at + ("weights_max" if nu == degree else f"weights.{degree - 1 - nu}")
                 if coupling is not None and key in state_dict:
-                    signs = _signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
+                    signs = coupling_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
                     state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
             for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:
                 del state_dict[key]
@@ -253,7 +253,7 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
         raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
 
 
-def _signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
     one = Irreps([(1, ir) for _, ir in irreps_in])
     ours = torch.from_numpy(generalized_couplings([one] * degree, output, natural=degree == MAX_DEGREE))
