@@ -263,4 +263,4 @@ def test_a_network_is_converted_and_proven() -> None:
 
 def test_convert_needs_a_network_with_something_to_convert() -> None:
     assert "name a network: --network package.module:function" in run("convert", code=2).output
-    assert "Tetris holds no tensor product of e3nn's" not in run("convert", "--network", "tetris-e3nn").output
+    assert "Tetris holds no tensor product or linear" not in run("convert", "--network", "tetris-e3nn").output

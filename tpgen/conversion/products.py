@@ -18,7 +18,7 @@ from tpgen.errors import TpgenError
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
 
-P = TypeVar("P", bound=TensorProduct)
+P = TypeVar("P", bound=nn.Module)
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
 _STOCK_PROGRAM = "_compiled_main_left_right"
 

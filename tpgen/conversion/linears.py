@@ -1,0 +1,72 @@
+"""e3nn's linear layers that compute with tpgen.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.conversion.products import PROGRAM, obstacle, stateless
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+from tpgen.errors import TpgenError
+from tpgen.nn.linear import Linear
+from tpgen.planner.linear import NORMALIZATIONS, LinearPlan, make_linear_plan
+
+_STOCK_PROGRAM = "_compiled_main"
+
+
+@compile_mode("script")
+class ConvertedLinear(o3.Linear):
+    """An `e3nn.o3.Linear` that computes with tpgen."""
+
+    def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        return self._tpgen(features, self.weight if weight is None else weight, self.bias if bias is None else bias)
+
+
+def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+    """What becomes of a module, if it is one of e3nn's linear layers; None where it is none or is swapped already."""
+    if mark_of(module) is not None:
+        return None
+    if isinstance(module, torch.jit.ScriptModule):
+        scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
+        return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
+    if not isinstance(module, o3.Linear):
+        return None
+    why = obstacle(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    plan = None if why else linear_plan_of(module)
+    if plan is None:
+        return Kept(module, why or "its coefficients are none that tpgen plans for such a layer: build a tpgen.Linear")
+    try:
+        program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot write it: {error}")
+    return Swap(module, ConvertedLinear, f"tpgen {program.choice}", {PROGRAM: stateless(program, module)})
+
+
+def linear_plan_of(layer: Any) -> LinearPlan | None:
+    """The plan of a built layer, found again from its instructions and coefficients; None where no plan has these."""
+    paths = [i for i in layer.instructions if i.i_in != -1]
+    biased = {i.i_out for i in layer.instructions if i.i_in == -1}
+    f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)
+    for normalization in NORMALIZATIONS:
+        plan = make_linear_plan(
+            layer.irreps_in,
+            layer.irreps_out,
+            [(i.i_in, i.i_out) for i in paths],
+            [n in biased for n in range(len(layer.irreps_out))],
+            f_in,
+            f_out,
+            normalization,
+            layer.shared_weights,
+        )
+        theirs = [i.path_weight for i in paths]
+        ours = [i.path_weight for i in plan.instructions if i.i_in != -1]
+        if all(abs(a - b) <= 1e-12 * abs(a) for a, b in zip(theirs, ours, strict=True)):
+            return plan
+    return None
