@@ -18,8 +18,19 @@ def plan_table(plan: Plan, itemsize: int = 4) -> str:
     ``flops`` and ``bytes`` are per row of the batch; bytes count the segments that the path reads and
     writes, at ``itemsize`` bytes a number.
     """
-    rows = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
-    return "\n".join([title(plan), "", table(rows, left=range(1, 5)), "", totals(plan, itemsize)])
+    return "\n".join(text for text, _ in plan_lines(plan, itemsize))
+
+
+def plan_lines(plan: Plan, itemsize: int = 4) -> list[tuple[str, int | None]]:
+    """The lines of `plan_table`, each with the index of the path that it is of; None where it is of the whole plan."""
+    cells = [_HEADER, *(tuple(path_row(plan, path, itemsize).values()) for path in plan.paths)]
+    header, *rows = table(cells, left=range(1, 5)).split("\n")
+    return [
+        *((text, None) for text in (*title(plan).split("\n"), "", header)),
+        *zip(rows, (path.index for path in plan.paths), strict=True),
+        ("", None),
+        (totals(plan, itemsize), None),
+    ]
 
 
 def title(plan: Plan) -> str:

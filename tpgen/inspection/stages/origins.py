@@ -16,6 +16,7 @@ from tpgen.compiler.backends import script
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.emitter.graph_writer import Provenance as NodeProvenance
 from tpgen.inspection.stages.dump import Request
+from tpgen.planner.plan_table import plan_lines
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
 SHARED_ROLES = {
@@ -34,7 +35,6 @@ _NAME = re.compile(r"\w+")
 _HEAD = re.compile(
     r"def forward\(|torch\.fx\._symbolic_trace\.wrap\(|\s+\w+: (Optional\[)?Tensor\]?(,|\) -> [\w\[\], ]+:)$"
 )
-_OF_A_PLAN = re.compile(r"plan \w+: |\w+/\w+ normalisation, |path +in1 |\d+ paths( \(\d+ empty dropped\))?, ")
 
 
 @dataclass(frozen=True)
@@ -137,25 +137,17 @@ def merged(origins: Iterable[Origin]) -> Origin:
 
 def trace_plan(request: Request) -> TracedStage:
     """The table of the plan: a row for each path."""
-    rows = {str(path.index): Origin((path.index,)) for path in request.plan.paths}
-    pairs = []
-    for text in str(request.plan).split("\n"):
-        if _OF_A_PLAN.match(text):
-            origin = Origin(shared="title, header and totals")
-        else:
-            origin = rows.get(text.split()[0], Origin()) if text.strip() else BLANK
-        pairs.append((text, origin))
-    return traced_stage("plan", "text", pairs)
+    whole = Origin(shared="title, header and totals")
+    pairs = [(text, whole if path is None else Origin((path,))) for text, path in plan_lines(request.plan)]
+    return traced_stage("plan", "text", [(text, origin if text else BLANK) for text, origin in pairs])
 
 
 def trace_form(request: Request) -> TracedStage:
-    """The multilinear form: one einsum for each path."""
-    head, *terms = str(DIRECTIONS[request.direction](request.plan, request.layout)).split("\n")
-    pairs = [(head, Origin(shared=_SIGNATURE))]
-    for text in terms:
-        found = re.match(r"\s*path (\d+):", text)
-        pairs.append((text, Origin((int(found[1]),)) if found else Origin()))
-    return traced_stage("form", "text", pairs)
+    """The multilinear form: one einsum for each path, below a line that names the operands."""
+    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    head, *lines = str(form).split("\n")
+    terms = zip(lines, (Origin((term.path,)) for term in form.live_terms), strict=True)
+    return traced_stage("form", "text", [(head, Origin(shared=_SIGNATURE)), *terms])
 
 
 def trace_graph(request: Request) -> TracedStage:
