@@ -14,7 +14,7 @@ from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call, kernels_of
+from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 pytestmark = needs_compiler
@@ -239,6 +239,12 @@ def test_derivatives_have_an_end() -> None:
         call = call.pushed_forward([True, *[False] * (len(call.given) - 1)])
     with pytest.raises(PlanError, match="up to order 9"):
         call.pushed_forward([True] * len(call.given))
+
+
+def test_what_compiles_for_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_no_kernel(symmetric()) is None
+    monkeypatch.setattr("tpgen.kernels.polynomial.runtime._COMFORTABLE", 10)
+    assert "kernels of more than 10 take long to compile" in str(why_no_kernel(symmetric()))
 
 
 def test_too_large_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 
-_LARGEST = 20_000  # operations of a row; g++ takes some 10 s for so many
+# operations of a row: what takes g++ minutes is refused, and nothing is chosen by itself whose second derivatives, some
+# four times its operations, would take it more than a few seconds
+_LARGEST, _COMFORTABLE = 100_000, 8_000
 
 
 class PolynomialKernels:
@@ -137,8 +139,9 @@ def why_no_kernel(
     if find_compiler() is None:
         return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
     try:
-        kernels = kernels_of(plan.to_json())
-        kernels.sweep(forward_call(plan))
+        operations = kernels_of(plan.to_json()).sweep(forward_call(plan)).operations
     except BackendError as error:
         return str(error)
+    if operations > _COMFORTABLE:
+        return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
     return None
