@@ -113,6 +113,7 @@ def test_not_a_number_stays_in_its_row() -> None:
 
 
 def test_the_same_bits_from_one_thread_and_many() -> None:
+    """Rows of several blocks, whose parts of the weights' gradient are added in their order."""
     plan = make_linear_plan(*ENDS["more than a panel"])
     x, w, g = operands(plan, 600)
     x.requires_grad_(), w.requires_grad_()
@@ -125,6 +126,9 @@ def test_the_same_bits_from_one_thread_and_many() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    slow = reference_linear(plan, x, w)
+    for found, wanted in zip(results[0], (slow, *torch.autograd.grad(slow, (x, w), g)), strict=True):
+        assert_near(found, wanted, 1e-12)
 
 
 def test_lines_know_their_paths() -> None:
