@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test clients test-clients browser lint bench article kernels clean
+.PHONY: demo test fuzz clients test-clients browser lint bench article kernels clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -33,6 +33,10 @@ test-clients: clients
 	            tests/clients/test_$$client.py || exit 1; \
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
 	done
+
+# Random products, layouts, graphs and operands, for long; `make test` runs a few examples of the same.
+fuzz: $(INSTALLED)
+	ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/attacks
 
 # The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
 browser:

@@ -41,7 +41,7 @@ def framed(body: Body) -> Strategy:
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assembled(writer, form, results, next(iter(flat.values())), rows)
         if not form.live_terms:
-            out = _tied(writer, out, flat.values())
+            out = _tied(writer, out, [x for name, x in flat.items() if _numbers(form, name)])
         if not form.row(form.opened):
             return out
         with writer.serving((), "reshape"):
@@ -133,6 +133,11 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
             return torch.cat(pieces, dim=len(chosen) - len(form.opened))
 
     return assemble((), form.opened)
+
+
+def _numbers(form: Form, name: str) -> bool:
+    """Whether an operand holds any: weights that a product has not may be anywhere, on another device too."""
+    return all(form.operand(part).dim > 0 for part in name.split("*"))
 
 
 def _tied(writer: GraphWriter, zeros: Traced, operands: Iterable[Traced]) -> Traced:

@@ -321,6 +321,8 @@ class TensorProduct(nn.Module):
             check_operand(name, operands[name], dim, irreps, dtype, like.device)
         if self.weight_numel > 0:
             check_operand("weight", operands["weight"], self.weight_numel, None, dtype, like.device)
+        elif (w.dtype, w.device) != (dtype, like.device):  # no numbers: they fit as they are
+            w = like.new_empty(w.shape, dtype=dtype)
         return [*(operands[name] for name in named), operands.get("weight", w)]
 
     def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:

@@ -1,0 +1,93 @@
+"""Random products and convolutions against the slow definition, to third order, wherever their operands lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.attacks.products import laid_out, plans, random_operands
+from tests.machine import KERNEL
+from tpgen.errors import InputError
+from tpgen.form.reference import reference_product
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.tensor_product import TensorProduct
+
+ALL = pytest.mark.parametrize("strategy", [KERNEL, "grouped", "unrolled", "einsum"])
+LAYOUTS = st.sampled_from(["mul_ir", "ir_mul", ("ir_mul", "mul_ir", "mul_ir"), ("mul_ir", "mul_ir", "ir_mul")])
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
+
+
+def derivatives(f: Callable[..., Tensor], operands: Sequence[Tensor], order: int) -> list[Tensor]:
+    """The value, and gradients of sums of sines up to an order; where nothing is left to derive, that is zero."""
+    inputs = [x.detach().requires_grad_() for x in operands]
+    found = [f(*inputs)]
+    for _ in range(order):
+        total = torch.stack([x.double().sin().sum() for x in found]).sum()
+        made: Sequence[Tensor | None] = [None] * len(inputs)
+        if total.requires_grad:
+            made = torch.autograd.grad(total, inputs, create_graph=True, allow_unused=True)
+        found = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, made, strict=True)]
+    return [x.detach() for x in found]
+
+
+def assert_alike(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> None:
+    assert [x.shape for x in found] == [x.shape for x in wanted]
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype == dtype
+        scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
+        torch.testing.assert_close(got.double(), want, rtol=0.0, atol=TOLERANCE[dtype] * scale)
+
+
+@ALL
+@given(plan=plans(), layout=LAYOUTS, dtype=st.sampled_from(list(TOLERANCE)), order=st.integers(0, 3),
+       rows=st.integers(1, 7), seed=st.integers(0, 9999), data=st.data())  # fmt: skip
+def test_rows(strategy: str, plan, layout, dtype, order: int, rows: int, seed: int, data) -> None:
+    product = TensorProduct.from_plan(plan, internal_weights=False, strategy=strategy, layout=layout).to(dtype)
+    exact = [x.to(dtype).double() for x in random_operands(plan, seed, rows, rows)]
+    given_ = [data.draw(laid_out(x.to(dtype))) for x in exact]
+    wanted = derivatives(lambda x, y, w: reference_product(plan, x, y, w, layout), exact, order)
+    assert_alike(derivatives(product, given_, order), wanted, dtype)
+
+
+@ALL
+@given(plan=plans(), order=st.integers(0, 2), nodes=st.integers(1, 5), edges=st.integers(1, 9),
+       index=st.sampled_from([torch.int64, torch.int32]), seed=st.integers(0, 9999), data=st.data())  # fmt: skip
+def test_edges(strategy: str, plan, order: int, nodes: int, edges: int, index, seed: int, data) -> None:
+    conv = TensorProductConv.from_plan(plan, internal_weights=False, strategy=strategy).double()
+    operands = random_operands(plan, seed, nodes, edges)
+    src, dst = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(seed))
+
+    def definition(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        messages = reference_product(plan, x[src], y, w)
+        return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
+
+    laid = [data.draw(laid_out(x)) for x in operands]
+    found = derivatives(lambda x, y, w: conv(x, y, w, src.to(index), dst.to(index)), laid, order)
+    assert_alike(found, derivatives(definition, operands, order), torch.float64)
+
+
+BAD = st.sampled_from([
+    lambda x: x[..., 1:], lambda x: x[:-1], lambda x: x.float(), lambda x: x.long(),
+    lambda x: x.to("meta"), lambda x: x.tolist(),
+    lambda x: x.flatten()[0], lambda x: torch.cat([x, x]), lambda x: x.numpy(),
+])  # fmt: skip
+
+
+@ALL
+@given(plan=plans(), which=st.integers(0, 2), damage=BAD)
+def test_operands_that_do_not_fit_are_named(strategy: str, plan, which: int, damage) -> None:
+    """An error that names the operand, or a result where it fits all the same: no weights, batches that broadcast."""
+    product = TensorProduct.from_plan(plan, internal_weights=False, strategy=strategy).double()
+    operands: list = list(random_operands(plan, 0, 3, 3))
+    operands[which] = damage(operands[which])
+    try:
+        answer = product(*operands).shape
+    except InputError as error:
+        answer = str(error)
+    wanted = ("x:", "y:", "weight", "batch dimensions")
+    assert answer == (3, plan.irreps_out.dim) or any(name in str(answer) for name in wanted)
