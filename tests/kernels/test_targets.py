@@ -70,6 +70,18 @@ def test_copies_that_could_be_channels_run_over_rows_too(
         planning.plan_schedule.cache_clear()
 
 
+@needs_compiler
+def test_many_paths_compiled_in_parts_agree() -> None:
+    degrees = ["0e", "1o", "2e", "3o", "4e"]
+    wide, narrow = "+".join(f"8x{ir}" for ir in degrees), "+".join(f"1x{ir}" for ir in degrees)
+    description = Description(channelwise(wide, narrow, wide, shared_weights=False), ("mul_ir",) * 3)
+    assert "noinline" in description.source(("x1", "x2", "w"), torch.float64).text
+    given = operands(description.plan, ROWS)
+    found = [run(target, description, ("x1", "x2", "w"), given, None) for target in KERNEL_TARGETS]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
 @pytest.fixture
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process whose tensors on the CPU go to the interpreter."""

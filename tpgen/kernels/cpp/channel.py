@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from tpgen.kernels.cpp.channel_vectors import LOCAL, deliver, fetch
 from tpgen.kernels.cpp.expressions import Spelling, components, runs
 from tpgen.kernels.cpp.text import Writer, add_block_sums
@@ -43,7 +45,13 @@ class ChannelText:
                         )
             for placed in self.s.tables:
                 if placed.operand in operands:
-                    self._table(placed)
+                    with self._part():
+                        self._table(placed)
+
+    def _part(self) -> AbstractContextManager[None]:
+        """Around what is compiled as a function of its own, where there is much of it."""
+        alone = len(self.p.parts) == 1
+        return nullcontext() if alone else self.w.block("[=]() __attribute__((noinline))", "}();")
 
     def _table(self, placed: PlacedTable) -> None:
         statements, paths = self.p.sweep.tables[placed.table.number], placed.table.paths
@@ -80,8 +88,10 @@ class ChannelText:
                     shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                     self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
             self._clear()
-            for path in self.p.sweep.paths:
-                self._path(path)
+            for part in self.p.parts:
+                with self._part():
+                    for path in part:
+                        self._path(path)
             for operand in self.p.opened:
                 if not self.p.carried(operand):
                     self._write_out(operand, f"a_{operand}")

@@ -7,8 +7,11 @@ from functools import cached_property
 
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.values import ChannelSchedule, View
-from tpgen.kernels.sweep.sweep import Sweep, make_sweep
+from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, given_slots
+
+_TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
+_MANY = 32
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,13 @@ class ChannelPlacement:
     @property
     def blocks(self) -> Blocks:
         return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.weight_scratch)
+
+    @property
+    def parts(self) -> list[tuple[PathSweep, ...]]:
+        """The paths, in parts that are compiled as functions of their own where there is more than one."""
+        paths = self.sweep.paths
+        size = len(paths) if len(paths) <= _MANY else _TOGETHER
+        return [paths[n : n + size] for n in range(0, len(paths), size)]
 
     # -- what lives where --
 
