@@ -1,0 +1,26 @@
+"""The potential of the tour is a potential, and converting it changes nothing that it says."""
+
+from __future__ import annotations
+
+import torch
+from e3nn import o3
+
+from tpgen.demo.potential import Potential, atoms, convert_potential
+
+
+def test_forces_turn_with_the_atoms() -> None:
+    torch.manual_seed(0)
+    model, (positions, elements) = Potential(4).double(), atoms(2)
+    positions, elements = positions.double(), elements.double()
+    turn = o3.rand_matrix().double()
+    found, turned = model(positions, elements), model(positions @ turn.T, elements)
+    torch.testing.assert_close(turned["energy"], found["energy"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(turned["forces"], found["forces"] @ turn.T, rtol=1e-5, atol=1e-6)
+
+
+def test_the_converted_potential_is_the_same() -> None:
+    found = convert_potential(2, 4)
+    assert found.proof.holds
+    assert {r.was for r in found.replaced} == {"e3nn.Linear", "e3nn.TensorProduct", "e3nn.FullyConnectedTensorProduct"}
+    assert not found.kept
+    assert [t.task for t in found.times.tasks] == ["call", "call and gradients"]

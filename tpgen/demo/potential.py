@@ -1,0 +1,88 @@
+r"""A small potential of e3nn's modules alone, as people write them: energies, and forces by autograd.
+
+.. math:: E = \sum_i e(h_i), \qquad
+    h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
+"""
+
+from __future__ import annotations
+
+import torch
+from e3nn import o3
+from e3nn.math import soft_one_hot_linspace
+from e3nn.nn import FullyConnectedNet
+from torch import Tensor, nn
+
+from tpgen.conversion.convert import convert
+from tpgen.conversion.report import Conversion
+
+ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
+HARMONICS = o3.Irreps.spherical_harmonics(2)
+
+
+class Layer(nn.Module):
+    """Messages of neighbours, and a self-connection that knows the element."""
+
+    def __init__(self, irreps_in: o3.Irreps, irreps_out: o3.Irreps) -> None:
+        super().__init__()
+        pairs = [(i, j, ir) for i, a in enumerate(irreps_in) for j, b in enumerate(HARMONICS) for ir in a.ir * b.ir]
+        paths = [(i, j, ir) for i, j, ir in pairs if ir in {out.ir for out in irreps_out}]
+        middle = o3.Irreps([(irreps_in[i].mul, ir) for i, _, ir in paths])
+        uvu = [(i, j, k, "uvu", True) for k, (i, j, _) in enumerate(paths)]
+        self.up = o3.Linear(irreps_in, irreps_in)
+        self.message = o3.TensorProduct(irreps_in, HARMONICS, middle, uvu, shared_weights=False, internal_weights=False)
+        self.radial = FullyConnectedNet([BASIS, 32, self.message.weight_numel], nn.functional.silu)
+        self.down = o3.Linear(middle, irreps_out)
+        self.self_connection = o3.FullyConnectedTensorProduct(irreps_in, f"{ELEMENTS}x0e", irreps_out)
+
+    def forward(self, h: Tensor, elements: Tensor, harmonics: Tensor, basis: Tensor, edges: Tensor) -> Tensor:
+        messages = self.message(self.up(h)[edges[0]], harmonics, self.radial(basis))
+        summed = messages.new_zeros(len(h), messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
+        return self.down(summed) + self.self_connection(h, elements)
+
+
+class Potential(nn.Module):
+    """Energy and forces of atoms: ``forward(positions, elements)`` with elements one-hot."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        hidden = o3.Irreps(f"{channels}x0e+{channels}x1o+{channels}x2e")
+        self.embedding = o3.Linear(f"{ELEMENTS}x0e", f"{channels}x0e")
+        self.layers = nn.ModuleList([Layer(self.embedding.irreps_out, hidden), Layer(hidden, hidden)])
+        self.readout = o3.Linear(hidden, "0e")
+
+    def forward(self, positions: Tensor, elements: Tensor) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            positions = positions if positions.requires_grad else positions.detach().requires_grad_()
+            energy = self.energy(positions, elements)
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return {"energy": energy, "forces": -slope}
+
+    def energy(self, positions: Tensor, elements: Tensor) -> Tensor:
+        near = (torch.cdist(positions.detach(), positions.detach()) < CUTOFF).fill_diagonal_(False)
+        edges = torch.nonzero(near).T
+        vectors = positions[edges[1]] - positions[edges[0]]
+        harmonics = o3.spherical_harmonics(HARMONICS, vectors, normalize=True, normalization="component")
+        lengths = vectors.norm(dim=1)
+        basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
+        h = self.embedding(elements)
+        for layer in self.layers:
+            h = layer(h, elements, harmonics, basis, edges)
+        return self.readout(h).sum()
+
+
+def atoms(side: int) -> tuple[Tensor, Tensor]:
+    """Positions of a perturbed cubic lattice of side³ atoms, and one-hot elements."""
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
+    positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
+    elements = torch.randint(ELEMENTS, (len(grid),), generator=generator)
+    return positions, nn.functional.one_hot(elements, ELEMENTS).to(positions)
+
+
+def convert_potential(side: int, channels: int) -> Conversion:
+    """Convert the potential, prove it in float64 and measure it."""
+    torch.manual_seed(0)
+    given = atoms(side)
+    reports: list[Conversion] = []
+    convert(Potential(channels), prove=given, measure=given, report=reports.append)
+    return reports[0]
