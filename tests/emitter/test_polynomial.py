@@ -39,3 +39,13 @@ def test_programs_are_written_once_and_print_themselves() -> None:
 def test_unknown_strategy() -> None:
     with pytest.raises(EmitError, match="unknown strategy 'grouped'; known strategies: einsum, unrolled, kernel"):
         emit_polynomial(symmetric(), "grouped")
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_rows(name: str, strategy: str) -> None:
+    plan = PLANS[name]()
+    tensors = operands_of(plan, 0, 1, 3)
+    result = emit_polynomial(plan, strategy).module().double()(*tensors)
+    assert result.shape == (0, 12)
+    assert [g.shape for g in torch.autograd.grad(result.sum(), tensors)] == [x.shape for x in tensors]

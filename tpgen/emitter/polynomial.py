@@ -117,16 +117,16 @@ def read_operand(o: Operand, x: Traced) -> Traced:
     """A tensor as ``[row, channel, component]``; one channel where all share it."""
     if o.weights:  # [element or row, path, channel]
         return x.transpose(1, 2)
-    rows = x.shape[0]
-    if not o.channels or o.layout == "channel":
-        return x.reshape(rows, -1, o.dim) if o.channels else x.reshape(rows, 1, o.dim)
-    if o.layout == "ir_mul":
-        return x.reshape(rows, o.dim, -1).transpose(1, 2)
     flat = x.flatten(1)
-    channels = flat.shape[1] // o.dim
+    rows = flat.shape[0]
+    channels = flat.shape[1] // o.dim if o.channels else 1  # said, since no shape follows from an empty tensor
+    if not o.channels or o.layout == "channel":
+        return flat.reshape(rows, channels, o.dim)
+    if o.layout == "ir_mul":
+        return flat.reshape(rows, o.dim, channels).transpose(1, 2)
     sizes = [s.stop - s.start for s in o.irreps.slices()]
     parts = torch.split(flat, [channels * size for size in sizes], 1) if len(sizes) > 1 else (flat,)
-    return torch.cat([parts[n].reshape(rows, -1, size) for n, size in enumerate(sizes)], -1)
+    return torch.cat([parts[n].reshape(rows, channels, size) for n, size in enumerate(sizes)], -1)
 
 
 def write_output(o: Operand, x: Traced) -> Traced:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tests.machine import needs_compiler
@@ -15,7 +16,7 @@ from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.operator import kernel_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 
 pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])  # no row of element 1
@@ -96,6 +97,16 @@ def test_gradcheck_and_gradgradcheck() -> None:
     call = partial(kernel, plan, torch.tensor([1, 0, 1]))
     assert torch.autograd.gradcheck(call, tensors, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(call, tensors)
+
+
+def test_operands_may_be_called_what_they_like() -> None:
+    """No slot of one is called as another is."""
+    vector, scalar = Irreps("1o"), Operand(OUT, Irreps("0e"))
+    names = ["x", "x_1", "out_1", "v1", "a", "da", "W", "C", "n"]
+    terms = [PolynomialTerm((name, names[n - 1]), 0) for n, name in enumerate(names)]
+    plan = make_polynomial_plan([*(Operand(name, vector) for name in names), scalar], terms)
+    tensors = operands_of(plan, 2, 1, 2)
+    assert torch.autograd.gradcheck(partial(kernel, plan, None), tensors, check_forward_ad=True)
 
 
 def test_bfloat16_sums_in_float32() -> None:

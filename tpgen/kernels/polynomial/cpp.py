@@ -295,6 +295,7 @@ def _gathered(statements: Iterable[Statement]) -> dict[Component, list[Product]]
 
 
 def _name(slot: Slot | str) -> str:
-    """A slot as a C++ name."""
-    text = str(slot).replace(".", "_")
-    return text.replace("@a", "a").replace("@d", "da") if text.startswith("@") else f"x_{text}"
+    """A slot as a C++ name; levels stand first, for no operand's name begins where they end."""
+    operand, _, levels = str(slot).partition(".")
+    scratch = {COEFFICIENTS: "a", ADJOINTS: "da"}
+    return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"

@@ -16,64 +16,64 @@ static void prologue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, co
   store(a + 3 * W, 1.0f * load(x_w1_2 + 0 * W) + 1.0f * load(x_w1_2 + 1 * W));
   store(a + 4 * W, load(x_w1_1 + 0 * W));
 }
-static void row(const real* p_x_x, const real* p_x_out_1, real* o_x_x, const num* a, num* da_1, i64 C, i64 c, int n) {
+static void row(const real* p_x_x, const real* p_x1_out, real* o_x_x, const num* a, num* da1, i64 C, i64 c, int n) {
   vec t_x_x[4];
   Items<4>::get(p_x_x + 0 * C + c * 4, n, t_x_x + 0);
-  vec t_x_out_1[4];
-  t_x_out_1[0] = get_some(p_x_out_1 + 0 * C + c, n);
-  Items<3>::get(p_x_out_1 + 1 * C + c * 3, n, t_x_out_1 + 1);
+  vec t_x1_out[4];
+  t_x1_out[0] = get_some(p_x1_out + 0 * C + c, n);
+  Items<3>::get(p_x1_out + 1 * C + c * 3, n, t_x1_out + 1);
   vec d_x_x[4] = {};
-  const vec v1 = t_x_out_1[0] * t_x_x[0];
-  add(da_1 + 0 * W, v1);
-  add(da_1 + 1 * W, v1 * t_x_x[0]);
+  const vec v1 = t_x1_out[0] * t_x_x[0];
+  add(da1 + 0 * W, v1);
+  add(da1 + 1 * W, v1 * t_x_x[0]);
   const vec v2 = load(a + 0 * W) + t_x_x[0] * load(a + 1 * W);
   d_x_x[0] += v1 * load(a + 1 * W);
-  d_x_x[0] += t_x_out_1[0] * v2;
-  const vec v4 = t_x_out_1[0] * t_x_x[1];
-  add(da_1 + 2 * W, v4 * t_x_x[1]);
+  d_x_x[0] += t_x1_out[0] * v2;
+  const vec v4 = t_x1_out[0] * t_x_x[1];
+  add(da1 + 2 * W, v4 * t_x_x[1]);
   const vec v5 = t_x_x[1] * load(a + 2 * W);
   d_x_x[1] += v4 * load(a + 2 * W);
-  d_x_x[1] += t_x_out_1[0] * v5;
-  const vec v7 = t_x_out_1[0] * t_x_x[2];
-  add(da_1 + 2 * W, v7 * t_x_x[2]);
+  d_x_x[1] += t_x1_out[0] * v5;
+  const vec v7 = t_x1_out[0] * t_x_x[2];
+  add(da1 + 2 * W, v7 * t_x_x[2]);
   const vec v8 = t_x_x[2] * load(a + 2 * W);
   d_x_x[2] += v7 * load(a + 2 * W);
-  d_x_x[2] += t_x_out_1[0] * v8;
-  const vec v10 = t_x_out_1[0] * t_x_x[3];
-  add(da_1 + 2 * W, v10 * t_x_x[3]);
+  d_x_x[2] += t_x1_out[0] * v8;
+  const vec v10 = t_x1_out[0] * t_x_x[3];
+  add(da1 + 2 * W, v10 * t_x_x[3]);
   const vec v11 = t_x_x[3] * load(a + 2 * W);
   d_x_x[3] += v10 * load(a + 2 * W);
-  d_x_x[3] += t_x_out_1[0] * v11;
-  const vec v14 = t_x_out_1[1] * t_x_x[0];
-  add(da_1 + 3 * W, v14 * t_x_x[1]);
+  d_x_x[3] += t_x1_out[0] * v11;
+  const vec v14 = t_x1_out[1] * t_x_x[0];
+  add(da1 + 3 * W, v14 * t_x_x[1]);
   const vec v15 = t_x_x[1] * load(a + 3 * W);
   d_x_x[1] += v14 * load(a + 3 * W);
-  d_x_x[0] += t_x_out_1[1] * v15;
-  add(da_1 + 4 * W, t_x_out_1[1] * t_x_x[1]);
-  d_x_x[1] += t_x_out_1[1] * load(a + 4 * W);
-  const vec v19 = t_x_out_1[2] * t_x_x[0];
-  add(da_1 + 3 * W, v19 * t_x_x[2]);
+  d_x_x[0] += t_x1_out[1] * v15;
+  add(da1 + 4 * W, t_x1_out[1] * t_x_x[1]);
+  d_x_x[1] += t_x1_out[1] * load(a + 4 * W);
+  const vec v19 = t_x1_out[2] * t_x_x[0];
+  add(da1 + 3 * W, v19 * t_x_x[2]);
   const vec v20 = t_x_x[2] * load(a + 3 * W);
   d_x_x[2] += v19 * load(a + 3 * W);
-  d_x_x[0] += t_x_out_1[2] * v20;
-  add(da_1 + 4 * W, t_x_out_1[2] * t_x_x[2]);
-  d_x_x[2] += t_x_out_1[2] * load(a + 4 * W);
-  const vec v24 = t_x_out_1[3] * t_x_x[0];
-  add(da_1 + 3 * W, v24 * t_x_x[3]);
+  d_x_x[0] += t_x1_out[2] * v20;
+  add(da1 + 4 * W, t_x1_out[2] * t_x_x[2]);
+  d_x_x[2] += t_x1_out[2] * load(a + 4 * W);
+  const vec v24 = t_x1_out[3] * t_x_x[0];
+  add(da1 + 3 * W, v24 * t_x_x[3]);
   const vec v25 = t_x_x[3] * load(a + 3 * W);
   d_x_x[3] += v24 * load(a + 3 * W);
-  d_x_x[0] += t_x_out_1[3] * v25;
-  add(da_1 + 4 * W, t_x_out_1[3] * t_x_x[3]);
-  d_x_x[3] += t_x_out_1[3] * load(a + 4 * W);
+  d_x_x[0] += t_x1_out[3] * v25;
+  add(da1 + 4 * W, t_x1_out[3] * t_x_x[3]);
+  d_x_x[3] += t_x1_out[3] * load(a + 4 * W);
   Items<4>::set(o_x_x + 0 * C + c * 4, n, d_x_x + 0);
 }
-static void epilogue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, const num* x_w1_1, const num* da_1, real* o_x_w0_2, real* o_x_w0_1, real* o_x_w1_2, real* o_x_w1_1, i64 C, int n) {
-  set_some(o_x_w0_2 + 0 * C, n, load(da_1 + 1 * W));
-  set_some(o_x_w0_2 + 1 * C, n, 0.57735026f * load(da_1 + 2 * W));
-  set_some(o_x_w0_1 + 0 * C, n, load(da_1 + 0 * W));
-  set_some(o_x_w1_2 + 0 * C, n, 1.0f * load(da_1 + 3 * W));
-  set_some(o_x_w1_2 + 1 * C, n, 1.0f * load(da_1 + 3 * W));
-  set_some(o_x_w1_1 + 0 * C, n, load(da_1 + 4 * W));
+static void epilogue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, const num* x_w1_1, const num* da1, real* o_x_w0_2, real* o_x_w0_1, real* o_x_w1_2, real* o_x_w1_1, i64 C, int n) {
+  set_some(o_x_w0_2 + 0 * C, n, load(da1 + 1 * W));
+  set_some(o_x_w0_2 + 1 * C, n, 0.57735026f * load(da1 + 2 * W));
+  set_some(o_x_w0_1 + 0 * C, n, load(da1 + 0 * W));
+  set_some(o_x_w1_2 + 0 * C, n, 1.0f * load(da1 + 3 * W));
+  set_some(o_x_w1_2 + 1 * C, n, 1.0f * load(da1 + 3 * W));
+  set_some(o_x_w1_1 + 0 * C, n, load(da1 + 4 * W));
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
   const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
@@ -90,13 +90,13 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
       num* const x_w1_2 = scratch + 3 * W;
       num* const x_w1_1 = scratch + 5 * W;
       num* const a = scratch + 6 * W;
-      num* const da_1 = scratch + 11 * W;
+      num* const da1 = scratch + 11 * W;
       const real* const p_x_x = given[0];
       const real* const p_x_w0_2 = given[1];
       const real* const p_x_w0_1 = given[2];
       const real* const p_x_w1_2 = given[3];
       const real* const p_x_w1_1 = given[4];
-      const real* const p_x_out_1 = given[5];
+      const real* const p_x1_out = given[5];
       real* const o_x_x = opened[0];
       real* const o_x_w0_2 = opened[1];
       real* const o_x_w0_1 = opened[2];
@@ -120,12 +120,12 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
         for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
         for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
         prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, a);
-        clear(da_1, 5 * W);
+        clear(da1, 5 * W);
         for (i64 q = from; q < to; ++q) {
           const i64 r = t.order[q];
-          row(p_x_x + r * 4 * C, p_x_out_1 + r * 4 * C, o_x_x + r * 4 * C, a, da_1, C, c, n);
+          row(p_x_x + r * 4 * C, p_x1_out + r * 4 * C, o_x_x + r * 4 * C, a, da1, C, c, n);
         }
-        epilogue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, da_1, o_x_w0_2 + e * 2 * C + c, o_x_w0_1 + e * 1 * C + c, o_x_w1_2 + e * 2 * C + c, o_x_w1_1 + e * 1 * C + c, C, n);
+        epilogue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, da1, o_x_w0_2 + e * 2 * C + c, o_x_w0_1 + e * 1 * C + c, o_x_w1_2 + e * 2 * C + c, o_x_w1_1 + e * 1 * C + c, C, n);
       }
       free(scratch);
     });
