@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
+from tpgen.form.sampling import random_operands
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan, make_plan
 
@@ -152,15 +153,7 @@ def random_arguments(seed: int, among: Collection[str] = tuple(MODES), copies: i
 
 def operands(plan: Plan, rows: int = ROWS, requires_grad: bool = False) -> dict[str, Tensor]:
     """Random float64 tensors x1, x2, w of a plan."""
-    weight_rows = () if plan.shared_weights else (rows,)
-    shapes = {
-        "x1": (rows, plan.irreps_in1.dim),
-        "x2": (rows, plan.irreps_in2.dim),
-        "w": (*weight_rows, plan.weight_numel),
-    }
-    return {
-        name: torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for name, shape in shapes.items()
-    }
+    return {name: x.requires_grad_(requires_grad) for name, x in random_operands(plan, rows).items()}
 
 
 def reference_right(plan: Plan, x2: Tensor, w: Tensor, layout: Layout = "mul_ir") -> Tensor:

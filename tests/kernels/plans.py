@@ -7,6 +7,7 @@ from math import comb
 import torch
 from torch import Tensor
 
+from tpgen.form.sampling import random_operands
 from tpgen.kernels.operators.call import Call
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan, make_plan
@@ -53,14 +54,7 @@ def mode_plan(mode: str, weighted: bool, shared: bool, m1: int, m2: int) -> Plan
 
 def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """Random x1, x2, w and cotangent."""
-    weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
-    shapes = {
-        "x1": (rows, plan.irreps_in1.dim),
-        "x2": (rows, plan.irreps_in2.dim),
-        "w": weights,
-        "out": (rows, plan.irreps_out.dim),
-    }
-    return {name: torch.randn(shape, dtype=dtype) for name, shape in shapes.items()}
+    return random_operands(plan, rows, ("x1", "x2", "w", "out"), dtype=dtype)
 
 
 def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> Call:

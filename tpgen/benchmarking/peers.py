@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import e3nn
 import torch
-from e3nn import o3
 from torch import Tensor, nn
 
 from tpgen.benchmarking.tasks import Product
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.errors import BackendError
+from tpgen.inspection.laws.laws import e3nn_product
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
 
@@ -41,19 +41,7 @@ def _e3nn_scripts(scripted: bool) -> Iterator[None]:
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
     """e3nn's product of a plan, with weights from outside."""
     with _e3nn_scripts(scripted):
-        return o3.TensorProduct(
-            plan.irreps_in1,
-            plan.irreps_in2,
-            plan.irreps_out,
-            [tuple(instruction[:6]) for instruction in plan.instructions],
-            in1_var=list(plan.in1_var),
-            in2_var=list(plan.in2_var),
-            out_var=list(plan.out_var),
-            irrep_normalization=plan.irrep_normalization,
-            path_normalization=plan.path_normalization,
-            internal_weights=False,
-            shared_weights=plan.shared_weights,
-        )
+        return e3nn_product(plan)
 
 
 def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> Product:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.form.form import Layout, split_layout
+from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -52,14 +53,11 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
     """
     generator = torch.Generator().manual_seed(zlib.crc32(f"{plan.digest} {rows} {seed}".encode()))
 
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
+    def draw(*names: str) -> list[Tensor]:
+        return list(random_operands(plan, rows, names, generator=generator, dtype=dtype, device=device).values())
 
-    weights = (plan.weight_numel,) if plan.shared_weights or not plan.weight_numel else (rows, plan.weight_numel)
-    dims = (plan.irreps_in1.dim, plan.irreps_in2.dim, plan.irreps_out.dim)
-    operands = Operands(
-        draw(rows, dims[0]), draw(rows, dims[1]), draw(*weights), draw(rows, dims[2]), draw(rows, dims[1])
-    )
+    x1, x2, w, cotangent = draw("x1", "x2", "w", "out")
+    operands = Operands(x1, x2, w if plan.weight_numel else w.flatten(), cotangent, *draw("x2"))
     return operands.map(lambda name, tensor: tensor)
 
 

@@ -15,6 +15,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tpgen.form.reference import reference_product
+from tpgen.form.sampling import random_operands
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 
@@ -70,16 +71,12 @@ def sample(product: TensorProduct, rows: int) -> Subject:
     """Random operands for a product, the same at every call."""
     plan, generator = product.plan, torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(product.output_mask.dtype).double()
+    def draw(*names: str) -> Operands:
+        found = random_operands(plan, rows, names, generator=generator, dtype=product.output_mask.dtype)
+        return {name: x.double() for name, x in found.items()}
 
-    def draw_operands() -> Operands:
-        operands = {"x1": draw(rows, plan.irreps_in1.dim), "x2": draw(rows, plan.irreps_in2.dim)}
-        if plan.weight_numel:
-            operands["w"] = draw(plan.weight_numel) if plan.shared_weights else draw(rows, plan.weight_numel)
-        return operands
-
-    return Subject(product, draw_operands(), draw_operands(), draw(rows, plan.irreps_out.dim))
+    given = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
+    return Subject(product, draw(*given), draw(*given), draw("out")["out"])
 
 
 def _definition(subject: Subject) -> Outcomes:

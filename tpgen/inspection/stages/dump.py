@@ -24,6 +24,7 @@ from tpgen.compiler.config import Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import split_layout
+from tpgen.form.sampling import random_operands
 from tpgen.kernels.cpp.generate import write_placement
 from tpgen.kernels.operators.description import Description
 from tpgen.kernels.placement.place import Placement, place
@@ -220,20 +221,17 @@ def check_direction(plan: Plan, direction: str, stage: str) -> None:
 def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
     """Random operands, indices and numbers of rows for the named arguments of a program, the same at every call."""
     plan, rows = request.plan, request.rows
-    shapes = {
-        "x1": (rows, plan.irreps_in1.dim),
-        "x2": (rows, plan.irreps_in2.dim),
-        "w": (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel),
-        "g": (rows, plan.irreps_out.dim),
-    }
+    of_form = {"x1": "x1", "x2": "x2", "w": "w", "g": "out"}  # a cotangent has the shape of the result
     generator = torch.Generator().manual_seed(0)
 
     def example(name: str) -> Any:
         if name.startswith("num_"):
             return rows
-        if name not in shapes:
+        if name not in of_form:
             return torch.randint(rows, (rows,), generator=generator).to(request.device)
-        values = torch.randn(shapes[name], generator=generator, dtype=torch.float64)
-        return values.to(device=request.device, dtype=request.dtype)
+        drawn = random_operands(
+            plan, rows, [of_form[name]], generator=generator, dtype=request.dtype, device=request.device
+        )
+        return drawn[of_form[name]]
 
     return [example(name) for name in names]
