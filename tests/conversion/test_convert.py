@@ -300,6 +300,14 @@ def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mark_of(network.connected) is not None
 
 
+def test_an_adapter_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADAPTERS, "tests", "tests.nowhere:swaps")
+    network = Mixed()
+    with pytest.warns(UserWarning, match=r"of tests, whose adapter cannot be loaded .*No module named 'tests.nowhere'"):
+        convert(network, **GRAPHS)
+    assert mark_of(network.full) is not None
+
+
 @needs_compiler
 def test_nothing_is_said_where_all_is_converted() -> None:
     network = Mixed()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tests.machine import KERNEL
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.swap import mark_of
 
 ADAPTER = "tpgen.integrations.nequip"
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True), (1, 0, 1, "uvu", True)]
@@ -108,3 +109,14 @@ def test_features_come_in_the_dtype_of_the_model() -> None:
     network = convert(Network(), strategy="grouped")
     x, *rest = arguments()
     assert network.tp_scatter(x.bfloat16(), *rest[:2], *rest[-1]).dtype == torch.float32
+
+
+def test_a_moved_nequip_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nequip.nn._tp_scatter_base", ModuleType("moved"))
+    import_module("tpgen.integrations.nequip_extension")
+    assert ADAPTER not in sys.modules
+    network = Network()
+    with pytest.warns(UserWarning, match=r"'tp_scatter': of nequip, whose adapter cannot be loaded"):
+        convert(network, strategy="grouped")
+    assert type(network.tp_scatter) is TensorProductScatter
+    assert mark_of(network.tp_scatter.tp) is not None

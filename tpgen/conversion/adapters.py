@@ -7,12 +7,13 @@ of its project, so nobody pays for projects that are not in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from torch import nn
 
-from tpgen.conversion.swap import Finding
+from tpgen.conversion.swap import Finding, Kept
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[Finding]]
 
@@ -36,12 +37,25 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
     """The adapters whose projects have modules in a network, in the order of the table."""
-    packages = {cls.__module__.partition(".")[0] for module in network.modules() for cls in type(module).__mro__}
-    return [_loaded(adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    packages = {package for module in network.modules() for package in _packages(module)}
+    return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
-def _loaded(adapter: Adapter | str) -> Adapter:
+def _packages(module: nn.Module) -> set[str]:
+    return {cls.__module__.partition(".")[0] for cls in type(module).__mro__}
+
+
+def _loaded(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     where, _, function = adapter.partition(":")
-    return getattr(import_module(where), function)
+    try:
+        return getattr(import_module(where), function)
+    except (ImportError, AttributeError) as error:
+        return partial(_unloaded, package, f"{adapter}: {error}")
+
+
+def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[Finding]:
+    """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
+    first = next(module for module in network.modules() if package in _packages(module))
+    yield Kept(first, f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted")

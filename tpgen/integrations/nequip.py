@@ -1,7 +1,6 @@
 """NequIP (package ``nequip``): product and scatter of its interaction blocks, and a model modifier for its own tools.
 
-NequIP loads this module when it is imported (entry point ``nequip.extension``), so that ``enable_tpgen`` can stand in a
-configuration.
+It imports NequIP: `convert` loads it where a network holds NequIP's modules, and `nequip_extension` where it can.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
