@@ -155,6 +155,16 @@ def test_empty_irreps(strategy: str, ends: tuple[str, str]) -> None:
     assert out.shape == (3, layer.irreps_out.dim)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_channels_of_rows_without_a_path(strategy: str) -> None:
+    layer = Linear("4x0e", "4x1o", f_in=2, f_out=3, shared_weights=False, internal_weights=False, strategy=strategy)
+    for run in (layer, script(layer)):
+        for w in (torch.randn(1, 2, 3, 0), torch.randn(2, 3, 0)):
+            out = run(torch.randn(1, 2, 4), w)
+            assert out.shape == (1, 3, 12)
+            assert not out.any()
+
+
 @pytest.mark.parametrize("biases", [False, True])
 def test_equivariant(biases: bool) -> None:
     layer = Linear(*ENDS, biases=biases)

@@ -111,6 +111,39 @@ def test_layouts_hold_the_same_numbers(layout: Any) -> None:
     torch.testing.assert_close(made(moved[named["x"]], y), expected[named["out"]])
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_terms_of_what_all_channels_share(strategy: str) -> None:
+    """Alone in a component of the output, in all of them, and beside weights."""
+    x, y = torch.randn(5, 12, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    tensors = {"x": "4x1o", "y": "0e+1o"}
+    for terms, weights in (([("y",), ("x",)], "none"), ([("y",)], "none"), ([("y",)], "shared")):
+        made = Polynomial(tensors, "4x0e+4x1o", terms, weights=weights, strategy=strategy).double()
+        torch.testing.assert_close(made(x, y), slow(made.plan, [x, y, *made.weights.values()]))
+    lone = Polynomial({"y": "0e+1o"}, "8x0e", [("y", "y")], strategy=strategy).double()
+    torch.testing.assert_close(lone(y).shape, torch.Size([5, 8]))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_size_of_a_table_does_not_matter(strategy: str) -> None:
+    a = torch.randn(5, 12, dtype=torch.float64)
+    for size in (1e-11, 1e-30, 1e20):
+        terms = [(("a", "a"), {key: s * v for key, v in DOT.items()}) for s in (size, 1.0004 * size)]
+        made = Polynomial({"a": "4x1o"}, "4x0e", terms, strategy=strategy).double()
+        expected = slow(made.plan, [a, *made.weights.values()])
+        torch.testing.assert_close(made(a) / size, expected / size, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_terms_that_cancel(strategy: str) -> None:
+    terms = [(("a", "a"), {key: sign * v for key, v in DOT.items()}) for sign in (1, -1)]
+    made = Polynomial({"a": "4x1o"}, "4x0e+4x1o", terms, weights="none", strategy=strategy).double()
+    a = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
+    out = made(a)
+    assert out.shape == (5, 16)
+    assert not out.any()
+    assert not torch.autograd.grad(out.sum(), a)[0].any()
+
+
 def test_terms_reach_what_they_can() -> None:
     made = Polynomial({"v": "4x1o"}, "4x0e + 4x1o", [("v", "v"), ("v",)], strategy="einsum")
     assert [(t.inputs, t.i_out) for t in made.plan.terms] == [(("v", "v"), 0), (("v",), 1)]
@@ -148,6 +181,7 @@ BAD = {
     "no equivariant map exists": {"tensors": {"v": "4x1o"}, "irreps_out": "4x1e", "terms": [("v", "v")]},
     "not an equivariant map": {"terms": [(("x",), {(0, 1): 1.0})]},
     "unknown layout 'rows'": {"layout": "rows"},
+    "out: nothing tells its 4 channels apart": {"tensors": {"y": Y}, "terms": [("y", "y")], "weights": "none"},
 }
 
 

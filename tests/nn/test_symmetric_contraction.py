@@ -91,6 +91,18 @@ def test_parameters_have_maces_names_and_shapes() -> None:
     assert set(contraction.state_dict()) == set(shapes)
 
 
+@pytest.mark.parametrize("degree", [2, 3])
+def test_degrees_whose_couplings_all_vanish_keep_maces_shapes(degree: int) -> None:
+    """No scalar, vector and tensor squared make a 1e, but MACE has a weight for each of its chains."""
+    contraction = SymmetricContraction("2x0e+2x1o+2x2e", "2x0e+2x1e", degree, num_elements=3, strategy="einsum")
+    for n, ir in enumerate(("0e", "1e")):
+        part = contraction.contractions[n]
+        for nu, w in zip(range(degree, 0, -1), (part.weights_max, *part.weights), strict=True):
+            chains = generalized_couplings(["0e+1o+2e"] * nu, ir).shape[-1]
+            assert w.shape == (3, max(1, chains), 2)
+    assert not contraction.contractions[1].weights[-1].requires_grad
+
+
 def checkpoint(contraction: SymmetricContraction, sign: float = 1.0) -> dict[str, Tensor]:
     """A state_dict as MACE writes it; with a sign for the first path of highest degree, whose weights have it too."""
     state = {key: value.clone() for key, value in contraction.state_dict().items()}

@@ -77,6 +77,8 @@ def _einsum(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
             values = values.unflatten(-1, (plan.out.dim, len(paths)))
             values = (values * flat[term.weight].unsqueeze(-2)).sum(-1)
         total = values if total is None else total + values
+    if _some_shared(plan):
+        total = total + _zero(flat).unsqueeze(-1)
     return write_output(plan.out, total)
 
 
@@ -91,9 +93,20 @@ def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced
         for i in range(o.dim)
     }
     opened = run_statements(kernels.sweep(forward_call(plan)), components)
-    zero = torch.zeros_like(next(iter(opened.values())))
-    parts = [opened.get(Component(OUT, 0, k), zero) for k in range(plan.out.dim)]
+    found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
+    zero = _zero(flat) if len(opened) < len(found) or _some_shared(plan) else None
+    parts = found if zero is None else [zero if x is None else x + zero for x in found]
     return write_output(plan.out, torch.stack(parts, -1))
+
+
+def _some_shared(plan: PolynomialPlan) -> bool:
+    """Whether some term has one value for all channels."""
+    return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
+
+
+def _zero(flat: Given) -> Traced:
+    """Zero for every row and channel, whatever stands there."""
+    return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
 POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, PolynomialPlan, Given], Traced]] = {

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 
-_NOISE = 1e-10
+_NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled
 
 
 class Factor(NamedTuple):
@@ -126,12 +126,14 @@ def collect(monomials: Iterable[Monomial]) -> Polynomial:
     """
     order: dict[str, int] = {}
     sums: dict[tuple[Factor, ...], float] = {}
+    sizes: dict[tuple[Factor, ...], float] = {}
     for coefficient, factors in monomials:
         for f in factors:
             order.setdefault(f.tensor, len(order))
         key = tuple(sorted(factors, key=lambda f: (order[f.tensor], f.component)))
         sums[key] = sums.get(key, 0.0) + coefficient
-    return Polynomial(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE))
+        sizes[key] = sizes.get(key, 0.0) + abs(coefficient)
+    return Polynomial(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE * sizes[key]))
 
 
 def form_of(plan: PolynomialPlan) -> Polynomial:

@@ -241,6 +241,8 @@ class Linear(nn.Module):
             x = merge_channels(x, self._in_pieces)
             if w.size(-1) > 0:
                 w = merge_channels(merge_channels(w, self._weight_pieces), self._merged_weight_pieces)
+            else:  # no weights: none of these axes is one of rows
+                w = w.new_empty(w.shape[:-3] + (0,))
         return x, w
 
     def _apart(self, out: Tensor) -> Tensor:

@@ -94,6 +94,11 @@ class Polynomial(PolynomialModule):
         irreps = {name: Irreps(text) for name, text in tensors.items()} | {OUT: Irreps(irreps_out)}
         channels = _channels(irreps[OUT])
         operands = [_operand(name, value, channels, layout) for name, value in irreps.items()]
+        if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
+            raise PlanError(
+                f"out: nothing tells its {channels} channels apart, as every tensor is one copy that all share: "
+                "give a tensor with as many copies, weights, or an output with one copy of every irrep"
+            )
         written = [t for n, term in enumerate(terms) for t in _terms(n, term, operands, weights != "none")]
         super().__init__(make_polynomial_plan(operands, written), num_elements is not None, strategy)
         self.irreps_in = {name: value for name, value in irreps.items() if name != OUT}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.errors import InputError, PlanError, unknown
 from tpgen.nn.polynomial_module import PolynomialModule, elements_of
-from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.polynomial_plan import Operand, PolynomialPlan, PolynomialTerm, generated, make_polynomial_plan
 
@@ -171,14 +171,14 @@ class SymmetricContraction(PolynomialModule):
 
 
 class _Weights(nn.Module):
-    """The weights into one output irrep, under MACE's names; a degree without paths has one that nothing reads."""
+    """The weights into one output irrep, under MACE's names and in its shapes; nothing reads those of dead degrees."""
 
-    def __init__(self, paths: list[int], elements: int, channels: int) -> None:
+    def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
-        made = [_made(elements, count, channels) for count in paths]
+        self._live = [any(found) for found in paths]
+        made = [_made(elements, found, channels) for found in paths]
         self.weights = nn.ParameterList(made[:-1][::-1])
         self.weights_max = made[-1]
-        self._live = [count > 0 for count in paths]
 
     def used(self) -> Iterator[Tensor]:
         """Those that terms read, highest degree first."""
@@ -187,10 +187,11 @@ class _Weights(nn.Module):
                 yield parameter
 
 
-def _made(elements: int, paths: int, channels: int) -> nn.Parameter:
-    if paths == 0:
-        return nn.Parameter(torch.zeros(elements, 1, channels), requires_grad=False)
-    return nn.Parameter(torch.randn(elements, paths, channels) / paths)
+def _made(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
+    """MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is."""
+    if not any(paths):
+        return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
+    return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
 def _plan(irreps_in: Irreps, irreps_out: Irreps, degrees: list[int]) -> PolynomialPlan:
@@ -211,10 +212,10 @@ def _basis(degree: int) -> str:
     return "natural" if degree == MAX_DEGREE else "chained"
 
 
-def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[int]:
+def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
+    """The paths of each degree, those that vanish between equal tensors without entries."""
     one = str(Irreps([(1, ir) for _, ir in irreps_in]))
-    found = [generated((one,) * nu, str(output), ("x",) * nu, _basis(nu)) for nu in range(1, degree + 1)]
-    return [len(paths) if any(paths) else 0 for paths in found]
+    return [generated((one,) * nu, str(output), ("x",) * nu, _basis(nu)) for nu in range(1, degree + 1)]
 
 
 def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:

@@ -244,6 +244,14 @@ def test_bad_calls_say_what_is_wrong() -> None:
             torch.ops.tpgen.polynomial([tensors[0]], None, plan.to_json(), call)
 
 
+def test_calls_open_what_has_a_shape() -> None:
+    plan = symmetric(degree=1)
+    x = operands_of(plan, 4, 1, 5, grad=False)[0]
+    for call in ("x -> w0_1", "x out.1 -> w0_1 out"):
+        with pytest.raises(PlanError, match="w0_1 is opened and nothing says its shape: give w0_1 too"):
+            torch.ops.tpgen.polynomial([x, x.flatten(1)][: call.count(" ") - 1], None, plan.to_json(), call)
+
+
 def test_derivatives_have_an_end() -> None:
     call = Call.parse("x -> out")
     for _ in range(9):

@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.errors import InputError, PlanError
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.polynomial.call import Call
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 
 
 class _Given(NamedTuple):
@@ -48,6 +48,11 @@ class Signature:
             raise PlanError(f"call {str(call)[:60]!r}: one tensor at least must have rows")
         # the given tensor of the same operand, which says the shape, or the numbers of each channel
         first = {slot.operand: n for n, slot in reversed([*enumerate(call.given)])}
+        for slot in call.opened:
+            if slot.operand not in first and slot.operand != OUT:
+                raise PlanError(
+                    f"call {str(call)[:60]!r}: {slot} is opened and nothing says its shape: give {slot.operand} too"
+                )
         self.opened = tuple((first.get(slot.operand), names[slot.operand].dim) for slot in call.opened)
 
     def sizes(self, tensors: Sequence[Tensor], index: Tensor | None) -> Sizes:
