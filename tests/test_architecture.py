@@ -150,6 +150,11 @@ def test_the_root_loads_nothing_but_itself() -> None:
     assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._version"]
 
 
+def test_beside_torch_the_root_registers_the_operators() -> None:
+    code = "import torch, tpgen\ntorch.ops.tpgen.product.default, torch.ops.tpgen.polynomial.default"
+    assert not of(loaded(code), *(f"tpgen.{layer}" for layer in LAYERS[LAYERS.index("nn") :]))
+
+
 def test_products_load_nothing_that_inspects_them() -> None:
     code = "import tpgen\ntpgen.TensorProduct('1o', '1o', '1e', [(0, 0, 0, 'uvw', True)])\ntpgen.TensorProductConv"
     right = [f"tpgen.{layer}" for layer in LAYERS[LAYERS.index("networks") :]]

@@ -1,9 +1,11 @@
 """tpgen generates the code of equivariant tensor products for PyTorch.
 
 Names are imported when they are asked for: ``import tpgen`` alone loads neither torch nor e3nn, so that the command
-line answers at once, and a program that only runs products loads nothing that inspects them.
+line answers at once, and a program that only runs products loads nothing that inspects them.  Where torch is loaded
+already, the operators of kernels are registered, so that scripted and exported programs that hold them can be loaded.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +83,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return found
+
+
+if "torch" in sys.modules:
+    for _operators in ("operators.ops", "polynomial.operator"):
+        import_module(f"{__name__}.kernels.{_operators}")
 
 
 def __dir__() -> list[str]:
