@@ -19,6 +19,7 @@ from tests.machine import KERNEL, needs_compiler
 from tpgen.conversion.adapters import ADAPTERS, register_adapter
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.products import CONVERTED, PROGRAM, find_product
+from tpgen.conversion.proof import Proof, _difference
 from tpgen.conversion.swap import Kept, Swap, apply_all, mark_of
 from tpgen.errors import OptionError, TpgenError
 
@@ -235,6 +236,29 @@ def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyP
     with pytest.raises(TpgenError, match=r"left as it was: in float64, stock and converted are NOT equal"):
         convert(network, prove=inputs, **GRAPHS)
     assert attributes(network) == before
+
+
+@pytest.mark.parametrize("where", ["stock", "converted"])
+def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
+    whole, broken = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.tensor([torch.nan, 1.0]), "b": torch.ones(2)}
+    found = _difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
+    assert found.where == "a"
+    assert not Proof((found,)).holds
+
+
+def test_a_proof_without_tensors_is_none() -> None:
+    class Held:
+        def __init__(self, value: Tensor) -> None:
+            self.value = value
+
+    class Holding(Mixed):
+        def forward(self, *given: Tensor) -> Held:  # type: ignore[override]
+            return Held(super().forward(*given)["squares"])
+
+    network = Holding()
+    with pytest.raises(TpgenError, match=r"returns no floating tensors that prove can see: .*_pytree"):
+        convert(network, prove=mixed_inputs(), **GRAPHS)
+    assert mark_of(network.full) is None
 
 
 def test_a_proof_needs_a_graph_to_differentiate() -> None:

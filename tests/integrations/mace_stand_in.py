@@ -53,6 +53,7 @@ class Interaction(nn.Module):
         return self.linear(message) + self.skip_tp(node_feats, node_attrs)
 
 
+@of_mace
 @compile_mode("script")
 class Contraction(nn.Module):
     """Features times themselves, coupled to one irrep and weighted by the element, in degrees 2 and 1."""

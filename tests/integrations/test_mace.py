@@ -8,10 +8,12 @@ from copy import deepcopy
 import pytest
 import torch
 from e3nn.util.jit import script
+from torch import nn
 
 from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Potential, SymmetricContraction, arguments
 from tests.machine import KERNEL, needs_compiler
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.products import ConvertedTensorProduct
 from tpgen.errors import TpgenError
 from tpgen.integrations.mace import MaceConvolution
 from tpgen.integrations.mace_contraction import MaceContraction
@@ -103,10 +105,95 @@ def test_elements_that_are_not_one_hot_go_the_way_of_mace(change) -> None:
     torch.testing.assert_close(convert(module)(x, change(y)), wanted)
 
 
+@needs_compiler
+def test_a_model_in_float32_is_proven_with_exact_couplings() -> None:
+    module = SymmetricContraction().float()
+    reports: list = []
+    convert(module, prove=contracted(), report=reports.append)
+    assert all(d.relative < 1e-12 for d in reports[0].proof.differences), reports[0].proof
+
+
+@needs_compiler
+def test_loaded_couplings_say_the_signs_anew() -> None:
+    model, stock = nn.Sequential(SymmetricContraction()), nn.Sequential(SymmetricContraction(flipped=True))
+    convert(model)
+    wanted = stock[0](*(given := contracted()))
+    model.load_state_dict(stock.state_dict(), strict=True)
+    torch.testing.assert_close(model[0](*given), wanted, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        stock[0].contractions[0].U_matrix_2.mul_(2.0)
+    with pytest.warns(UserWarning, match=r"^0 is computed by MACE's own code from now on: .*U_matrix_2: "):
+        model.load_state_dict(stock.state_dict(), strict=True)
+    torch.testing.assert_close(model[0](*given), stock[0](*given))
+    model.load_state_dict(nn.Sequential(SymmetricContraction()).state_dict(), strict=True)
+    assert model[0]._tpgen_signs, "couplings that tpgen knows bring the kernel back"
+
+
+@needs_compiler
+def test_a_contraction_in_half_precision_goes_the_way_of_mace() -> None:
+    module, (x, y) = SymmetricContraction(), contracted()
+    wanted = deepcopy(module).half()(x.half(), y.half())
+    convert(module).half()
+    with pytest.warns(UserWarning, match=r"run MACE's own code: kernels take no torch.float16 on cpu"):
+        assert torch.equal(module(x.half(), y.half()), wanted)
+
+
+@needs_compiler
+def test_a_compiled_contraction_asks_for_one_hot_rows() -> None:
+    module, (x, y) = SymmetricContraction(), contracted()
+    wanted = module(x, y)
+    compiled = torch.compile(convert(module), backend="aot_eager")
+    torch.testing.assert_close(compiled(x, y), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match="a compiled MACE takes one-hot node_attrs alone"):
+        compiled(x, y + 0.5)
+
+
+@needs_compiler
+def test_a_contraction_follows_the_strategy() -> None:
+    assert type(convert(SymmetricContraction(), strategy="kernel")) is MaceContraction
+    with pytest.raises(TpgenError, match=r"for kernels alone, and strategy='grouped' was asked for"):
+        convert(SymmetricContraction(), strategy="grouped")
+
+
+def _hook_inside(module: nn.Module) -> None:
+    module.contractions[0].register_forward_hook(lambda *_: None)
+
+
+def _replace(module: nn.Module) -> None:
+    module.forward = module.forward
+
+
+def _replace_inside(module: nn.Module) -> None:
+    _replace(module.contractions[1])
+
+
+def _derive_inside(module: nn.Module) -> None:
+    child = module.contractions[0]
+    child.__class__ = type("Mine", (type(child),), {})
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (_hook_inside, "of hooks inside it, which would no longer run"),
+        (_replace, "its forward is replaced on the instance"),
+        (_replace_inside, "its forward is replaced on the instance"),
+        (_derive_inside, "of a child that is a tests.Mine, whose own code a swap would skip"),
+    ],
+)
+def test_a_contraction_that_somebody_changed_stays(change, why: str) -> None:
+    module = SymmetricContraction()
+    change(module)
+    with pytest.raises(TpgenError, match=why):
+        convert(module)
+
+
 def test_contractions_of_another_basis_stay() -> None:
     module = SymmetricContraction()
     module.contractions[0].U_matrix_2.mul_(2.0)
-    with pytest.raises(TpgenError, match=r"tpgen cannot plan it: U_matrix_2: the checkpoint's couplings are none of"):
+    with pytest.raises(
+        TpgenError, match=r"tpgen cannot plan it: contractions.0.U_matrix_2: the checkpoint's couplings are none of"
+    ):
         convert(module)
 
 
@@ -125,6 +212,40 @@ def test_a_product_that_must_stay_leaves_its_block_alone() -> None:
     assert not hasattr(model.interactions[0], "conv_fusion")
     assert hasattr(model.interactions[1], "conv_fusion")
     model(*arguments())
+
+
+def _hook(model: Potential) -> None:
+    mask = torch.rand(17, 1)
+    model.interactions[0].conv_tp.register_forward_pre_hook(lambda _, given: (given[0] * mask, *given[1:]))
+
+
+def _share(model: Potential) -> None:
+    model.interactions[1].conv_tp = model.interactions[0].conv_tp
+
+
+def _replace_block(model: Potential) -> None:
+    forward = model.interactions[0].forward
+    model.interactions[0].forward = lambda *given: 2 * forward(*given)
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (_hook, "hooks on conv_tp, which see edges"),
+        (_share, "of a conv_tp that stands in several places"),
+        (_replace_block, "its forward is replaced on the instance"),
+    ],
+)
+def test_a_block_that_somebody_changed_gathers_as_before(change, why: str) -> None:
+    model = Potential()
+    change(model)
+    wanted = model(*arguments())
+    with pytest.warns(UserWarning, match=rf"'interactions.0': {why}"):
+        convert(model, strategy="grouped")
+    assert not hasattr(model.interactions[0], "conv_fusion")
+    assert type(model.interactions[0].conv_tp) is ConvertedTensorProduct, "its product alone is converted"
+    torch.testing.assert_close(model(*arguments()), wanted, rtol=1e-4, atol=1e-4)
+    assert any(k.why.startswith(why) for k in conversion_report(model).kept)
 
 
 def test_other_back_ends_of_mace_are_left_alone() -> None:

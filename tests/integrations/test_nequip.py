@@ -120,3 +120,14 @@ def test_a_moved_nequip_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
         convert(network, strategy="grouped")
     assert type(network.tp_scatter) is TensorProductScatter
     assert mark_of(network.tp_scatter.tp) is not None
+
+
+def test_hooks_on_the_product_keep_the_scatter() -> None:
+    network, (given, seen) = Network(), (arguments(), [])
+    network.tp_scatter.tp.register_forward_hook(lambda _, args, out: seen.append(len(args[0])) or 2 * out)
+    wanted = network(*given)
+    with pytest.warns(UserWarning, match=r"'tp_scatter': hooks on tp, which see edges: its product alone is converted"):
+        convert(network, strategy="grouped")
+    torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
+    assert seen == [11, 11]
+    assert mark_of(network.tp_scatter.tp) is not None

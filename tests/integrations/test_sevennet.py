@@ -77,3 +77,26 @@ def test_a_version_without_the_plug_in_point_is_named(monkeypatch: pytest.Monkey
         convert(network, strategy="grouped")
     assert not isinstance(network[0].convolution, SevenNetConvolution)
     network[0](*arguments())
+
+
+def _hook(module: IrrepsConvolution) -> None:
+    module.convolution.register_forward_hook(lambda _, given, out: out * len(given[0]))
+
+
+def _replace(module: IrrepsConvolution) -> None:
+    forward = module.forward
+    module.forward = lambda *given: 2 * forward(*given)
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [(_hook, "hooks on convolution, which see edges"), (_replace, "its forward is replaced on the instance")],
+)
+def test_a_convolution_that_somebody_changed_gathers_as_before(change, why: str) -> None:
+    network, given = nn.Sequential(IrrepsConvolution()), arguments()
+    change(network[0])
+    wanted = network[0](*given)
+    with pytest.warns(UserWarning, match=rf"'0': {why}"):
+        convert(network, strategy="grouped")
+    assert type(network[0]) is IrrepsConvolution
+    torch.testing.assert_close(network[0](*given), wanted, rtol=1e-5, atol=1e-5)

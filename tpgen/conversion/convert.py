@@ -147,8 +147,9 @@ def _pair(network: nn.Module, options: dict[str, Any]) -> tuple[nn.Module, nn.Mo
     for module in stock.modules():
         undo(module)
     swaps, _ = _split(collect(stock, options))
-    apply_all(_split(collect(converted, options))[0])
-    return stock, converted, [s.exact for s in swaps if s.exact]
+    applied, _ = _split(collect(converted, options))
+    apply_all(applied)
+    return stock, converted, [s.exact for s in (*swaps, *applied) if s.exact]
 
 
 def _split(findings: Iterable[Finding]) -> tuple[list[Swap], list[Kept]]:

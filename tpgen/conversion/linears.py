@@ -11,7 +11,8 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.products import PROGRAM, obstacle, stateless
+from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.products import PROGRAM, stateless
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn.linear import Linear

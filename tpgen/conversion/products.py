@@ -11,16 +11,16 @@ import torch
 from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
 
 P = TypeVar("P", bound=nn.Module)
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
-_STOCK_PROGRAM = "_compiled_main_left_right"
+STOCK_PROGRAM = "_compiled_main_left_right"
 
 
 class _TwoOperands(o3.TensorProduct):
@@ -83,29 +83,8 @@ def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | Non
         return Kept(module, f"a scripted {name}: convert the network before it is scripted") if name in _NAMES else None
     if not isinstance(module, o3.TensorProduct):
         return None
-    why = obstacle(module, CONVERTED)
+    why = obstacle(module, CONVERTED, STOCK_PROGRAM)
     return Kept(module, why) if why else _swap(module, options)
-
-
-def obstacle(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str = _STOCK_PROGRAM) -> str | None:
-    """Why a module must stay as it is, or None: a swap would lose what somebody added to its computation."""
-    if parametrize.is_parametrized(module):
-        names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
-        return f"{names} parametrised: convert first, then parametrise"
-    if type(module) not in known:
-        base = next(cls for cls in type(module).__mro__ if cls in known)
-        return f"a subclass of {qualified(base)}, whose own code a swap would skip: build it on tpgen's {base.__name__}"
-    if "forward" in module.__dict__:
-        return "its forward is replaced on the instance: put it back before converting"
-    if has_hooks(getattr(module, program, None)):
-        return f"hooks on {program}, which would no longer run: move them to the module itself"
-    return None
-
-
-def has_hooks(module: Any) -> bool:
-    """Whether anything is hooked to the calls of a module."""
-    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, table, None) for table in tables)
 
 
 def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
@@ -142,4 +121,4 @@ def exact_couplings(module: Any) -> None:
         )
     finally:
         torch.set_default_dtype(before)
-    setattr(module, _STOCK_PROGRAM, getattr(fresh, _STOCK_PROGRAM).to(module.output_mask.device))
+    setattr(module, STOCK_PROGRAM, getattr(fresh, STOCK_PROGRAM).to(module.output_mask.device))

@@ -6,6 +6,7 @@ random combination of those: what training on forces needs.  Stock modules get t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -140,6 +141,11 @@ def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool) -> list[Name
         wanted: Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
         wanted |= _named("input", given) if tracked else {}
         outputs = _named("output", network(*given))
+        if not outputs:
+            raise TpgenError(
+                "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
+                "and dicts of some (register another container with torch.utils._pytree)"
+            )
         gradients = _pull_back(outputs, wanted)
         found = [outputs, gradients, _pull_back(gradients, wanted)]
     return [{name: value.detach() for name, value in named.items()} for named in found]
@@ -180,8 +186,10 @@ def _difference(what: str, theirs: Named, ours: Named) -> Difference:
         if wanted.numel():
             absolute = float((wanted - got).abs().max())
             scale = float(wanted.abs().max())
-            relative = absolute / scale if scale else (0.0 if absolute == 0 else float("inf"))
-            if not relative <= worst.relative:  # a NaN is the worst there is
+            relative = absolute / scale if scale else (0.0 if absolute == 0 else math.inf)
+            if math.isnan(relative):  # equal to nothing, so the worst there is
+                relative = math.inf
+            if relative > worst.relative:
                 worst = Difference(what, len(theirs), absolute, relative, name)
     return worst
 

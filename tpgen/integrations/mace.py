@@ -6,6 +6,7 @@ A block calls its product once for all edges, with node features and ``edge_inde
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.convolutions import convolving
-from tpgen.conversion.swap import Finding, Swap, mark_of
+from tpgen.conversion.obstacles import not_fused
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.integrations.mace_contraction import contraction_swap, is_contraction
 
 _FUSION = "conv_fusion"
@@ -33,20 +35,24 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     """What becomes of the modules of a MACE model; those of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if _calls_one_product(module):
-            yield from _interaction(module, options)
+            yield from _interaction(network, module, options)
         elif is_contraction(module):
-            yield contraction_swap(module)
+            yield contraction_swap(module, options)
 
 
 def _calls_one_product(module: nn.Module) -> bool:
     """Whether a module is an interaction block that asks for ``conv_fusion`` and has none yet."""
     if not isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) or hasattr(module, _FUSION):
         return False
-    return _FUSION in type(module).forward.__code__.co_consts
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and _FUSION in code.co_consts
 
 
-def _interaction(block: Any, options: dict[str, Any]) -> Iterator[Finding]:
-    if mark_of(block.conv_tp) is None:
+def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[Finding]:
+    why = not_fused(network, block, "conv_tp")
+    if why:
+        yield Kept(block, why)
+    elif mark_of(block.conv_tp) is None:
         found = convolving(block.conv_tp, MaceConvolution, options)
         yield found
         if isinstance(found, Swap):

@@ -3,17 +3,24 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.obstacles import HOOKED, has_hooks, replaced
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
+from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.polynomial_json import polynomial_from_json
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _KIND = "SymmetricContraction"
 
@@ -22,14 +29,16 @@ _KIND = "SymmetricContraction"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    Elements that are no one-hot rows, or that need a gradient, go MACE's own way.
+    What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
+    devices and dtypes, and couplings that were loaded and are none of tpgen's.
     """
 
+    _tpgen_plan: str
     _tpgen_signs: list[list[float]]  # of the paths of each weight, highest degree first; empty where there is no path
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The contraction, as MACE's."""
-        if not picks_one(y):
+        if len(self._tpgen_signs) == 0 or not runs_on(x) or not picks_one(y):
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
         for contraction in self.contractions:  # type: ignore[union-attr]
@@ -43,6 +52,15 @@ class MaceContraction(nn.Module):
                 n += 1
         return torch.ops.tpgen.polynomial(tensors, y.argmax(dim=1), self._tpgen_plan, self._tpgen_call)[0]
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
+        try:
+            self._tpgen_signs = _signs(self, polynomial_from_json(self._tpgen_plan), state_dict, prefix)
+        except TpgenError as error:
+            self._tpgen_signs = []
+            warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
 
 def _signed(weight: Tensor, signs: list[float]) -> Tensor:
     if min(signs) > 0:
@@ -50,20 +68,43 @@ def _signed(weight: Tensor, signs: list[float]) -> Tensor:
     return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
 
 
+def runs_on(x: Tensor) -> bool:
+    """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
+    good = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (as below)
+        if not torch.compiler.is_compiling():
+            _say(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
+    return good
+
+
 def picks_one(y: Tensor) -> bool:
     """Whether rows are one-hot and need no gradient, so that they say which weights to take and nothing else."""
     if y.requires_grad:
         return False
+    one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if torch.compiler.is_compiling():  # which cannot look at values: a model's elements are one-hot
+        if torch.compiler.is_compiling():  # which cannot choose by values, and so asks for them when it runs
+            torch._assert_async(one_hot, "a compiled MACE takes one-hot node_attrs alone: run it without torch.compile")
             return True
-    return bool((y.amax(dim=1) == 1).all()) and int(y.count_nonzero()) == y.size(0)
+    return bool(one_hot)
 
 
-def contraction_swap(module: Any) -> Finding:
+@cache
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
     """What becomes of MACE's `SymmetricContraction`."""
+    why = _changed(module)
+    if why:
+        return Kept(module, why)
+    strategy = options.get("strategy", "auto")
+    if strategy not in ("auto", "kernel"):
+        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
     try:
-        plan, signs = _planned(module)
+        plan = _planned(module)
+        signs = _signs(module, plan)
     except TpgenError as error:
         return Kept(module, f"tpgen cannot plan it: {error}")
     like = module.contractions[0].weights_max
@@ -71,31 +112,63 @@ def contraction_swap(module: Any) -> Finding:
     if why:
         return Kept(module, f"without a kernel: {why}")
     extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
-    return Swap(module, MaceContraction, "tpgen polynomial, kernel (weights by element, each monomial once)", extra)
+    now = "tpgen polynomial, kernel (weights by element, each monomial once)"
+    return Swap(module, MaceContraction, now, extra, partial(_exact, module, signs))
 
 
-def _planned(module: Any) -> tuple[Any, list[list[float]]]:
-    """The plan of a contraction, and the sign that each of its weights goes with, highest degree first."""
+def _changed(module: Any) -> str | None:
+    """Why a contraction must stay: somebody changed it, or one of the children that would no longer be called."""
+    why = replaced(module)
+    for child in module.contractions:
+        if why is None and not _of_mace(child, "Contraction"):
+            why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
+        why = why or replaced(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
+    return why
+
+
+def _planned(module: Any) -> PolynomialPlan:
     outputs = zip(module.irreps_out, module.contractions, strict=True)
     degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
     elements = module.contractions[0].weights_max.shape[0]
-    ours = SymmetricContraction(
+    return SymmetricContraction(
         module.irreps_in, module.irreps_out, degrees, num_elements=elements, internal_weights=False, strategy="einsum"
-    )
-    return ours.plan, [signs for n in range(len(ours.degrees)) for signs in _signs(module, n, ours.plan)]
+    ).plan
 
 
-def _signs(module: Any, n: int, plan: Any) -> Iterator[list[float]]:
-    names = {operand.name for operand in plan.weights}
-    contraction, output = module.contractions[n], module.irreps_out[n].ir
-    for degree in range(contraction.correlation, 0, -1):
-        if f"w{n}_{degree}" in names:
-            couplings = getattr(contraction, f"U_matrix_{degree}")
-            yield coupling_signs(f"U_matrix_{degree}", couplings, module.irreps_in, output, degree).tolist()
-        else:
-            yield []
+def _couplings(module: Any) -> Iterator[tuple[int, int, str]]:
+    """Output, degree and name of the couplings of each weight, in the order of the weights."""
+    for n, contraction in enumerate(module.contractions):
+        for degree in range(contraction.correlation, 0, -1):
+            yield n, degree, f"contractions.{n}.U_matrix_{degree}"
+
+
+def _signs(
+    module: Any, plan: PolynomialPlan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
+) -> list[list[float]]:
+    """The sign that each path of each weight goes with, from couplings of a state_dict where it has them."""
+    names, found = {operand.name for operand in plan.weights}, []
+    for n, degree, name in _couplings(module):
+        theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
+        live = f"w{n}_{degree}" in names
+        output = module.irreps_out[n].ir
+        found.append(coupling_signs(name, theirs, module.irreps_in, output, degree).tolist() if live else [])
+    return found
+
+
+def _exact(module: Any, signs: list[list[float]]) -> None:
+    """Write the couplings in full precision: those of a model built in float32 are rounded."""
+    one = Irreps([(1, ir) for _, ir in module.irreps_in])
+    for (n, degree, name), sign in zip(_couplings(module), signs, strict=True):
+        if sign:
+            ours = generalized_couplings([one] * degree, module.irreps_out[n].ir, natural=degree == MAX_DEGREE)
+            held = module.get_buffer(name)
+            held.copy_((torch.from_numpy(ours) * torch.tensor(sign, dtype=torch.float64)).view_as(held))
 
 
 def is_contraction(module: nn.Module) -> bool:
     """Whether a module is MACE's own, and stock."""
-    return type(module).__module__.startswith("mace.") and type(module).__name__ == _KIND
+    return _of_mace(module, _KIND)
+
+
+def _of_mace(module: nn.Module, name: str) -> bool:
+    return type(module).__module__.startswith("mace.") and type(module).__name__ == name

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from tpgen.conversion.convert import convert
 from tpgen.conversion.convolutions import convolving
-from tpgen.conversion.swap import Finding
+from tpgen.conversion.obstacles import not_fused
+from tpgen.conversion.swap import Finding, Kept
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -32,7 +33,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     """What becomes of the modules of a NequIP model; those of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
-            yield convolving(module, TpgenTensorProductScatter, options, held="tp")
+            why = not_fused(network, module, "tp")
+            yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
 
 
 class _Modifier:

@@ -15,6 +15,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.convolutions import convolving
+from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.swap import Finding, Kept, Swap
 
 _STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
@@ -33,13 +34,15 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     """What becomes of the modules of a SevenNet model; those of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
-            yield from _convolution(module, options)
+            yield from _convolution(network, module, options)
 
 
-def _convolution(module: Any, options: dict[str, Any]) -> Iterator[Finding]:
+def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[Finding]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")
+    elif isinstance(module.convolution, o3.TensorProduct) and (why := not_fused(network, module, "convolution")):
+        yield Kept(module, why)
     elif isinstance(module.convolution, o3.TensorProduct):
         found = convolving(module.convolution, SevenNetConvolution, options)
         yield found

@@ -1,0 +1,58 @@
+"""Why a module must stay as it is: a swap would lose what somebody added to its computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from tpgen.conversion.swap import qualified
+
+HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
+
+
+def obstacle(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
+    """Why a module of e3nn's, or one derived from these, must stay; ``program`` is what it calls and will not call."""
+    if parametrize.is_parametrized(module):
+        names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
+        return f"{names} parametrised: convert first, then parametrise"
+    if type(module) not in known:
+        base = next(cls for cls in type(module).__mro__ if cls in known)
+        return f"a subclass of {qualified(base)}, whose own code a swap would skip: build it on tpgen's {base.__name__}"
+    if why := replaced(module):
+        return why
+    if has_hooks(getattr(module, program, None)):
+        return f"hooks on {program}, which would no longer run: move them to the module itself"
+    return None
+
+
+def replaced(module: nn.Module) -> str | None:
+    """Whether somebody put another forward on a module, in words."""
+    return (
+        "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
+    )
+
+
+def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
+    """Why a block must go on gathering for its product and summing up, or None.
+
+    A fused product is called with nodes, not with edges, and by the block alone.
+    """
+    product = block.get_submodule(name)
+    if has_hooks(product):
+        return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
+    if _places(network, product) > 1:
+        return f"of a {name} that stands in several places: its product alone is converted"
+    return replaced(block)
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether anything is hooked to the calls of a module."""
+    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, table, None) for table in tables)
+
+
+def _places(network: nn.Module, module: nn.Module) -> int:
+    return sum(child is module for holder in network.modules() for child in holder._modules.values())
