@@ -253,6 +253,11 @@ def test_exported(strategy: str) -> None:
     assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
 
 
+def test_shapes_on_the_meta_device() -> None:
+    layer = Linear(*ENDS, strategy="einsum").to("meta")
+    assert layer(torch.randn(3, layer.irreps_in.dim, device="meta")).shape == (3, layer.irreps_out.dim)
+
+
 def test_autocast_takes_the_widest_operand() -> None:
     layer = Linear(*ENDS).float()
     x = torch.randn(5, layer.irreps_in.dim, dtype=torch.float32)

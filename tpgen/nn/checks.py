@@ -159,3 +159,9 @@ def widest_dtype(*tensors: Tensor) -> torch.dtype:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def values_at_hand(index: Tensor) -> bool:
+    """Whether a tensor's numbers may be looked at: not while torch traces it, batches it, or has none of it."""
+    wrapped = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(index)
+    return type(index) is Tensor and index.device.type != "meta" and not wrapped

@@ -13,7 +13,7 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_conv
-from tpgen.nn.checks import check_edge_index
+from tpgen.nn.checks import check_edge_index, values_at_hand
 from tpgen.nn.tensor_product import TensorProduct
 
 
@@ -21,12 +21,6 @@ def _long(name: str, index: Tensor) -> Tensor:
     if not torch.jit.is_scripting():
         check_edge_index(name, index)
     return index.long() if index.dtype == torch.int32 else index
-
-
-def _values_at_hand(index: Tensor) -> bool:
-    """Whether a tensor's numbers may be looked at: not while torch traces it, batches it, or has none of it."""
-    wrapped = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(index)
-    return type(index) is Tensor and index.device.type != "meta" and not wrapped
 
 
 @compile_mode("script")
@@ -155,7 +149,7 @@ class TensorProductConv(TensorProduct):
                 raise InputError(
                     f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"
                 )
-            if check_index and self.choice.strategy != "kernel" and index.numel() and _values_at_hand(index):
+            if check_index and self.choice.strategy != "kernel" and index.numel() and values_at_hand(index):
                 low, high = (int(v) for v in torch.aminmax(index))
                 if low < 0 or high >= limit:
                     raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")

@@ -19,7 +19,15 @@ from tpgen.emitter.emit import emit_form
 from tpgen.errors import InputError, PlanError
 from tpgen.form.linear import linear_form, split_linear_layout
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
-from tpgen.nn.checks import check_broadcast, check_index, check_operand, check_options, check_parameter, widest_dtype
+from tpgen.nn.checks import (
+    autocasting,
+    check_broadcast,
+    check_index,
+    check_operand,
+    check_options,
+    check_parameter,
+    widest_dtype,
+)
 from tpgen.nn.state import output_mask_of, without_programs
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import segments
@@ -212,9 +220,8 @@ class Linear(nn.Module):
         x, w, b = self._fit(features, w, b)
         if self._channels:
             x, w = self._together(x, w)
-        device = x.device.type
-        if torch.is_autocast_enabled(device):  # in the widest of their dtypes already: round nothing inside
-            with torch.autocast(device, enabled=False):
+        if autocasting(x.device):  # in the widest of their dtypes already: round nothing inside
+            with torch.autocast(x.device.type, enabled=False):
                 return self._biased(self._apart(self._runner()(x, w)), b)
         return self._biased(self._apart(self._runner()(x, w)), b)
 
@@ -258,7 +265,7 @@ class Linear(nn.Module):
         """Check the tensors of a call; under autocast bring them to one dtype."""
         like, plan = self.output_mask, self.plan
         dtype = like.dtype
-        if torch.is_autocast_enabled(like.device.type):
+        if autocasting(like.device):
             dtype = widest_dtype(like, x, w, b)
             x, w, b = x.to(dtype), w.to(dtype), b.to(dtype)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")

@@ -9,6 +9,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
+from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.nn.polynomial_module import PolynomialModule, elements_of
 from tpgen.planner.polynomial_plan import (
@@ -124,20 +125,23 @@ class Polynomial(PolynomialModule):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
             )
-        for (name, shape), x in zip(self._shapes.items(), tensors, strict=True):
-            self._check_tensor(name, shape, x, tensors[0])
+        node = None if isinstance(tensors[0], Tensor) else leaf_call(self, *tensors, index=index, weights=weights)
+        if node is not None:
+            return node
+        given = [self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)]
+        for (name, shape), x in zip(self._shapes.items(), given, strict=True):
+            self._check_tensor(name, shape, x, given[0])
         if self.num_elements is not None:
             if index is None:
                 raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
-            index = elements_of(index, self.num_elements, tensors[0].shape[0])
+            index = elements_of(index, self.num_elements, given[0].shape[0])
         elif index is not None:
             raise InputError(
                 "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
             )
-        return self._run([*tensors, *self._weights(weights, tensors[0].shape[0])], index)
+        return self._run([*given, *self._weights(weights, given[0].shape[0])], index)
 
-    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Any, first: Tensor) -> None:
-        self._check_floats(name, x)
+    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, first: Tensor) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
             raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
         if x.shape[0] != first.shape[0]:
@@ -154,13 +158,13 @@ class Polynomial(PolynomialModule):
             return list(self.weights.values())
         if given is None or len(given) != len(self.weight_shapes):
             raise InputError(f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes")
+        given = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
-            self._check_floats(f"weights[{n}]", w)
             if w.dim() != 3 or w.shape[1:] != shape or w.shape[0] not in (1, rows):
                 raise InputError(
                     f"weights[{n}]: must have shape (1 or {rows}, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
                 )
-        return list(given)
+        return given
 
     def extra_repr(self) -> str:
         inputs = ", ".join(f"{name}: {irreps}" for name, irreps in self.irreps_in.items())

@@ -19,6 +19,7 @@ from tpgen.kernels.operators.targets import target_of
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.nn.checks import autocasting, values_at_hand
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 
@@ -39,6 +40,7 @@ class PolynomialModule(nn.Module):
         self.register_buffer("_like", torch.empty(0), persistent=False)
         self.choice = self._choose()
         self._program = self._written()
+        self.register_load_state_dict_post_hook(_follow)
 
     # -- stages --
 
@@ -86,20 +88,29 @@ class PolynomialModule(nn.Module):
         return module.to(device=self._like.device, dtype=self._like.dtype)
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
-        if index is not None and self.choice.strategy != "kernel" and not torch.compiler.is_compiling():
+        if index is not None and self.choice.strategy != "kernel":
             check_elements(index, tensors[-1].shape[0])  # a kernel checks by itself
-        return self._program(*tensors, index) if self._indexed else self._program(*tensors)
+        arguments = [*tensors, index] if self._indexed else tensors
+        device = self._like.device
+        if autocasting(device):  # of one dtype already: round nothing inside
+            with torch.autocast(device.type, enabled=False):
+                return self._program(*arguments)
+        return self._program(*arguments)
 
-    def _check_floats(self, name: str, x: Any) -> None:
+    def _fit(self, name: str, x: Any) -> Tensor:
+        """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
         like = self._like
         if not isinstance(x, Tensor):
             raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
+        if autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
+            x = x.to(like.dtype)
         if x.dtype != like.dtype or x.device != like.device:
             raise InputError(
                 f"{name}: the module is {like.dtype} on {like.device} but {name} "
                 f"is {x.dtype} on {x.device}; convert one of "
                 "them with .to()"
             )
+        return x
 
     # -- a well-behaved module --
 
@@ -107,9 +118,12 @@ class PolynomialModule(nn.Module):
         super()._apply(fn, recurse)
         choice = self._choose()
         if choice != self.choice:  # moved to where another strategy is better, or the only one
-            self.choice = choice
-            self._program = self._written()
+            self._rewrite()
         return self
+
+    def _rewrite(self) -> None:
+        self.choice = self._choose()
+        self._program = self._written()
 
     def __getstate__(self) -> dict[str, Any]:
         """Plan, options and tensors; the program is written again where the state is restored."""
@@ -120,6 +134,14 @@ class PolynomialModule(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._program = self._written()
+
+
+def _follow(module: PolynomialModule, _keys: Any) -> None:
+    """Where the tensors of a state took the place of the module's, its constants go to where they are."""
+    like = next(module.parameters(), module._like)
+    if (like.device, like.dtype) != (module._like.device, module._like.dtype):
+        module._like = torch.empty(0, device=like.device, dtype=like.dtype)
+        module._rewrite()
 
 
 def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
@@ -133,7 +155,7 @@ def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
         if y.requires_grad:
             raise InputError("y: says which element a row is, and has no gradient: give y.detach(), or int64 indices")
         index = y.argmax(dim=1)
-        if not torch.compiler.is_compiling() and not _one_hot(y, index):
+        if values_at_hand(y) and not _one_hot(y, index):
             raise InputError(
                 "y: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
@@ -149,7 +171,7 @@ def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
 
 def check_elements(index: Tensor, count: int) -> None:
     """Raise `InputError` where an element is out of range."""
-    if index.numel():
+    if index.numel() and values_at_hand(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
             raise InputError(f"index: elements run from 0 to {count - 1}, got {low} to {high}")

@@ -9,6 +9,7 @@ import torch
 from e3nn.o3 import Irrep, Irreps
 from torch import Tensor, nn
 
+from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
 from tpgen.nn.polynomial_module import PolynomialModule, elements_of
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
@@ -112,7 +113,11 @@ class SymmetricContraction(PolynomialModule):
         weights.  ``weights``, where they are not internal, are `weight_shapes` with elements, 1 (shared) or rows in
         front.
         """
-        self._check_floats("x", x)
+        if not isinstance(x, Tensor):
+            node = leaf_call(self, x, y, weights)
+            if node is not None:
+                return node
+        x = self._fit("x", x)
         dims = (self.channels, self._components)
         if x.dim() != 3 or x.shape[1:] != dims:
             raise InputError(
@@ -135,18 +140,18 @@ class SymmetricContraction(PolynomialModule):
                 raise InputError(
                     f"weights: this contraction has none of its own: give {len(self.weight_shapes)} tensors"
                 )
-            return [w for n, c in enumerate(self.contractions) for w in c.used()]  # type: ignore[operator]
+            return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
         if len(given) != len(self.weight_shapes):
             raise InputError(
                 f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes, got {len(given)}"
             )
+        given = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
-            self._check_floats(f"weights[{n}]", w)
             if w.dim() != 3 or w.shape[1:] != shape:
                 raise InputError(
                     f"weights[{n}]: must have shape (elements or rows, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
                 )
-        return list(given)
+        return given
 
     def extra_repr(self) -> str:
         elements = "" if self.num_elements is None else f", {self.num_elements} elements"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,19 +54,6 @@ def fold_batch(size: int, dims: Call, call: Call) -> tuple[Call, Unfold]:
         return tuple(unfolded(slot, value) for slot, value in zip(slots_in(call.mask), results, strict=True))
 
     return folded, unfold
-
-
-def peel(level: int, call: Call) -> tuple[int, Call, Call]:
-    """A call out of torch's older vmap: the size of the batch, which have one (first), and the call below it."""
-    batched: dict[str, Any] = {
-        # of a tensor that only a level further out has batched this makes one with a batch of one
-        name: torch._remove_batch_dim(x, level, 1, 0)
-        for name, x in call._asdict().items()
-        if isinstance(x, Tensor) and torch._C._functorch.is_legacy_batchedtensor(x)
-    }
-    size = max(x.shape[0] for x in batched.values())
-    dims: Any = Call(*(0 if name in batched else None for name in Call._fields))  # type: ignore[arg-type]
-    return size, dims, call._replace(**{name: x.expand(size, *x.shape[1:]) for name, x in batched.items()})
 
 
 def _first(x: Tensor, dim: Dim | Tensor, size: int) -> Tensor:

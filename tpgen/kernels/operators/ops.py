@@ -26,11 +26,20 @@ from tpgen.errors import InputError
 from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators.batching import fold_batch, peel
+from tpgen.kernels.operators.batching import fold_batch
 from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
+from tpgen.kernels.operators.registration import (
+    KERNEL_KEYS,
+    asked_for,
+    batch_again,
+    below_vmap,
+    library,
+    peel,
+    register,
+)
 from tpgen.kernels.operators.runtime import product_of
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, kernel_supported
+from tpgen.kernels.operators.targets import kernel_supported
 
 __all__ = ["GeneratedSource", "describe", "kernel_conv", "kernel_product", "kernel_source", "kernel_supported"]
 
@@ -95,10 +104,9 @@ def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Te
 
 # -- operators ---------------------------------------------------------------------------------------------------------
 
-_library = torch.library.Library("tpgen", "DEF")
 _EDGES = "Tensor? edge_src=None, Tensor? edge_dst=None"
-_library.define(f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor")
-_library.define(f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]")
+library.define(f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor")
+library.define(f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]")
 _product = torch.ops.tpgen.product.default
 _gradients = torch.ops.tpgen.gradients.default
 
@@ -209,15 +217,7 @@ def _asked_for(ctx: Any) -> Sequence[bool]:
     if ctx.small:
         return possible
     # the nodes behind the tensors among the inputs, so none for a cotangent that is not there
-    return [yes and _runs(node) for yes, (node, _) in zip(possible, ctx.next_functions, strict=False)]
-
-
-def _runs(node: Any) -> bool:
-    """Whether the running pass goes on to a node of its graph."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
-        return True
+    return asked_for(possible, ctx.next_functions)
 
 
 class _Recorded(torch.autograd.Function):
@@ -266,14 +266,10 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-# dispatch keys of the devices that some target takes
-_RUNS = {getattr(_C.DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values() if t.device}
-
-
 def _below_autograd(keys: Any, ahead: int, call: Call) -> list[Tensor]:
     """The open slots of a call; the kernel of the slots ``ahead`` is built beside it."""
     rest = keys & _C._after_autograd_keyset
-    if rest.highestPriorityTypeId() in _RUNS:  # nothing in between: save a round through the dispatcher
+    if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
         product, x1 = product_of(call.description), call.x1
         if call.g is None and ahead and x1.dtype in DTYPES:
             product.build_together((call.mask, ahead), x1.dtype, call.indexed, x1.device.type)
@@ -298,39 +294,26 @@ def _transformed(call: Call) -> list[Tensor]:
 
 
 def _batched(call: Call) -> list[Tensor]:
-    """The operators under torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
-    level = _C._vmapmode_decrement_nesting() + 1  # what is called here is one level further out
-    try:
+    """The operators under torch's older vmap."""
+    with below_vmap() as level:
         size, dims, below = peel(level, call)
-        folded, unfold = fold_batch(size, dims, below)
-        return [torch._add_batch_dim(x, 0, level) for x in unfold(_form(folded))]
-    finally:
-        _C._vmapmode_increment_nesting()
-
-
-# torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
-_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+        folded, unfold = fold_batch(size, Call(*dims), Call(*below))  # type: ignore[arg-type]
+        return batch_again(level, unfold(_form(folded)))
 
 
 def _register(name: str, call_of: Callable[..., Call], single: bool) -> None:
-    """One operator at every level; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
+    """One operator; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
 
     def result(made: list[Tensor]) -> Any:
         return made[0] if single else made
 
-    for device in ("CPU", "CUDA", "XPU", "MPS"):  # where no target is, they say so, and what to do
-        _library.impl(name, lambda *args, **options: result(_run(call_of(*args, **options))), device)
-    _library.impl(
-        name,
-        lambda keys, *args, **options: result(_recorded(keys, call_of(*args, **options))),
-        "Autograd",
-        with_keyset=True,
-    )
-    _library.impl(name, lambda *args, **options: result(_transformed(call_of(*args, **options))), _TRANSFORMS)
-    _library.impl(name, lambda *args, **options: result(_batched(call_of(*args, **options))), "Batched")
-    torch.library.register_fake(
-        f"tpgen::{name}", lambda *args, **options: result(_shapes(call_of(*args, **options))), lib=_library
-    )
+    def at(level: Callable[[Call], list[Tensor]]) -> Callable:
+        return lambda *args, **options: result(level(call_of(*args, **options)))
+
+    def recorded(keys: Any, *args: Any, **options: Any) -> Any:
+        return result(_recorded(keys, call_of(*args, **options)))
+
+    register(name, at(_run), recorded, at(_transformed), at(_batched), at(_shapes))
 
 
 _register("product", _product_call, single=True)

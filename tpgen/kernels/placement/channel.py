@@ -54,7 +54,7 @@ class ChannelPlacement:
         """The paths, in parts that are compiled as functions of their own where there is more than one."""
         paths = self.sweep.paths
         size = len(paths) if len(paths) <= _MANY else _TOGETHER
-        return [paths[n : n + size] for n in range(0, len(paths), size)]
+        return [paths[n : n + size] for n in range(0, len(paths), max(1, size))]
 
     # -- what lives where --
 

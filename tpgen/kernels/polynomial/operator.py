@@ -12,6 +12,15 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 
+from tpgen.kernels.operators.registration import (
+    KERNEL_KEYS,
+    asked_for,
+    batch_again,
+    below_vmap,
+    library,
+    peel,
+    register,
+)
 from tpgen.kernels.polynomial.batching import fold_batch
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import PolynomialKernels, kernels_of
@@ -32,8 +41,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     return _polynomial(tensors, index, description, call)[0]
 
 
-_library = torch.library.Library("tpgen", "FRAGMENT")
-_library.define("polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]")
+library.define("polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]")
 _polynomial = torch.ops.tpgen.polynomial.default
 
 
@@ -87,26 +95,13 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, None, None, None, *_pull_back(ctx, cotangents, _asked_for(ctx)))
+        possible = ctx.needs_input_grad[4:]
+        wanted = asked_for(possible, ctx.next_functions[-len(possible) :])
+        return (None, None, None, None, *_pull_back(ctx, cotangents, wanted))
 
     @staticmethod
     def jvp(ctx: Any, _keys: Any, _description: Any, _call: Any, _index: Any, *tangents: Tensor | None) -> tuple:
         return _push_forward(ctx, tangents)
-
-
-def _asked_for(ctx: Any) -> list[bool]:
-    """Which gradients the running pass wants.  What torch tells a function is which of them can have one."""
-    possible = ctx.needs_input_grad[4:]
-    nodes = ctx.next_functions[-len(possible) :]
-    return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=True)]
-
-
-def _runs(node: Any) -> bool:
-    """Whether the running pass goes on to a node of its graph."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
-        return True
 
 
 class _Transformed(torch.autograd.Function):
@@ -131,12 +126,22 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, description: str, call: str, index: Tensor | None, *tensors: Tensor) -> tuple:
-        weights = [s.operand in kernels_of(description).weights for s in Call.parse(call).given]
-        opens = any(s.operand in kernels_of(description).weights for s in Call.parse(call).opened)
-        folded, index = fold_batch(info.batch_size, in_dims[3:], tensors, in_dims[2], index, weights, opens)
-        results = _Transformed.apply(description, call, index, *folded)
-        unfolded = tuple(x.reshape(info.batch_size, x.shape[0] // info.batch_size, *x.shape[1:]) for x in results)
-        return unfolded, (0,) * len(unfolded)
+        folded, index = _folded(info.batch_size, in_dims[2:], (index, *tensors), description, call)
+        results = _unfolded(info.batch_size, _Transformed.apply(description, call, index, *folded))
+        return results, (0,) * len(results)
+
+
+def _folded(
+    size: int, dims: Sequence[int | None], values: Sequence[Any], description: str, call: str
+) -> tuple[list[Tensor], Tensor | None]:
+    """Tensors and index, which comes first in ``dims`` and ``values``, with the batch folded into rows."""
+    own, slots = kernels_of(description).weights, Call.parse(call)
+    weights, opens = [s.operand in own for s in slots.given], any(s.operand in own for s in slots.opened)
+    return fold_batch(size, dims[1:], values[1:], dims[0], values[0], weights, opens)
+
+
+def _unfolded(size: int, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in results)
 
 
 def _below_autograd(
@@ -144,7 +149,7 @@ def _below_autograd(
 ) -> list[Tensor]:
     """The opened slots; where a backward is to follow its kernel is built beside the one that runs."""
     rest = keys & _C._after_autograd_keyset
-    if rest.highestPriorityTypeId() == _C.DispatchKey.CPU:  # nothing in between: save a round through the dispatcher
+    if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
         kernels = kernels_of(description)
         if any(wanted) and (call, tensors[0].dtype) not in kernels.called:
             _build_ahead(kernels, Call.parse(call), wanted, tensors[0].dtype)
@@ -169,9 +174,12 @@ def _transformed(tensors: Sequence[Tensor], index: Tensor | None, description: s
     return list(_Transformed.apply(description, call, index, *tensors))
 
 
-for _device in ("CPU", "CUDA", "XPU", "MPS"):  # no kernel is there but on the CPU: the others say so, and what to do
-    _library.impl("polynomial", _plain, _device)
-_library.impl("polynomial", _autograd, "Autograd", with_keyset=True)
-# torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there
-_library.impl("polynomial", _transformed, "FuncTorchDynamicLayerFrontMode")
-torch.library.register_fake("tpgen::polynomial", _shapes, lib=_library)
+def _batched(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> list[Tensor]:
+    """The operator under torch's older vmap."""
+    with below_vmap() as level:
+        size, dims, below = peel(level, (index, *tensors))
+        folded, index = _folded(size, dims, below, description, call)
+        return batch_again(level, _unfolded(size, _polynomial(folded, index, description, call)))
+
+
+register("polynomial", _plain, _autograd, _transformed, _batched, _shapes)
