@@ -12,7 +12,7 @@ import torch
 from e3nn import o3
 from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 from tests.conversion.networks import Mixed, Scaled, mixed_inputs
 from tests.machine import KERNEL, needs_compiler
@@ -224,6 +224,49 @@ def test_a_swap_that_fails_undoes_those_before_it() -> None:
     assert attributes(network) == before
 
 
+class _Particular(o3.FullTensorProduct):
+    """Takes no attribute of one name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "refused":
+            raise ValueError("no")
+        super().__setattr__(name, value)
+
+
+def test_a_swap_that_fails_half_way_undoes_itself() -> None:
+    module = o3.FullTensorProduct("2x1o", "1o")
+    before = attributes(module)
+    with pytest.raises(ValueError, match="no"):
+        apply_all([Swap(module, _Particular, "nothing", {"taken": 1, "refused": 2})])
+    assert attributes(module) == before
+
+
+def test_a_warning_that_is_an_error_leaves_the_network_alone() -> None:
+    network = nn.ModuleList([o3.FullTensorProduct("2x1o", "1o"), Scaled(*VECTORS)])
+    before = attributes(network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="1 module stays without tpgen"):
+            convert(network, **GRAPHS)
+    assert attributes(network) == before
+
+
+def test_restoring_refuses_what_was_changed_since() -> None:
+    network = nn.ModuleList([o3.FullTensorProduct("2x1o", "1o"), o3.FullyConnectedTensorProduct(*VECTORS)])
+    x, y = torch.randn(3, 6), torch.randn(3, 3)
+    convert(network, **GRAPHS)
+    parametrizations.weight_norm(network[1])
+    wanted = network[1](x, y)
+    for undo in (restore, lambda network: conversion_report(network, prove=(x, y))):
+        with pytest.raises(TpgenError, match=r"ParametrizedConverted.*take that off first"):
+            undo(network)
+    assert mark_of(network[0]) is not None, "nothing is undone"
+    assert torch.equal(network[1](x, y), wanted)
+    parametrize.remove_parametrizations(network[1], "weight")
+    restore(network)
+    torch.testing.assert_close(network[1](x, y), wanted)
+
+
 class _Wrong(o3.FullTensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         return 1.001 * super().forward(x, y, weight)
@@ -275,6 +318,33 @@ def test_a_proof_needs_a_graph_to_differentiate() -> None:
         convert(Forces(), prove=(torch.randn(2, 3, requires_grad=True),), **GRAPHS)
 
 
+def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest() -> None:
+    zero, whole = torch.full((2,), 1e-17, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    for noise, holds in ((-zero, True), (zero + 1e-13, False)):
+        found = _difference("outputs", {"zero": zero, "whole": whole}, {"zero": noise, "whole": whole})
+        assert Proof((found,)).holds is holds
+    assert not Proof((_difference("outputs", {"zero": zero}, {"zero": -zero}),)).holds
+
+
+@pytest.mark.parametrize(
+    "call, why",
+    [
+        (lambda n, x: convert("abc"), "network: convert takes a torch.nn.Module, got a str"),
+        (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
+        (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got a int"),
+        (lambda n, x: convert(n, prove=5), r"prove: give the arguments of a call as a tuple, .*got a int"),
+        (lambda n, x: convert(n, measure=x[0]), r"measure: give the arguments of a call as a tuple, .*got a Tensor"),
+        (lambda n, x: convert(n, prove=x[:1]), r"cannot be called with these inputs \(TypeError: .*missing 2 required"),
+        (lambda n, x: convert(n, measure=x[:1]), r"cannot be called with these inputs \(TypeError"),
+    ],
+)
+def test_wrong_arguments_are_named(call, why: str) -> None:
+    network = Mixed()
+    with pytest.raises(TpgenError, match=why):
+        call(network, mixed_inputs())
+    assert mark_of(network.full) is None
+
+
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +365,15 @@ def test_the_report_says_all_of_it() -> None:
     read = json.loads(report.to_json())
     assert [r["paths"] for r in read["replaced"]][1] == ["connected", "again"]
     assert {t["task"] for t in read["times"]["tasks"]} == {"call", "call and gradients"}
+
+
+def test_the_report_of_a_stock_network_says_what_can_be_converted() -> None:
+    report = conversion_report(nn.ModuleList([o3.FullTensorProduct("2x1o", "1o"), Scaled(*VECTORS)]))
+    assert str(report).startswith(
+        "ModuleList: 0 modules compute with tpgen, 1 can be converted, 1 stays as it is\n\n"
+        "module  is                      can compute with\n0       e3nn.FullTensorProduct  tpgen "
+    )
+    assert [r.paths for r in report.possible] == [("0",)]
 
 
 def test_a_float32_network_is_proven_against_exact_couplings() -> None:

@@ -214,6 +214,17 @@ def test_a_product_that_must_stay_leaves_its_block_alone() -> None:
     model(*arguments())
 
 
+def test_a_block_and_its_product_are_restored_together() -> None:
+    model = convert(Potential(), strategy="grouped")
+    wanted = model(*arguments())
+    with pytest.raises(TpgenError, match=r"MaceConvolution was converted together with the module that holds it"):
+        restore(model.interactions[0].conv_tp)
+    torch.testing.assert_close(model(*arguments()), wanted)
+    restore(model.interactions[0])
+    assert not hasattr(model.interactions[0], "conv_fusion")
+    torch.testing.assert_close(model(*arguments()), wanted, rtol=1e-4, atol=1e-4)
+
+
 def _hook(model: Potential) -> None:
     mask = torch.rand(17, 1)
     model.interactions[0].conv_tp.register_forward_pre_hook(lambda _, given: (given[0] * mask, *given[1:]))

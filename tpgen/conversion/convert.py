@@ -14,8 +14,8 @@ from tpgen.conversion.linears import find_linear
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.report import Conversion, Replaced, Stayed
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo
-from tpgen.errors import OptionError, TpgenError
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo_all
+from tpgen.errors import InputError, OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
@@ -59,6 +59,7 @@ def convert(
     >>> type(restore(network)["tp"]).__name__
     'FullTensorProduct'
     """
+    _check_network("convert", network)
     _check_options(options)
     findings = collect(network, options)
     swaps, kept = _split(findings)
@@ -67,49 +68,54 @@ def convert(
     names = _names(network)
     found = Conversion(
         type(network).__name__,
-        tuple(Replaced(names[s.module], s.was, s.now) for s in swaps if s.now),
+        _replaced(swaps, names),
         _stayed(kept, names),
         *_compared(network, options, prove, measure),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    apply_all(swaps)
-    if report:
-        report(found)
-    if kept:
+    if kept:  # a warning that is an error leaves the network as it was
         first = found.kept[0]
         warnings.warn(
             f"{len(kept)} module{'s' * (len(kept) > 1)} stay{'s' * (len(kept) == 1)} without tpgen, the first "
             f"{first.paths[0]!r}: {first.why}; tpgen.conversion_report(network) names all",
             stacklevel=2,
         )
+    apply_all(swaps)
+    if report:
+        report(found)
     return network
 
 
 def restore(network: nn.Module) -> nn.Module:
     """Undo `convert`: every module gets its class back, with the parameters as they are now.
 
-    Raises `TpgenError` where nothing in the network is converted.
+    Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
+    else has changed it since, or the module that holds it was converted with it.  All is then as it was.
     """
-    converted = [module for module in network.modules() if mark_of(module) is not None]
-    if not converted:
+    _check_network("restore", network)
+    if not undo_all(network):
         raise TpgenError(f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore")
-    for module in converted:
-        undo(module)
     return network
 
 
 def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measure: Inputs | None = None) -> Conversion:
-    """What in a network computes with tpgen, and what could not be converted and why.
+    """What in a network computes with tpgen, what could, and what could not and why.
 
     With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
     from.  The report prints itself and has `to_json`.
     """
+    _check_network("conversion_report", network)
     marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
     names = _names(network)
-    _, kept = _split(collect(network, {}))
-    replaced = tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items() if mark.now)
-    return Conversion(type(network).__name__, replaced, _stayed(kept, names), *_compared(network, {}, prove, measure))
+    swaps, kept = _split(collect(network, {}))
+    return Conversion(
+        type(network).__name__,
+        tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items() if mark.now),
+        _stayed(kept, names),
+        *_compared(network, {}, prove, measure),
+        possible=_replaced(swaps, names),
+    )
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
@@ -137,6 +143,11 @@ def _compared(
     network: nn.Module, options: dict[str, Any], to_prove: Inputs | None, to_measure: Inputs | None
 ) -> tuple[Proof | None, Times | None]:
     """Proof and times of copies of the network, one stock and one converted."""
+    for name, given in (("prove", to_prove), ("measure", to_measure)):
+        if given is not None and not isinstance(given, Sequence):
+            raise InputError(
+                f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {_type(given)}"
+            )
     timed = measure(*_pair(network, options)[:2], to_measure) if to_measure is not None else None
     proof = prove(*_pair(network, options), to_prove) if to_prove is not None else None
     return proof, timed
@@ -144,8 +155,7 @@ def _compared(
 
 def _pair(network: nn.Module, options: dict[str, Any]) -> tuple[nn.Module, nn.Module, Any]:
     stock, converted = copies(network)
-    for module in stock.modules():
-        undo(module)
+    undo_all(stock)
     swaps, _ = _split(collect(stock, options))
     applied, _ = _split(collect(converted, options))
     apply_all(applied)
@@ -163,6 +173,10 @@ def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
     return names
+
+
+def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
+    return tuple(Replaced(names[s.module], s.was, s.now) for s in swaps if s.now)
 
 
 def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
@@ -184,6 +198,15 @@ def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:
         f"{name} holds no tensor product or linear layer of e3nn's and no module of a project tpgen knows: "
         "there is nothing to convert"
     )
+
+
+def _check_network(function: str, network: Any) -> None:
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network: {function} takes a torch.nn.Module, got a {_type(network)}")
+
+
+def _type(value: Any) -> str:
+    return type(value).__name__
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -31,13 +31,16 @@ def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProd
 
 
 def convolving(
-    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None
+    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> Swap | Kept:
-    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name."""
+    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name.
+
+    ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
+    """
     product = module if held is None else module.get_submodule(held)
     conv = convolution_of(product, options)
     if isinstance(conv, Kept):
         return conv
     now = f"tpgen convolution, {conv.choice.strategy} (gather, product and sum in one)"
     covers = () if held is None else (held,)
-    return Swap(module, cls, now, {PROGRAM: conv}, partial(exact_couplings, product), covers)
+    return Swap(module, cls, now, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)

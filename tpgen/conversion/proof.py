@@ -21,12 +21,16 @@ from tpgen.inspection.clock import device_of, median_seconds
 from tpgen.inspection.training import is_floating, restored, step
 from tpgen.text import table
 
+FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference among some tensors, relative to the largest entry of the tensor it is in."""
+    """The largest difference among some tensors, relative to the largest entry of the tensor it is in.
+
+    A tensor that is nearly zero beside the others, as one that cancels, is measured on `FLOOR` of their largest entry.
+    """
 
     what: str
     tensors: int
@@ -109,7 +113,7 @@ def _task(run: Callable[[nn.Module, Sequence[Any]], Any], network: nn.Module, in
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
-    "call": lambda network, inputs: network(*_fresh(inputs)),
+    "call": lambda network, inputs: _called(network, _fresh(inputs)),
     "call and gradients": lambda network, inputs: step(network, inputs, network.parameters()),
 }
 
@@ -140,7 +144,7 @@ def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool) -> list[Name
         given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
         wanted: Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
         wanted |= _named("input", given) if tracked else {}
-        outputs = _named("output", network(*given))
+        outputs = _named("output", _called(network, given))
         if not outputs:
             raise TpgenError(
                 "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
@@ -149,6 +153,18 @@ def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool) -> list[Name
         gradients = _pull_back(outputs, wanted)
         found = [outputs, gradients, _pull_back(gradients, wanted)]
     return [{name: value.detach() for name, value in named.items()} for named in found]
+
+
+def _called(network: nn.Module, given: list[Any]) -> Any:
+    try:
+        return network(*given)
+    except Exception as error:
+        said = str(error).splitlines()
+        raise TpgenError(
+            f"the network cannot be called with these inputs ({type(error).__name__}{': ' + said[0] if said else ''}): "
+            "give the arguments of a call in a tuple; prove calls it in float64, so build it in float64 where it casts "
+            "to a dtype of its own"
+        ) from error
 
 
 def _leaf(value: Tensor, tracked: bool) -> Tensor:
@@ -180,18 +196,25 @@ def _pull_back(outputs: Named, wanted: Named) -> Named:
 def _difference(what: str, theirs: Named, ours: Named) -> Difference:
     """The worst difference by name; a gradient that only one network has must be zero."""
     worst = Difference(what, len(theirs), 0.0, 0.0, "-")
+    floor = FLOOR * max(map(_largest, theirs.values()), default=0.0)
     for name in theirs | ours:
         given = [named[name] for named in (theirs, ours) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        if wanted.numel():
-            absolute = float((wanted - got).abs().max())
-            scale = float(wanted.abs().max())
-            relative = absolute / scale if scale else (0.0 if absolute == 0 else math.inf)
-            if math.isnan(relative):  # equal to nothing, so the worst there is
-                relative = math.inf
-            if relative > worst.relative:
-                worst = Difference(what, len(theirs), absolute, relative, name)
+        absolute = _largest(wanted - got)
+        relative = _ratio(absolute, max(_largest(wanted), floor))
+        if relative > worst.relative:
+            worst = Difference(what, len(theirs), absolute, relative, name)
     return worst
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def _ratio(absolute: float, scale: float) -> float:
+    if math.isfinite(absolute) and scale > 0:
+        return absolute / scale
+    return 0.0 if absolute == 0 else math.inf  # a NaN is equal to nothing, so the worst there is
 
 
 def copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:

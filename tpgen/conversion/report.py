@@ -43,6 +43,7 @@ class Conversion:
     kept: tuple[Stayed, ...]
     proof: Proof | None = None
     times: Times | None = None
+    possible: tuple[Replaced, ...] = ()  # what `convert` would replace; none right after it
 
     def to_json(self) -> str:
         """All of it as JSON; what was not asked for is null."""
@@ -50,18 +51,19 @@ class Conversion:
 
     def __str__(self) -> str:
         done, kept = len(self.replaced), len(self.kept)
+        can = f"{len(self.possible)} can be converted, " if self.possible else ""
         head = (
-            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, "
+            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, {can}"
             f"{kept} stay{'s' * (kept == 1)} as {'it is' if kept == 1 else 'they are'}"
         )
         parts = [head]
-        if self.replaced:
-            rows = [(_names(r.paths), r.was, r.now) for r in self.replaced]
-            parts.append(table([("module", "was", "computes with"), *rows]))
+        for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
+            if found:
+                parts.append(table([("module", *columns), *((_names(r.paths), r.was, r.now) for r in found)]))
         if self.kept:
             kept_rows = [(_names(k.paths), k.was, k.why) for k in self.kept]
             parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
-        parts += [str(found) for found in (self.proof, self.times) if found]
+        parts += [str(compared) for compared in (self.proof, self.times) if compared]
         return "\n\n".join(parts)
 
 

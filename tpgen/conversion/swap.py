@@ -7,11 +7,13 @@ keys, and undoing a swap leaves nothing behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+
+from tpgen.errors import TpgenError
 
 MARK = "_tpgen_swap"
 
@@ -44,6 +46,8 @@ class Swap:
         holds rounded ones, and a proof must not take that for an error of the swap.
     covers
         names of children that the new class does not call any more: they stay as they are.
+    paired
+        whether a module that holds this one is swapped with it, so that neither can be restored alone.
     """
 
     module: nn.Module
@@ -52,6 +56,7 @@ class Swap:
     extra: Mapping[str, Any] = field(default_factory=dict)
     exact: Callable[[], None] | None = None
     covers: tuple[str, ...] = ()
+    paired: bool = False
 
     @property
     def was(self) -> str:
@@ -60,12 +65,14 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a swapped module remembers: the class it had, what came, what computes now and what no longer does."""
+    """What a swapped module remembers: the class it had and the one it got, and of the `Swap` what is needed later."""
 
     cls: type[nn.Module]
+    swapped: type[nn.Module]
     extra: tuple[str, ...]
     now: str
     covers: tuple[str, ...]
+    paired: bool
 
 
 Finding = Swap | Kept
@@ -80,7 +87,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
             done.append(swap.module)
     except BaseException:
         for module in reversed(done):
-            undo(module)
+            _undo(module)
         raise
 
 
@@ -89,11 +96,15 @@ def _apply(swap: Swap) -> None:
     there = [name for name in (*swap.extra, MARK) if hasattr(module, name)]
     if there:
         raise AttributeError(f"{swap.was} has attributes {', '.join(there)} already, which a swap would hide")
-    mark = Mark(type(module), tuple(swap.extra), swap.now, swap.covers)
+    mark = Mark(type(module), swap.cls, tuple(swap.extra), swap.now, swap.covers, swap.paired)
     module.__class__ = swap.cls  # the one step that Python may refuse, so it comes first
-    setattr(module, MARK, mark)
-    for name, value in swap.extra.items():
-        setattr(module, name, value)
+    try:
+        setattr(module, MARK, mark)
+        for name, value in swap.extra.items():
+            setattr(module, name, value)
+    except BaseException:
+        _take_away(module, mark)
+        raise
 
 
 def mark_of(module: nn.Module) -> Mark | None:
@@ -101,13 +112,43 @@ def mark_of(module: nn.Module) -> Mark | None:
     return module.__dict__.get(MARK)
 
 
-def undo(module: nn.Module) -> None:
-    """Give a swapped module its class back."""
+def undo_all(network: nn.Module) -> int:
+    """Give every swapped module its class back, or none where one of them cannot be; returns how many."""
+    swapped = [module for module in network.modules() if mark_of(module) is not None]
+    for module in swapped:
+        _check_undo(module, swapped)
+    for module in swapped:
+        _undo(module)
+    return len(swapped)
+
+
+def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
+    mark = mark_of(module)
+    assert mark is not None
+    if type(module) is not mark.swapped:
+        raise TpgenError(
+            f"{qualified(type(module))}: something changed the class of this module after tpgen.convert had (it was "
+            f"{mark.swapped.__name__}), and its class cannot be given back: take that off first, a parametrisation or "
+            "a wrapper, then restore"
+        )
+    if mark.paired and not any(child is module for holder in swapped for child in holder.children()):
+        raise TpgenError(
+            f"{mark.swapped.__name__} was converted together with the module that holds it, which calls it in another "
+            "way now: restore that module, or the whole network"
+        )
+
+
+def _undo(module: nn.Module) -> None:
     mark = mark_of(module)
     if mark is not None:
-        for name in (*mark.extra, MARK):
+        _take_away(module, mark)
+
+
+def _take_away(module: nn.Module, mark: Mark) -> None:
+    for name in (*mark.extra, MARK):
+        if hasattr(module, name):
             delattr(module, name)
-        module.__class__ = mark.cls
+    module.__class__ = mark.cls
 
 
 def qualified(cls: type) -> str:

@@ -53,7 +53,7 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
     if why:
         yield Kept(block, why)
     elif mark_of(block.conv_tp) is None:
-        found = convolving(block.conv_tp, MaceConvolution, options)
+        found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
             yield Swap(block, type(block), "", {_FUSION: True})

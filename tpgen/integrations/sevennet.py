@@ -44,7 +44,7 @@ def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> It
     elif isinstance(module.convolution, o3.TensorProduct) and (why := not_fused(network, module, "convolution")):
         yield Kept(module, why)
     elif isinstance(module.convolution, o3.TensorProduct):
-        found = convolving(module.convolution, SevenNetConvolution, options)
+        found = convolving(module.convolution, SevenNetConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
             yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
