@@ -181,6 +181,21 @@ BAD = {
     "no equivariant map exists": {"tensors": {"v": "4x1o"}, "irreps_out": "4x1e", "terms": [("v", "v")]},
     "not an equivariant map": {"terms": [(("x",), {(0, 1): 1.0})]},
     "unknown layout 'rows'": {"layout": "rows"},
+    "layout: unknown tensor 'z'": {"layout": {"z": "channel"}},
+    "layout: must be a name": {"layout": 3},
+    "tensors: must map the names": {"tensors": ["x"]},
+    "one tensor or more": {"tensors": {}},
+    "terms: must be a list": {"terms": None},
+    "x: cannot read irreps 'many'": {"tensors": {"x": "many"}},
+    "out: cannot read irreps 3": {"irreps_out": 3},
+    "operand 'index': a name must be": {"tensors": {"index": X}},
+    "operand 'lambda': a name must be": {"tensors": {"lambda": X}},
+    "an entry is whole numbers": {"terms": [(("x",), {(0, 0.5): 1.0})]},
+    "and a number, got .*: one": {"terms": [(("x",), {(0, 0): "one"})]},
+    "term 0: its table is empty": {"terms": [(("x",), {})]},
+    "term 0: has weights 'w'": {"terms": [PolynomialTerm(("x",), 0, "w")], "weights": "none"},
+    "num_elements must be 1 or more, .* got 2.5": {"weights": "element", "num_elements": 2.5},
+    "num_elements must be 1 or more, .* got 0": {"weights": "element", "num_elements": 0},
     "out: nothing tells its 4 channels apart": {"tensors": {"y": Y}, "terms": [("y", "y")], "weights": "none"},
 }
 
@@ -213,7 +228,14 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         made(x, y, weights=[x])
     with pytest.raises(InputError, match="3 elements need the element of every row"):
         layer(weights="element", num_elements=3)(x, y)
+    by_element = layer(weights="element", num_elements=3)
+    with pytest.raises(InputError, match=r"index: must be a tensor, got list; make one with torch\.as_tensor"):
+        by_element(x, y, index=[0, 1, 2, 0, 1])
+    hot = torch.eye(3).bool()[[0, 1, 2, 0, 1]]
+    torch.testing.assert_close(by_element(x, y, index=hot), by_element(x, y, index=torch.tensor([0, 1, 2, 0, 1])))
     given = layer(weights="given")
+    with pytest.raises(InputError, match="weights: give 6 tensors"):
+        given(x, y, weights=3)
     with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes"):
         given(x, y)
     wrong = [torch.randn(2, *shape, dtype=torch.float64) for shape in given.weight_shapes]

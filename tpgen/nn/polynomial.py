@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, elements_of
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, elements_of
+from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.polynomial_plan import (
     OUT,
     Operand,
@@ -92,7 +93,11 @@ class Polynomial(PolynomialModule):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"
             )
-        irreps = {name: Irreps(text) for name, text in tensors.items()} | {OUT: Irreps(irreps_out)}
+        if num_elements is not None:
+            check_count(num_elements)
+        _check_kinds(tensors, terms, layout)
+        irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
+        irreps[OUT] = parse_irreps(irreps_out, OUT)
         channels = _channels(irreps[OUT])
         operands = [_operand(name, value, channels, layout) for name, value in irreps.items()]
         if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
@@ -134,7 +139,7 @@ class Polynomial(PolynomialModule):
         if self.num_elements is not None:
             if index is None:
                 raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
-            index = elements_of(index, self.num_elements, given[0].shape[0])
+            index = elements_of("index", index, self.num_elements, given[0].shape[0])
         elif index is not None:
             raise InputError(
                 "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
@@ -156,7 +161,7 @@ class Polynomial(PolynomialModule):
                     "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
                 )
             return list(self.weights.values())
-        if given is None or len(given) != len(self.weight_shapes):
+        if not isinstance(given, (list, tuple)) or len(given) != len(self.weight_shapes):
             raise InputError(f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes")
         given = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
@@ -169,6 +174,21 @@ class Polynomial(PolynomialModule):
     def extra_repr(self) -> str:
         inputs = ", ".join(f"{name}: {irreps}" for name, irreps in self.irreps_in.items())
         return f"{inputs} -> {self.irreps_out}, {len(self.plan.terms)} terms, {self.choice}"
+
+
+def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:
+    if not isinstance(tensors, Mapping) or not tensors or OUT in tensors:
+        raise PlanError(
+            f"tensors: must map the names of one tensor or more to irreps, such as {{'x': '8x0e'}}, and {OUT!r} is "
+            f"none of them, got {str(tensors)[:60]}"
+        )
+    if isinstance(terms, (str, Mapping)) or not isinstance(terms, Iterable):
+        raise PlanError(f"terms: must be a list of terms, such as [('x', 'x')], got {str(terms)[:60]}")
+    if not isinstance(layout, (str, Mapping)):
+        raise PlanError(f"layout: must be a name, or map names of tensors to such names, got {str(layout)[:60]}")
+    for name in layout if isinstance(layout, Mapping) else ():
+        if name not in (*tensors, OUT):
+            raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
 
 
 def _channels(irreps: Irreps) -> int:
@@ -200,9 +220,13 @@ def _row_shape(o: Operand, channels: int) -> tuple[int, ...]:
 def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
     """A term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches."""
     if isinstance(term, PolynomialTerm):
+        if term.weight and not weighted:
+            raise PlanError(f"term {n}: has weights {term.weight!r}, and the polynomial has none: weights='none'")
         return [term]
     if isinstance(term, (list, tuple)) and len(term) == 2 and isinstance(term[1], Mapping):
         names, table = term
+        if not table:
+            raise PlanError(f"term {n}: its table is empty: leave the term out")
         return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(table_of(table),))]
     if not isinstance(term, (list, tuple)) or not all(isinstance(name, str) for name in term):
         raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")

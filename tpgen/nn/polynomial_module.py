@@ -12,7 +12,7 @@ from tpgen.compiler.autotune import say_once
 from tpgen.compiler.config import Choice
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES, emit_polynomial
-from tpgen.errors import EmitError, InputError, unknown
+from tpgen.errors import EmitError, InputError, PlanError, unknown
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.operators.targets import target_of
@@ -72,7 +72,7 @@ class PolynomialModule(nn.Module):
 
     def _choose(self) -> Choice:
         if self._strategy != "auto":
-            if self._strategy not in POLYNOMIAL_STRATEGIES:
+            if not isinstance(self._strategy, str) or self._strategy not in POLYNOMIAL_STRATEGIES:
                 raise EmitError(unknown("strategy", self._strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
             return Choice(self._strategy, "asked for")
         target = target_of(self._like.device.type)
@@ -144,28 +144,42 @@ def _follow(module: PolynomialModule, _keys: Any) -> None:
         module._rewrite()
 
 
-def elements_of(y: Tensor, count: int, rows: int) -> Tensor:
-    """The element of every row, from int64 indices or one-hot rows.
+def check_count(num_elements: Any) -> None:
+    """Raise `PlanError` where a number of elements is none."""
+    if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
+        raise PlanError(
+            f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
+        )
 
-    Raises `InputError` where rows are no one-hot vectors of that many elements, or indices are out of range.
+
+def elements_of(name: str, y: Any, count: int, rows: int) -> Tensor:
+    """The element of every row, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
+
+    Raises `InputError` where rows are no one-hot vectors of that many elements.
     """
+    if not isinstance(y, Tensor):
+        raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
+    if y.dtype == torch.bool:
+        y = y.byte()  # argmax takes no flags
     if y.dtype == torch.int64 and y.dim() == 1:
         index = y
     elif y.dim() == 2 and y.shape[1] == count:
         if y.requires_grad:
-            raise InputError("y: says which element a row is, and has no gradient: give y.detach(), or int64 indices")
+            raise InputError(
+                f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
+            )
         index = y.argmax(dim=1)
         if values_at_hand(y) and not _one_hot(y, index):
             raise InputError(
-                "y: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
+                f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
     else:
         raise InputError(
-            f"y: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got {y.dtype} "
-            f"{tuple(y.shape)}"
+            f"{name}: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got "
+            f"{y.dtype} {tuple(y.shape)}"
         )
     if index.shape[0] != rows:
-        raise InputError(f"y: must have a row for each of the {rows} rows of x, got {index.shape[0]}")
+        raise InputError(f"{name}: must have a row for each of the {rows} rows of x, got {index.shape[0]}")
     return index
 
 

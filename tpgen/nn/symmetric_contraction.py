@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, elements_of
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, elements_of
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
+from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.polynomial_plan import Operand, PolynomialPlan, PolynomialTerm, generated, make_polynomial_plan
 
@@ -85,11 +86,9 @@ class SymmetricContraction(PolynomialModule):
                 "cuequivariance, with conventions of its own: give "
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
-        if num_elements is not None and num_elements < 1:
-            raise PlanError(
-                f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements}"
-            )
-        irreps_in, irreps_out = Irreps(irreps_in), Irreps(irreps_out)
+        if num_elements is not None:
+            check_count(num_elements)
+        irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channels(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
         super().__init__(_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
@@ -129,7 +128,7 @@ class SymmetricContraction(PolynomialModule):
                 raise InputError(
                     f"y: this contraction has weights of {self.num_elements} elements: give the element of every row"
                 )
-            index = elements_of(y, self.num_elements, x.shape[0])
+            index = elements_of("y", y, self.num_elements, x.shape[0])
         elif y is not None:
             raise InputError("y: this contraction has no elements (num_elements=None): leave y out")
         return self._run([x, *self._weights(weights)], index)
@@ -141,6 +140,8 @@ class SymmetricContraction(PolynomialModule):
                     f"weights: this contraction has none of its own: give {len(self.weight_shapes)} tensors"
                 )
             return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
+        if not isinstance(given, (list, tuple)):
+            raise InputError(f"weights: must be a list of tensors, got {type(given).__name__}")
         if len(given) != len(self.weight_shapes):
             raise InputError(
                 f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes, got {len(given)}"

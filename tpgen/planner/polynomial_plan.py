@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +26,7 @@ from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetri
 
 FORMAT = "tpgen.polynomial/1"
 OUT = "out"
+_TAKEN = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.
 LAYOUTS = {
     "mul_ir": "segment by segment, in each one channel after the other (e3nn's)",
@@ -184,8 +187,11 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
 def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
     names: dict[str, Operand] = {}
     for o in operands:
-        if not (o.name.isidentifier() and o.name.isascii()):
-            raise PlanError(f"operand {o.name!r}: a name must be an identifier of ASCII letters, digits and _")
+        if not _names(o.name):
+            raise PlanError(
+                f"operand {o.name!r}: a name must be an identifier of ASCII letters, digits and _, "
+                f"no keyword of Python, and none of {', '.join(_TAKEN)}"
+            )
         if o.name in names:
             raise PlanError(
                 f"operand {o.name!r} is given twice: names must differ; to repeat a tensor, repeat its name in a term"
@@ -198,6 +204,12 @@ def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
     if not names[OUT].channels:
         raise PlanError(f"operand {OUT!r}: the output has a number for every channel; it cannot be shared by them")
     return names
+
+
+def _names(text: Any) -> bool:
+    """Whether a text can name an operand, in programs too."""
+    plain = isinstance(text, str) and text.isidentifier() and text.isascii()
+    return plain and not keyword.iskeyword(text) and text not in _TAKEN
 
 
 def _target(term: PolynomialTerm, out: Operand) -> str:
@@ -216,7 +228,7 @@ def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> N
     segments = len(names[OUT].irreps)
     if term.table is None and (term.i_out is None or not 0 <= term.i_out < segments):
         raise PlanError(f"term {n}: i_out must be 0 to {segments - 1}, the segments of the output, got {term.i_out}")
-    if term.weight is not None and (not term.weight.isidentifier() or term.weight in names):
+    if term.weight is not None and (not _names(term.weight) or term.weight in names):
         raise PlanError(
             f"term {n}: {term.weight!r} cannot name its weights: it must be an identifier that no tensor has"
         )
@@ -252,9 +264,18 @@ def _weights(plan: PolynomialPlan) -> list[Operand]:
 
 
 def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """A path's entries as a value, from a mapping or pairs; sorted."""
+    """A path's entries as a value, from a mapping or pairs; sorted.  Raises `PlanError` for what is no entry."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
-    return tuple(sorted((tuple(int(i) for i in index), float(value)) for index, value in pairs))
+    return tuple(sorted(_entry(index, value) for index, value in pairs))
+
+
+def _entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
+    try:
+        return tuple(operator.index(i) for i in index), float(value)
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"table: an entry is whole numbers (k, i, ..., j) and a number, got {str(index)[:40]}: {str(value)[:40]}"
+        ) from None
 
 
 def _fields(plan: PolynomialPlan) -> dict[str, Any]:
