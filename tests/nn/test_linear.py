@@ -276,6 +276,7 @@ def test_choice_says_why() -> None:
     [
         ({"instructions": [(0, 0)]}, ValueError, r"instruction 0 \(0, 0\): a linear layer joins equal irreps"),
         ({"instructions": [(7, 0)]}, IndexError, "i_in = 7 is out of range"),
+        ({"biases": 1}, PlanError, "biases: must be True, False or a list of them, got 1"),
         ({"f_in": 3}, PlanError, "f_in and f_out go together"),
         ({"internal_weights": True, "shared_weights": False}, PlanError, "internal weights are the same for every row"),
         ({"strategy": "fast"}, EmitError, "unknown strategy 'fast'"),
@@ -318,6 +319,14 @@ def test_errors_of_type_and_dtype() -> None:
         layer(3.0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"features: the layer is float64 but features is float32; convert: layer.to"):
         layer(torch.zeros(5, 20, dtype=torch.float32))
+
+
+def test_what_is_no_weight_and_biases_that_do_not_broadcast() -> None:
+    with pytest.raises(InputError, match="weight and bias must be tensors, got int"):
+        Linear(*ENDS)(torch.randn(3, o3.Irreps(ENDS[0]).dim), 3)
+    rows = Linear("2x0e", "2x0e", biases=True, shared_weights=False)
+    with pytest.raises(InputError, match=r"must be equal or 1 to broadcast, got features \(3, 2\), bias \(4, 2\)"):
+        rows(torch.randn(3, 2), torch.randn(3, 4), torch.randn(4, 2))
 
 
 def test_exported_at_the_root() -> None:

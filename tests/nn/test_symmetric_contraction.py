@@ -144,6 +144,12 @@ def test_checkpoints_of_other_shapes_are_refused() -> None:
         module(num_elements=4).load_state_dict(module().state_dict())
 
 
+def test_checkpoints_of_other_numbers_of_elements_are_refused() -> None:
+    other = SymmetricContraction("4x0e+4x1o", "4x0e+4x1o", 3, num_elements=7, strategy="einsum").double()
+    with pytest.raises(InputError, match=r"weights\.1: the checkpoint has .* \(3, 1, 4\), and this module \(7, 1, 4\)"):
+        other.load_state_dict(checkpoint(module()))
+
+
 def test_a_degree_without_paths_keeps_its_place() -> None:
     contraction = SymmetricContraction("2x1o", "2x0e", 3, num_elements=1, strategy="einsum")
     assert contraction.contractions[0].weights[1].shape == (1, 1, 2)  # no vector is a scalar

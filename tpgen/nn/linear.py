@@ -240,6 +240,8 @@ class Linear(nn.Module):
                 "this layer has no weights and biases of its own (internal_weights=False): "
                 f"give weight with {self.weight_numel} entries{biases}"
             )
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
         return own if value is None else value
 
     def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,6 +287,9 @@ class Linear(nn.Module):
             axes = 1 + len(pair)
             batches = [x.shape[: x.dim() - max(1, axes - 1)], w.shape[: w.dim() - axes]]
             check_broadcast({"features": x, "weight": w}, batches)
+            if self.bias_numel:
+                batches[1] = b.shape[: b.dim() - max(1, axes - 1)]
+                check_broadcast({"features": x, "bias": b}, batches)
         return x, w, b
 
     # --- weights ------------------------------------------------------------------------------------------------

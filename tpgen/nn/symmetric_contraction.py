@@ -161,6 +161,18 @@ class SymmetricContraction(PolynomialModule):
             f"{', '.join(map(str, self.degrees))}{elements}, {self.choice}"
         )
 
+    def _check_shape(self, key: str, theirs: Tensor, output: int, place: int) -> None:
+        """The weights of one output and degree, the highest first, as long as the module owns them."""
+        if not self.internal_weights:
+            return
+        part = self.contractions[output]
+        ours = (part.weights_max, *part.weights)[place]  # type: ignore[misc]
+        if theirs.shape != ours.shape:
+            raise InputError(
+                f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
+                f"{tuple(ours.shape)}: construct it with the checkpoint's num_elements, irreps and correlation"
+            )
+
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         """Load as usual; MACE keeps its couplings beside the weights, which say the sign that each weight goes with."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
@@ -169,6 +181,7 @@ class SymmetricContraction(PolynomialModule):
                 coupling = state_dict.pop(f"{at}U_matrix_{nu}", None)
                 key = at + ("weights_max" if nu == degree else f"weights.{degree - 1 - nu}")
                 if coupling is not None and key in state_dict:
+                    self._check_shape(key, state_dict[key], n, degree - nu)
                     signs = coupling_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
                     state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
             for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:

@@ -265,6 +265,8 @@ def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | No
 def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
     if biases is None or isinstance(biases, bool):
         return tuple(bool(biases) and s.ir.is_scalar() for s in outputs)
+    if not isinstance(biases, Sequence) or isinstance(biases, str):
+        raise PlanError(f"biases: must be True, False or a list of them, got {biases!r}")
     flags = tuple(biases)
     if len(flags) != len(outputs):
         raise PlanError(
