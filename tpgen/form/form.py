@@ -9,8 +9,8 @@ r"""The multilinear form of a product, with one open slot.
 - a convolution is :math:`L` with ``x1`` and ``out`` indexed: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
 - a derivative of any of these is again one of these, so the family is closed.
 
-A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``, a symmetric
-contraction one whose operands ``x, x, x`` are bound to the same tensor.
+A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``.  Polynomials
+have forms of their own (`tpgen.form.polynomial`).
 
 >>> from tpgen.planner.plan import make_plan
 >>> form = make_form(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
