@@ -10,6 +10,7 @@ from torch import nn
 
 from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.conversion.adapters import adapters_for
+from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
@@ -31,7 +32,7 @@ def convert(
     report: Callable[[Conversion], object] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Let e3nn's products and linear layers inside a network, and the modules of known projects, compute with tpgen.
+    """Let e3nn's products, linear layers and harmonics inside a network, and modules of known projects, use tpgen.
 
     Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
     So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
@@ -125,7 +126,9 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
         findings += adapter(network, options)
     seen = {finding.module for finding in findings} | set(_covered(network, findings))
     for module in network.modules():
-        found = None if module in seen else find_product(module, options) or find_linear(module, options)
+        if module in seen:
+            continue
+        found = find_product(module, options) or find_linear(module, options) or find_harmonics(module, options)
         if found is not None:
             findings.append(found)
     return findings
@@ -195,7 +198,7 @@ def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
     return (
-        f"{name} holds no tensor product or linear layer of e3nn's and no module of a project tpgen knows: "
+        f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
         "there is nothing to convert"
     )
 

@@ -1,0 +1,76 @@
+"""e3nn's spherical harmonics that compute with tpgen: one generated kernel for all degrees.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.errors import TpgenError
+from tpgen.kernels.polynomial.rows import run_rows
+from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.planner.harmonics import make_harmonics_plan
+
+_NAME = qualified(o3.SphericalHarmonics)
+_STOCK_PROGRAM = "sph_func"  # of e3nn 0.6
+_NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
+
+
+# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
+_stock = o3.SphericalHarmonics.forward
+_stock = FunctionType(_stock.__code__, _stock.__globals__, "stock")
+
+
+@compile_mode("script")
+class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
+    """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
+
+    stock = _stock
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As e3nn's, computed by tpgen where a kernel runs."""
+        if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
+            return self.stock(x)
+        if self.normalize:
+            x = nn.functional.normalize(x, dim=-1)
+        return run_rows([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
+
+
+def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+    """What becomes of a module, if it is e3nn's spherical harmonics; None where it is not, or is swapped already."""
+    if mark_of(module) is not None:
+        return None
+    if isinstance(module, torch.jit.ScriptModule):
+        scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
+        return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
+    if not isinstance(module, o3.SphericalHarmonics):
+        return None
+    if type(module) is not o3.SphericalHarmonics:
+        return Kept(
+            module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
+        )
+    why = obstacle(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
+    strategy = options.get("strategy", "auto")
+    if why is None and strategy not in ("auto", "kernel"):
+        why = f"for kernels alone, and strategy={strategy!r} was asked for"
+    return Kept(module, why) if why else _swap(module)
+
+
+def _swap(module: Any) -> Finding:
+    try:
+        plan = make_harmonics_plan(str(module.irreps_in[0].ir), module._ls_list, module.normalization)
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    why = why_no_kernel(plan)
+    if why:
+        return Kept(module, f"without a kernel: {why}")
+    extra = {"_tpgen_dim": plan.out.dim, "_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}
+    return Swap(module, ConvertedSphericalHarmonics, _NOW, extra)

@@ -1,0 +1,70 @@
+r"""Real spherical harmonics as polynomials of a vector, with e3nn's components, signs and normalizations.
+
+.. math:: Y_{l,m}(x) = c_l \sum_{i \ldots j} U_{m, i \ldots j}\; x_i \cdots x_j
+
+with l factors and U their one symmetric coupling to degree l.  Degree 0 is a constant, that times the number one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi
+
+import numpy as np
+from e3nn.o3 import Irrep, Irreps
+
+from tpgen.errors import PlanError, unknown
+from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.polynomial_plan import (
+    OUT,
+    Operand,
+    PolynomialPlan,
+    PolynomialTerm,
+    make_polynomial_plan,
+    table_of,
+)
+
+# The squared norm of all components of degree l at a unit vector.
+NORMALIZATIONS = {
+    "integral": lambda degree: (2 * degree + 1) / (4 * pi),
+    "component": lambda degree: 2 * degree + 1,
+    "norm": lambda degree: 1,
+}
+_POLE = 1  # e3nn's components are x, y, z, and its pole is y
+
+
+def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> PolynomialPlan:
+    """The harmonics of vectors ``x`` (``1o`` or ``1e``), degree after degree; ``one`` is the number one, for degree 0.
+
+    Raises `PlanError` where a degree is above what polynomials have, none is above 0, or the normalization is unknown.
+
+    >>> print(make_harmonics_plan("1o", [0, 1, 2], "component"))
+    x: 1x1o (row, channel)
+    one: 1x0e (row, one copy for all channels, channel)
+    out: 1x0e+1x1o+1x2e (row, channel)
+    one -> out | 1 paths, 1 entries, table
+    x -> out | 1 paths, 3 entries, table
+    x x x -> out | 1 paths, 11 entries, table
+    """
+    if normalization not in NORMALIZATIONS:
+        raise PlanError(f"harmonics: {unknown('normalization', normalization, NORMALIZATIONS)}")
+    if not 0 < max(degrees) <= MAX_DEGREE:
+        raise PlanError(f"harmonics: the highest degree must be 1 to {MAX_DEGREE}, got {max(degrees)}")
+    parity = Irrep(vector).p
+    out = Operand(OUT, Irreps([(1, (degree, parity**degree)) for degree in degrees]), "channel")
+    x, one = Operand("x", Irreps(vector), "channel"), Operand("one", Irreps("0e"), "channel", channels=False)
+    terms = [
+        _term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
+        for mul_ir, where in zip(out.irreps, out.irreps.slices(), strict=True)
+    ]
+    return make_polynomial_plan([x, one, out], terms)
+
+
+def _term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+    """The harmonics of one degree: at the pole only their middle component is not zero, and it is the norm."""
+    if ir.l == 0:
+        return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
+    coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor
+    scale = norm / coupling[ir.l, *[_POLE] * ir.l]
+    entries = {(k + start, *rest): scale * coupling[k, *rest] for k, *rest in np.argwhere(coupling)}
+    return PolynomialTerm(("x",) * ir.l, table=(table_of(entries),))
