@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 
 from tpgen.kernels.cpp.channel_vectors import LOCAL, deliver, fetch
 from tpgen.kernels.cpp.expressions import Spelling, components, runs
+from tpgen.kernels.cpp.parts import Arguments, Parts, declared
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.values import PlacedTable
@@ -23,16 +24,33 @@ class ChannelText:
         self.dtype = placement.schedule.target.dtype
 
     def write(self) -> None:
-        self._tables()
-        self._row()
+        tables, paths = self._parts() if self.p.in_parts else ((), ())
+        self._tables(tables)
+        self._row(paths)
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.block(f"static void finish({arguments})"):
                 self._write_out(self.p.owner, f"a_{self.p.owner}")
 
+    # -- parts --
+
+    def _parts(self) -> tuple[list[str], list[str]]:
+        """Functions of tables and of some paths each; how they are called."""
+        parts = Parts(self.w)
+        for placed in self._placed():
+            with parts.part([("num*", "T"), ("num*", f"t_{placed.operand}")]):
+                self._table(placed)
+        for paths in self.p.parts:
+            with parts.part(self._row_arguments()):
+                self._paths(paths)
+        return parts.calls[: -len(self.p.parts)], parts.calls[-len(self.p.parts) :]
+
     # -- tables --
 
-    def _tables(self) -> None:
+    def _placed(self) -> list[PlacedTable]:
+        return [placed for placed in self.s.tables if placed.operand in self.p.tabulated_operands]
+
+    def _tables(self, calls: Sequence[str]) -> None:
         operands = self.p.tabulated_operands
         arguments = "".join(f", const real* const* p_{o}, num* t_{o}" for o in operands)
         with self.w.block(f"static void tabulate(int n, num* T{arguments})"):
@@ -43,15 +61,10 @@ class ChannelText:
                             f"for (int e = {start}; e < {start + size}; ++e) "
                             f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                         )
-            for placed in self.s.tables:
-                if placed.operand in operands:
-                    with self._part():
-                        self._table(placed)
-
-    def _part(self) -> AbstractContextManager[None]:
-        """Around what is compiled as a function of its own, where there is much of it."""
-        alone = len(self.p.parts) == 1
-        return nullcontext() if alone else self.w.block("[=]() __attribute__((noinline))", "}();")
+            for call in calls:
+                self.w.line(call)
+            for placed in () if calls else self._placed():
+                self._table(placed)
 
     def _table(self, placed: PlacedTable) -> None:
         statements, paths = self.p.sweep.tables[placed.table.number], placed.table.paths
@@ -69,7 +82,7 @@ class ChannelText:
 
     # -- one row --
 
-    def _row_arguments(self) -> list[tuple[str, str]]:
+    def _row_arguments(self) -> Arguments:
         """Type and name of what the row function takes."""
         arguments = [("const real*", o) for o in self.p.given]
         arguments += [("real*", f"d_{o}") for o in self.p.opened]
@@ -80,18 +93,17 @@ class ChannelText:
             arguments.append(("num*", "a_w"))
         return arguments
 
-    def _row(self) -> None:
-        arguments = ", ".join(f"{kind} {name}" for kind, name in self._row_arguments())
-        with self.w.block(f"static void row({arguments})"):
+    def _row(self, calls: Sequence[str]) -> None:
+        with self.w.block(f"static void row({declared(self._row_arguments())})"):
             for operand in self.p.given:
                 for v in self.p.stages(operand):
                     shape = f"<{v.outer}, {v.channels}, {v.inner}>"
                     self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
             self._clear()
-            for part in self.p.parts:
-                with self._part():
-                    for path in part:
-                        self._path(path)
+            for call in calls:
+                self.w.line(call)
+            if not calls:
+                self._paths(self.p.sweep.paths)
             for operand in self.p.opened:
                 if not self.p.carried(operand):
                     self._write_out(operand, f"a_{operand}")
@@ -118,7 +130,11 @@ class ChannelText:
         for start, size in self.p.unreached(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
-    # -- one path --
+    # -- paths --
+
+    def _paths(self, paths: Sequence[PathSweep]) -> None:
+        for path in paths:
+            self._path(path)
 
     def _path(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)

@@ -7,10 +7,13 @@ points into, and whether to check that it does.  It returns 0, or one of `FAULTS
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
 from tpgen.kernels.cpp.driver import KernelText, write_driver
 from tpgen.kernels.cpp.matrix import MatrixText
+from tpgen.kernels.cpp.parts import in_unit
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.placement.channel import ChannelPlacement
@@ -44,8 +47,13 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
         w.raw(header("matrices"))
     text = _text(placement, w)
     text.write()
-    write_driver(w, placement, text, indexed)
+    with in_unit(w) if _in_parts(placement) else nullcontext():
+        write_driver(w, placement, text, indexed)
     return w.done()
+
+
+def _in_parts(placement: Placement) -> bool:
+    return isinstance(placement, ChannelPlacement) and placement.in_parts
 
 
 def _text(placement: Placement, w: Writer) -> KernelText:

@@ -7,7 +7,6 @@ True
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.cache import CacheInfo, Entry
 from tpgen.kernels.libraries.compiler import Compiler, need_compiler, openmp_runtime
+from tpgen.kernels.libraries.units import compile_library, cores
 
 _loaded: dict[str, Callable[..., int]] = {}
 _building: dict[str, threading.Lock] = {}
@@ -86,9 +86,9 @@ def _make(entry: Entry, text: str, compiler: Compiler) -> Any:
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _entry(entry.library)
         cache.write_whole(entry.source, text)
-        built = entry.new_library()
+        built = entry.new_file(entry.library.suffix)
         try:
-            _compile(compiler, entry.source, built)
+            compile_library(compiler, entry, built)
             _try(compiler, built)
             entry.publish(built)
         finally:
@@ -137,7 +137,7 @@ def _entry(library: Path) -> Any:
 
 def load_all(texts: Sequence[tuple[str, bool]]) -> None:
     """Load several sources, compiling those that are missing side by side."""
-    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
         for future in [pool.submit(load, text, indexed) for text, indexed in texts]:
             future.result()
 
@@ -154,29 +154,6 @@ def cache_clear() -> int:
 
 def _key(text: str, compiler: Compiler) -> str:
     return hashlib.sha256(json.dumps([text, *compiler.identity]).encode()).hexdigest()[:32]
-
-
-def _compile(compiler: Compiler, source: Path, library: Path) -> None:
-    command = compiler.command(source, library)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendError(
-            f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can"
-        ) from error
-    if done.returncode != 0:
-        full = os.strerror(errno.ENOSPC)
-        if full in done.stderr:
-            raise OSError(errno.ENOSPC, full, str(library))
-        lines = (
-            [line for line in done.stderr.splitlines() if "error" in line.lower()]
-            or done.stderr.splitlines()
-            or ["(no output)"]
-        )
-        raise BackendError(
-            f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {source}\n"
-            "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler"
-        )
 
 
 # loads a library as this process will: after the OpenMP runtime that it binds to

@@ -26,7 +26,7 @@ from tpgen.kernels.libraries.trust import check_private, make_private, read_own,
 from tpgen.text import quantity
 
 _LIBRARY, _LOCK = ".so", ".lock"
-_SUFFIXES = (_LIBRARY, ".cpp", ".sha256", ".choice.json", _LOCK)
+_SUFFIXES = (_LIBRARY, ".cpp", ".o", ".sha256", ".choice.json", _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
 _OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
@@ -69,9 +69,9 @@ class Entry:
         except OSError:
             return False
 
-    def new_library(self) -> Path:
-        """A name beside the library, for one to be built."""
-        handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.library.name}-")
+    def new_file(self, suffix: str) -> Path:
+        """A name beside the library, for what is being built."""
+        handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.key}{suffix}-")
         os.close(handle)
         return Path(name)
 

@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,15 +59,22 @@ class Compiler:
     version: str
     runtime: str
 
-    def command(self, source: Path, library: Path) -> list[str]:
-        """The whole command line.
+    def command(self, sources: Sequence[Path], library: Path) -> list[str]:
+        """The whole command line that makes a library of sources or compiled units.
 
         The runtime is named as a file and the default libraries are left out, so that the library binds to the OpenMP
         runtime that is in the process already: a second one would bring a second pool of threads.
         """
-        threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
         libraries = [self.runtime, "-lc", "-lgcc"] if self.runtime else []
-        return [self.path, *FLAGS, *threads, str(source), "-o", str(library), *libraries]
+        return [*self._always, *map(str, sources), "-o", str(library), *libraries]
+
+    def unit_command(self, source: Path, made: Path, flags: Sequence[str]) -> list[str]:
+        """The whole command line that compiles one unit of a source."""
+        return [*self._always, *flags, "-c", str(source), "-o", str(made)]
+
+    @property
+    def _always(self) -> list[str]:
+        return [self.path, *FLAGS, *(["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else [])]
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -50,11 +50,15 @@ class ChannelPlacement:
         return Blocks(self.schedule.target.lanes, sum(self.dim.values()), self.weight_scratch)
 
     @property
+    def in_parts(self) -> bool:
+        """Whether there is so much that parts of it are compiled as functions of their own."""
+        return len(self.sweep.paths) > _MANY
+
+    @property
     def parts(self) -> list[tuple[PathSweep, ...]]:
-        """The paths, in parts that are compiled as functions of their own where there is more than one."""
+        """The paths that one function holds, where there are many."""
         paths = self.sweep.paths
-        size = len(paths) if len(paths) <= _MANY else _TOGETHER
-        return [paths[n : n + size] for n in range(0, len(paths), max(1, size))]
+        return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
 
     # -- what lives where --
 

@@ -1,0 +1,63 @@
+"""Large texts in parts: functions of their own, which can be compiled side by side.
+
+Compilers need more than twice the time for twice as much in one function, and one process for each core.  The
+preprocessor cuts the text by its lines (`parts.h`): a text is the same however many units are made of it, and a unit
+holds neighbours, so that code lies in the library in the order in which it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+from tpgen.kernels.cpp.prelude import header
+from tpgen.kernels.cpp.text import Writer
+
+Arguments = list[tuple[str, str]]  # type and name
+
+_BEGIN = "#if IN_UNIT"
+
+
+class Parts:
+    """The parts of one text, numbered as they are written."""
+
+    def __init__(self, w: Writer) -> None:
+        self.w, self.calls = w, list[str]()
+        w.raw(header("parts"))
+
+    @contextmanager
+    def part(self, arguments: Arguments) -> Iterator[None]:
+        """What is written inside is a function, in one of the units."""
+        name = f"part_{len(self.calls)}"
+        head = f"void {name}({declared(arguments)})"
+        self.w.line(f"{head} __attribute__((noinline));")
+        with in_unit(self.w), self.w.block(head):
+            yield
+        self.calls.append(f"{name}({', '.join(a for _, a in arguments)});")
+
+
+def declared(arguments: Arguments) -> str:
+    return ", ".join(f"{kind} {name}" for kind, name in arguments)
+
+
+@contextmanager
+def in_unit(w: Writer) -> Iterator[None]:
+    """What is written inside is compiled in one of the units."""
+    w.raw(_BEGIN)
+    yield
+    w.raw("#endif")
+
+
+def unit_flags(text: str, most: int) -> list[list[str]]:
+    """What tells a compiler which lines are its unit's, for each unit; one without flags where there are no parts.
+
+    >>> unit_flags("int a;", 2)
+    [[]]
+    """
+    lines = text.split("\n")
+    if _BEGIN not in lines or most == 1:
+        return [[]]
+    first, behind = lines.index(_BEGIN) + 1, len(lines) + 1
+    cuts = [first + (behind - first) * n // most for n in range(most + 1)]
+    return [[f"-DTPGEN_FROM={start}", f"-DTPGEN_TO={end}"] for start, end in pairwise(cuts)]
