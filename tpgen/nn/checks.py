@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from math import prod
 
 import torch
@@ -51,11 +50,6 @@ def check_operand(
         raise InputError(
             f"{name}: the {module} is on {device} but {name} is on {x.device}; move one of them with .to(device)"
         )
-
-
-def autocasting(device: torch.device) -> bool:
-    """Whether autocast is on for a device; "meta" has none and does not like to be asked."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def check_edge_index(name: str, index: object) -> None:
@@ -150,11 +144,6 @@ def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
             raise InputError(f"weight[{n}]: must have {rule}, got {tuple(w.shape)}")
         flat.append(w.reshape(*batch, prod(shape)))
     return torch.cat(flat, dim=-1)
-
-
-def widest_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype that holds the values of all the tensors."""
-    return reduce(torch.promote_types, (t.dtype for t in tensors))
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -92,8 +92,8 @@ class TensorProductConv(TensorProduct):
             return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
         return self._evaluate("forward", x, y, w, edge_src, edge_dst, nodes)
 
-    def _write_programs(self, with_right: bool) -> None:
-        super()._write_programs(with_right)
+    def _write_programs(self) -> None:
+        super()._write_programs()
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
         kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""

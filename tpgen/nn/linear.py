@@ -3,38 +3,30 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
-from torch import Tensor, nn
+from torch import Tensor
 
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.backends import Runner, check_backend
-from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
-from tpgen.emitter.emit import emit_form
-from tpgen.errors import InputError, PlanError
+from tpgen.emitter.emit import Emission, emit_form
+from tpgen.errors import InputError
+from tpgen.form.form import Form
 from tpgen.form.linear import linear_form, split_linear_layout
+from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
-from tpgen.nn.checks import (
-    autocasting,
-    check_broadcast,
-    check_index,
-    check_operand,
-    check_options,
-    check_parameter,
-    widest_dtype,
-)
-from tpgen.nn.state import output_mask_of, without_programs
+from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter
+from tpgen.nn.form_module import FormModule
+from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import segments
 
 
 @compile_mode("script")
-class Linear(nn.Module):
+class Linear(FormModule, FlatWeights):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
 
     Each instruction joins a segment of the input to one of the output with the same irrep, by a matrix over copies.
@@ -130,22 +122,14 @@ class Linear(nn.Module):
         self.irreps_in, self.irreps_out = plan.irreps_in, plan.irreps_out
         self.instructions = list(plan.instructions)
         self.weight_numel, self.bias_numel = plan.weight_numel, plan.bias_numel
-        self.shared_weights = plan.shared_weights
-        self.internal_weights = plan.shared_weights if internal_weights is None else internal_weights
-        if self.internal_weights and not plan.shared_weights:
-            raise PlanError(
-                "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
-            )
+        self._decide_ownership(
+            plan.shared_weights if internal_weights is None else internal_weights, plan.shared_weights
+        )
         config = Config(**options)
-        check_backend(config)
-        self._config = config  # as asked: what `auto` comes to follows the module to other dtypes and devices
         self.layout = split_linear_layout(config.layout)
-        self.backend = config.backend
         self._shapes(plan)
         self._parameters_of(plan)
-        self.choice: Choice = self._choose()
-        self._write_program()
-        self.register_state_dict_post_hook(without_programs)
+        self._configure(config)
 
     def _shapes(self, plan: LinearPlan) -> None:
         """What a call needs to know, as TorchScript can read it."""
@@ -166,42 +150,22 @@ class Linear(nn.Module):
 
     def _parameters_of(self, plan: LinearPlan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
-        self._own("weight", torch.randn(*pair, self.weight_numel) if self.weight_numel else None)
-        self._own("bias", torch.zeros(*pair[1:], self.bias_numel) if self.bias_numel else None)
-        self.register_buffer("output_mask", output_mask_of(plan))
+        self._own("weight", torch.randn, *pair, self.weight_numel)
+        self._own("bias", torch.zeros, *pair[1:], self.bias_numel)
         biased = [torch.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
         self.register_buffer("_bias_index", torch.cat([torch.empty(0, dtype=torch.int64), *biased]), persistent=False)
-
-    def _own(self, name: str, values: Tensor | None) -> None:
-        """A parameter where weights are internal, else an empty buffer: TorchScript wants something to be there."""
-        if values is None or not self.internal_weights:
-            self.register_buffer(name, torch.empty(0))
-        else:
-            self.register_parameter(name, nn.Parameter(values))
 
     # --- programs -----------------------------------------------------------------------------------------------
 
     def _choose(self) -> Choice:
-        like = self.output_mask
-        return choose_strategy(self.plan.flat, replace(self._config, dtype=like.dtype, device=str(like.device)))
+        return choose_strategy(self.plan.flat, self._config_here())
 
-    def _write_program(self) -> None:
-        form, strategy = linear_form(self.plan, self.layout), self.choice.strategy
-        program = emit_form(form, strategy, title=f"forward of {self.plan.digest}, {strategy}").module()
-        self._forward_program = program.to(device=self.output_mask.device, dtype=self.output_mask.dtype)
-        self._compiled: Runner | None = None
+    def _form(self, direction: str) -> Form:
+        return linear_form(self.plan, self.layout)
 
-    def _runner(self) -> Runner:
-        if self.backend == "eager":
-            return self._forward_program
-        if self._compiled is None:
-            self._compiled = run_form(
-                linear_form(self.plan, self.layout),
-                self._forward_program,
-                replace(self._config, strategy=self.choice.strategy),
-                self.output_mask,
-            )
-        return self._compiled
+    def _emission(self, direction: str) -> Emission:
+        strategy = self.choice.strategy
+        return emit_form(self._form(direction), strategy, title=f"{direction} of {self.plan.digest}, {strategy}")
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -213,36 +177,17 @@ class Linear(nn.Module):
         out where weights are internal; where they are given they take their place for this call.
         """
         if torch.jit.is_scripting():
-            own_w = self._scripted(weight, self.weight, self.weight_numel)
-            own_b = self._scripted(bias, self.bias, self.bias_numel)
+            own_w = self._scripted_given(weight, self.weight, self.weight_numel)
+            own_b = self._scripted_given(bias, self.bias, self.bias_numel)
             return self._biased(self._apart(self._forward_program(*self._together(features, own_w))), own_b)
-        w, b = self._given(weight, self.weight, self.weight_numel), self._given(bias, self.bias, self.bias_numel)
+        w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
         x, w, b = self._fit(features, w, b)
         if self._channels:
             x, w = self._together(x, w)
-        if autocasting(x.device):  # in the widest of their dtypes already: round nothing inside
-            with torch.autocast(x.device.type, enabled=False):
-                return self._biased(self._apart(self._runner()(x, w)), b)
-        return self._biased(self._apart(self._runner()(x, w)), b)
+        return unrounded(self._evaluate, x, w, b)
 
-    def _scripted(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045
-        if value is None:
-            if numel > 0 and not self.internal_weights:
-                raise RuntimeError("this layer has no weights and biases of its own: give weight, and bias")
-            return own
-        assert value.size(-1) == numel, "weight or bias has a wrong number of entries"
-        return value
-
-    def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        if value is None and numel > 0 and not self.internal_weights:
-            biases = f" and bias with {self.bias_numel}" if self.bias_numel else ""
-            raise InputError(
-                "this layer has no weights and biases of its own (internal_weights=False): "
-                f"give weight with {self.weight_numel} entries{biases}"
-            )
-        if value is not None and not isinstance(value, Tensor):
-            raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
-        return own if value is None else value
+    def _evaluate(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return self._biased(self._apart(self._runner("forward")(x, w)), b)
 
     def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """Channels of x and of the weights as copies."""
@@ -266,10 +211,7 @@ class Linear(nn.Module):
     def _fit(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Check the tensors of a call; under autocast bring them to one dtype."""
         like, plan = self.output_mask, self.plan
-        dtype = like.dtype
-        if autocasting(like.device):
-            dtype = widest_dtype(like, x, w, b)
-            x, w, b = x.to(dtype), w.to(dtype), b.to(dtype)
+        dtype, (x, w, b) = widened(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):
             raise InputError(
@@ -294,50 +236,18 @@ class Linear(nn.Module):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """View of the weights of one instruction, in its ``path_shape`` after batch dimensions and channels.
+    def _lack(self) -> str:
+        biases = f" and bias with {self.bias_numel}" if self.bias_numel else ""
+        return (
+            "this layer has no weights and biases of its own (internal_weights=False): "
+            f"give weight with {self.weight_numel} entries{biases}"
+        )
 
-        Raises `InputError` for an instruction that is a bias.
-        """
-        index = check_index(instruction, len(self.instructions))
-        if index >= len(self.plan.weight_slices):
-            raise InputError(f"instruction {index} is a bias, {self.instructions[index]}: it has no weights to view")
-        where = self.plan.weight_slices[index]
-        flat = self._given(weight, self.weight, self.weight_numel)
-        return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
-
-    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of every instruction, in order.
-
-        With ``yield_instruction`` yields ``(index, instruction, view)``.
-        """
-        for index in range(len(self.plan.weight_slices)):
-            view = self.weight_view_for_instruction(index, weight)
-            yield (index, self.instructions[index], view) if yield_instruction else view
-
-    # --- a well-behaved module ------------------------------------------------------------------------------------
+    def _given_weight(self, weight: Any) -> Tensor:
+        return self._given(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} -> {self.irreps_out} | {self.weight_numel} weights)"
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "Linear":
-        super()._apply(fn, recurse)
-        self._compiled = None  # a scripted program holds the constants it was made with
-        choice = self._choose()
-        if choice != self.choice:
-            self.choice = choice
-            self._write_program()
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Plan, options and tensors; the program is written again where the state is restored."""
-        state = {name: value for name, value in self.__dict__.items() if name != "_compiled"}
-        state["_modules"] = {name: m for name, m in self._modules.items() if name != "_forward_program"}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._write_program()
 
 
 _FIELDS = tuple(name for name in MODULE_FIELDS if name != "streams")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tpgen.compiler.autotune import say_once
 from tpgen.compiler.config import Choice
@@ -19,17 +19,20 @@ from tpgen.kernels.operators.targets import target_of
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
-from tpgen.nn.checks import autocasting, values_at_hand
+from tpgen.nn.autocast import autocasting, unrounded
+from tpgen.nn.checks import values_at_hand
+from tpgen.nn.programs import ProgramModule
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 
-class PolynomialModule(nn.Module):
+class PolynomialModule(ProgramModule):
     """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
 
     Every stage can be looked at: ``plan``, `form`, `sweep`, `graph`, `code`.  `choice` says which strategy was taken,
     and why.
     """
 
+    _programs: ClassVar[tuple[str, ...]] = ("_program",)
     _like: Tensor  # nothing but where the module is, and its dtype
 
     def __init__(self, plan: PolynomialPlan, indexed: bool, strategy: str) -> None:
@@ -38,8 +41,7 @@ class PolynomialModule(nn.Module):
         self._indexed = indexed
         self._strategy = strategy
         self.register_buffer("_like", torch.empty(0), persistent=False)
-        self.choice = self._choose()
-        self._program = self._written()
+        self._rewrite()
         self.register_load_state_dict_post_hook(_follow)
 
     # -- stages --
@@ -83,19 +85,14 @@ class PolynomialModule(nn.Module):
             return Choice("kernel", "a generated C++ kernel, compiled at the first call")
         return Choice("einsum", reason)
 
-    def _written(self) -> nn.Module:
+    def _write_programs(self) -> None:
         module = emit_polynomial(self.plan, self.choice.strategy, self._indexed).module()
-        return module.to(device=self._like.device, dtype=self._like.dtype)
+        self._program = module.to(device=self._like.device, dtype=self._like.dtype)
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
         if index is not None and self.choice.strategy != "kernel":
             check_elements(index, tensors[-1].shape[0])  # a kernel checks by itself
-        arguments = [*tensors, index] if self._indexed else tensors
-        device = self._like.device
-        if autocasting(device):  # of one dtype already: round nothing inside
-            with torch.autocast(device.type, enabled=False):
-                return self._program(*arguments)
-        return self._program(*arguments)
+        return unrounded(self._program, *(tensors if index is None else (*tensors, index)))
 
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
@@ -111,29 +108,6 @@ class PolynomialModule(nn.Module):
                 "them with .to()"
             )
         return x
-
-    # -- a well-behaved module --
-
-    def _apply(self, fn: Any, recurse: bool = True) -> PolynomialModule:
-        super()._apply(fn, recurse)
-        choice = self._choose()
-        if choice != self.choice:  # moved to where another strategy is better, or the only one
-            self._rewrite()
-        return self
-
-    def _rewrite(self) -> None:
-        self.choice = self._choose()
-        self._program = self._written()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Plan, options and tensors; the program is written again where the state is restored."""
-        state = super().__getstate__()
-        state["_modules"] = {name: m for name, m in self._modules.items() if name != "_program"}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._program = self._written()
 
 
 def _follow(module: PolynomialModule, _keys: Any) -> None:

@@ -4,8 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
@@ -14,26 +13,17 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.backends import Runner, check_backend
-from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
-from tpgen.emitter.emit import DIRECTIONS, emit_plan
+from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
-from tpgen.errors import InputError, PlanError
-from tpgen.form.form import split_layout
-from tpgen.nn.checks import (
-    autocasting,
-    check_batches,
-    check_index,
-    check_operand,
-    check_options,
-    check_weight,
-    flat_weight,
-    widest_dtype,
-)
-from tpgen.nn.state import output_mask_of, without_programs
-from tpgen.nn.visualize import draw_product
+from tpgen.errors import InputError
+from tpgen.form.form import Form, split_layout
+from tpgen.nn.autocast import autocasting, unrounded, widened
+from tpgen.nn.checks import check_batches, check_operand, check_options, check_weight, flat_weight
+from tpgen.nn.form_module import FormModule
+from tpgen.nn.visualize import draw_product, mean_squares
+from tpgen.nn.weights import FlatWeights
 from tpgen.planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
@@ -48,7 +38,7 @@ class _Unwritten(nn.Module):
 
 
 @compile_mode("script")
-class TensorProduct(nn.Module):
+class TensorProduct(FormModule, FlatWeights):
     r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
 
     Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode
@@ -170,47 +160,35 @@ class TensorProduct(nn.Module):
         self.irreps_in1, self.irreps_in2, self.irreps_out = plan.irreps_in1, plan.irreps_in2, plan.irreps_out
         self.instructions = list(plan.instructions)
         self.weight_numel = plan.weight_numel
-        self.shared_weights = plan.shared_weights
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        if internal_weights and not plan.shared_weights:
-            raise PlanError(
-                "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
-            )
-        self.internal_weights = internal_weights
+        self._decide_ownership(internal_weights, plan.shared_weights)
+        self._own("weight", torch.randn, self.weight_numel)
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
 
         config = Config(**options)
-        check_backend(config)
-        self._config = config  # as asked: what `auto` comes to follows the module to other dtypes and devices
         self.layout = split_layout(config.layout)
-        self.backend = config.backend
         self.streams = config.streams
-
-        if internal_weights and self.weight_numel > 0:
-            self.weight = nn.Parameter(torch.randn(self.weight_numel))
-        else:
-            self.register_buffer("weight", torch.empty(0))
-        self.register_buffer("output_mask", output_mask_of(plan))
-        self.choice: Choice = self._choose()
-        self._write_programs(compile_right)
-        self.register_state_dict_post_hook(without_programs)
+        self._configure(config)
+        if compile_right:
+            self._right_program = self._program("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _write_programs(self, with_right: bool) -> None:
-        """Write the forward program, and `right` where it is wanted now."""
-        self._runners: dict[str, Runner] = {}
-        self._forward_program = self._program("forward")
-        self._right_program = self._program("right") if with_right else _Unwritten()
-
     def _choose(self) -> Choice:
-        like = self.output_mask
-        return choose_strategy(self.plan, replace(self._config, dtype=like.dtype, device=str(like.device)))
+        return choose_strategy(self.plan, self._config_here())
 
-    def _program(self, direction: str) -> nn.Module:
-        emission = emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
-        return emission.module().to(device=self.output_mask.device, dtype=self.output_mask.dtype)
+    def _form(self, direction: str) -> Form:
+        return DIRECTIONS[self.directions[direction]](self.plan, self.layout)
+
+    def _emission(self, direction: str) -> Emission:
+        return emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
+
+    def _write_programs(self) -> None:
+        """Write the forward program, and `right` again where it was written."""
+        super()._write_programs()
+        right = self._modules.get("_right_program") or _Unwritten()
+        self._right_program = right if isinstance(right, _Unwritten) else self._program("right")
 
     def _write_right(self) -> None:
         if isinstance(self._right_program, _Unwritten):
@@ -220,18 +198,6 @@ class TensorProduct(nn.Module):
                     "construct the product with compile_right=True, or call right once before"
                 )
             self._right_program = self._program("right")
-
-    def _runner(self, direction: str) -> Runner:
-        if self.backend == "eager":  # no wrapper, and no bookkeeping in the way of torch.compile around us
-            return self._forward_program if direction == "forward" else self._right_program
-        if direction not in self._runners:
-            self._runners[direction] = self._compiled(direction)
-        return self._runners[direction]
-
-    def _compiled(self, direction: str) -> Runner:
-        program = self._forward_program if direction == "forward" else self._right_program
-        form = DIRECTIONS[self.directions[direction]](self.plan, self.layout)
-        return run_form(form, program, replace(self._config, strategy=self.choice.strategy), self.output_mask)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -298,83 +264,47 @@ class TensorProduct(nn.Module):
         if self.streams:
             with restoring_stream(operands[0].device):
                 return self._runner(direction)(*operands)
-        device = operands[0].device
-        if autocasting(device):
-            # operands are in the widest of their dtypes already: nothing inside may round them again
-            with torch.autocast(device.type, enabled=False):
-                return self._runner(direction)(*operands)
-        return self._runner(direction)(*operands)
+        return unrounded(self._runner(direction), *operands)
 
     def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         """Check the operands of a call; under autocast bring them to one dtype."""
         like = self.output_mask
-        operands = {name: x for name, (x, _) in named.items()}
-        if self.weight_numel > 0:
-            operands["weight"] = w
-        if autocasting(like.device):
-            dtype = widest_dtype(like, *operands.values())
-            operands = {name: x.to(dtype) for name, x in operands.items()}
-        else:
-            dtype = like.dtype
-        for name, (_, dim) in named.items():
+        if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
+            w = like.new_empty(w.shape)  # no numbers: they fit as they are
+        dtype, (w, *operands) = widened(like, w, *(x for x, _ in named.values()))
+        for (name, (_, dim)), x in zip(named.items(), operands, strict=True):
             irreps = self.irreps_in1 if name == "x" else self.irreps_in2
-            check_operand(name, operands[name], dim, irreps, dtype, like.device)
-        if self.weight_numel > 0:
-            check_operand("weight", operands["weight"], self.weight_numel, None, dtype, like.device)
-        elif (w.dtype, w.device) != (dtype, like.device):  # no numbers: they fit as they are
-            w = like.new_empty(w.shape, dtype=dtype)
-        return [*(operands[name] for name in named), operands.get("weight", w)]
+            check_operand(name, x, dim, irreps, dtype, like.device)
+        if self.weight_numel:
+            check_operand("weight", w, self.weight_numel, None, dtype, like.device)
+        return [*operands, w]
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    def _lack(self) -> str:
+        rows = "" if self.shared_weights else " for each row"
+        return (
+            "this product has no weights of its own (internal_weights=False): "
+            f"give weight with {self.weight_numel} entries{rows}"
+        )
 
     def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         """The flat weight of a call, checked."""
         if weight is None:
-            if self.weight_numel > 0 and not self.internal_weights:
-                rows = "" if self.shared_weights else " for each row"
-                raise InputError(
-                    "this product has no weights of its own (internal_weights=False): "
-                    f"give weight with {self.weight_numel} entries{rows}"
-                )
-            return self.weight
+            return self._given(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
             weight = flat_weight(weight, self.plan)
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
         return weight
 
     def _scripted_weight(self, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
-        if weight is None:
-            if self.weight_numel > 0 and not self.internal_weights:
-                raise RuntimeError("this product has no weights of its own: give weight")
-            return self.weight
-        if self.shared_weights:
+        if weight is not None and self.shared_weights:
             assert weight.dim() == 1, "weights are shared by all rows: give one axis"
-        else:
+        elif weight is not None:
             assert weight.dim() > 1, "weights are not shared: give a batch dimension"
-        assert weight.size(-1) == self.weight_numel, "weight has a wrong number of entries"
-        return weight
+        return self._scripted_given(weight, self.weight, self.weight_numel)
 
-    # --- weights ------------------------------------------------------------------------------------------------
-
-    def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """View of the weights of one instruction, in its ``path_shape`` after the batch dimensions.
-
-        Raises `InputError` where the instruction has no weights.
-        """
-        index = check_index(instruction, len(self.instructions))
-        where = self.plan.weight_slices[index]
-        if where is None:
-            raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
-        flat = self._given_weight(weight)
-        return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
-
-    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of every weighted instruction, in order.
-
-        With ``yield_instruction`` yields ``(index, instruction, view)``.
-        """
-        for index, instruction in enumerate(self.instructions):
-            if instruction.has_weight:
-                view = self.weight_view_for_instruction(index, weight)
-                yield (index, instruction, view) if yield_instruction else view
+    # --- a well-behaved module ------------------------------------------------------------------------------------
 
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
@@ -386,10 +316,7 @@ class TensorProduct(nn.Module):
         """
         sizes = None
         if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
-            with torch.no_grad():
-                sizes = [0.0] * len(self.instructions)
-                for index, _, view in self.weight_views(weight, yield_instruction=True):
-                    sizes[index] = float(view.pow(2).mean()) if view.numel() else 0.0
+            sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
         return draw_product(self.plan, sizes, aspect_ratio, ax)
 
     def explain(self, **options: Any) -> "Explanation":
@@ -398,8 +325,6 @@ class TensorProduct(nn.Module):
 
         return explain(self, **options)
 
-    # --- a well-behaved module ------------------------------------------------------------------------------------
-
     def __repr__(self) -> str:
         ends = f"{self.irreps_in1.simplify()} x {self.irreps_in2.simplify()} -> {self.irreps_out.simplify()}"
         return f"{type(self).__name__}({ends} | {self._path_count()} paths | {self.weight_numel} weights)"
@@ -407,39 +332,13 @@ class TensorProduct(nn.Module):
     def _path_count(self) -> int:
         return sum(prod(i.path_shape) for i in self.instructions)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "TensorProduct":
-        super()._apply(fn, recurse)
-        self._runners.clear()  # a scripted program holds the constants it was made with
-        if self._choose() != self.choice:  # moved to where another strategy is better, or the only one
-            self._rewrite()
-        return self
-
     def __prepare_scriptable__(self) -> "TensorProduct":
         """Called by `torch.jit.script`: a scripted module must have every program it may be asked for."""
         self._write_right()
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Plan, options and tensors; programs are written again where the state is restored."""
-        programs = ("_forward_program", "_right_program")
-        state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
-        state.pop("_runners", None)
-        state["_modules"] = {name: m for name, m in self._modules.items() if name not in programs}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._write_programs(with_right=False)
-
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         """Load as usual; e3nn keeps couplings in its state_dict, which are constants here."""
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
-        before = self.output_mask
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if (before.device, before.dtype) != (self.output_mask.device, self.output_mask.dtype):
-            self._rewrite()  # tensors were put in the place of others: the constants of programs are where those were
-
-    def _rewrite(self) -> None:
-        self.choice = self._choose()
-        self._write_programs(with_right=not isinstance(self._right_program, _Unwritten))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tpgen.errors import TpgenError
 from tpgen.planner.plan import Plan
@@ -42,6 +43,14 @@ def draw_product(
     axes.margins(0.25)
     axes.axis("off")
     return axes.get_figure(), axes
+
+
+def mean_squares(views: Iterable[tuple[int, Any, Tensor]], count: int) -> list[float]:
+    """The size of each of ``count`` instructions' weights, zero where it has none."""
+    sizes = [0.0] * count
+    for index, _, view in views:
+        sizes[index] = float(view.detach().pow(2).mean()) if view.numel() else 0.0
+    return sizes
 
 
 def _pyplot() -> Any:
