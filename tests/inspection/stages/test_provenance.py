@@ -54,7 +54,7 @@ def test_nodes_of_a_problem_serve_instructions(problem: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_every_line_of_a_kernel_is_explained(problem: str) -> None:
-    found = provenance(PROBLEMS[problem].plan, strategy="kernel", stages=(*TEXTS, *KERNELS))
+    found = provenance(PROBLEMS[problem].plan, strategy="kernel", stages=(*TEXTS, "sweep", *KERNELS))
     for stage in found.stages.values():
         assert not stage.missing
         assert stage.explained >= 0.99, stage.name
@@ -95,6 +95,24 @@ def test_every_mode_is_explained(case: Case) -> None:
         stages = [*TEXTS, *(KERNELS if strategy == "kernel" and find_compiler() else ())]
         found = provenance(case.plan, strategy=strategy, layout=layout, stages=stages)
         assert all(stage.explained >= 0.99 for stage in found.stages.values()), str(found)
+
+
+def test_statements_of_a_sweep_serve_the_paths_that_they_are_for() -> None:
+    found = provenance(PROBLEMS["mace-medium"].plan, strategy="kernel", stages=["sweep"])
+    stage = found.stage("sweep")
+    assert stage.shared == ("title",)
+    for path in PROBLEMS["mace-medium"].plan.paths:
+        lines = [stage.lines[n - 1] for n in found.trace_forward(path.index)["sweep"]]
+        assert any(line.startswith(f"  path {path.index}: ") for line in lines)
+        assert any("out[" in line and "+=" in line for line in lines)
+
+
+def test_rows_that_an_index_selects_are_explained() -> None:
+    for strategy in ("einsum", "grouped", "unrolled"):
+        found = provenance(small(), strategy=strategy, direction="conv", stages=["graph", "code", "joint"])
+        for stage in found.stages.values():
+            assert stage.explained == 1.0, str(found)
+            assert "operands: rows that an index selects" in stage.shared
 
 
 def test_lines_of_an_unknown_kind_are_unexplained(monkeypatch: pytest.MonkeyPatch) -> None:

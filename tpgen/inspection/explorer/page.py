@@ -30,6 +30,7 @@ _TITLES = {
     "script": "TorchScript",
     "joint": "joint graph",
     "inductor": "Inductor",
+    "sweep": "sweep",
     "cpp": "C++",
     "cpp_backward": "C++ backward",
 }

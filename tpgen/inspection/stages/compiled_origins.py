@@ -13,11 +13,12 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
-from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments
+from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments, placement_of
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import kernel_source
 from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.kernels.sweep.sweep import Sweep
 from tpgen.planner.plan import Plan
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
@@ -204,6 +205,17 @@ def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
         part = _part(text, part)
         pairs.append((text, Origin(paths) if paths else _cpp_origin(text.strip(), part, readers)))
     return traced_stage(name, "cpp", pairs)
+
+
+def trace_sweep(request: Request) -> TracedStage:
+    """What the kernel computes, before its text: every statement says which paths it serves."""
+    reason = _no_kernel(request)
+    if reason:
+        return TracedStage("sweep", missing=reason)
+    sweep = placement_of(request).sweep
+    assert isinstance(sweep, Sweep)  # a product's; that of a linear layer is text
+    pairs = [(text, Origin(paths, "" if paths else "title")) for text, paths in sweep.lines]
+    return traced_stage("sweep", "text", pairs)
 
 
 def _no_kernel(request: Request) -> str:

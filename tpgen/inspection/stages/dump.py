@@ -94,7 +94,8 @@ def _inductor(request: Request) -> str:
     return "\n\n".join(source.strip() for source in sources)
 
 
-def _placement(request: Request) -> Placement:
+def placement_of(request: Request) -> Placement:
+    """Where a kernel of one direction computes, with its sweep: what it computes."""
     form = DIRECTIONS[request.direction](request.plan, request.layout)
     schedule = Description(request.plan, split_layout(request.layout)).schedule(request.dtype)
     return place(schedule, form.opened, bool(form.indices))
@@ -103,11 +104,11 @@ def _placement(request: Request) -> Placement:
 def _sweep(request: Request) -> str:
     form = DIRECTIONS[request.direction](request.plan, request.layout)
     found = [f"rows of {o.name} are found by {o.rows}" for o in form.operands if o.rows in form.indices]
-    return "\n".join([str(_placement(request).sweep), *found])
+    return "\n".join([str(placement_of(request).sweep), *found])
 
 
 def _cpp(request: Request) -> str:
-    return write_placement(_placement(request)).text
+    return write_placement(placement_of(request)).text
 
 
 STAGES: dict[str, Stage] = {
@@ -130,7 +131,7 @@ STAGES: dict[str, Stage] = {
         lacks=("right",),
     ),
     "placement": Stage(
-        lambda request: str(_placement(request)),
+        lambda request: str(placement_of(request)),
         "txt",
         "where it computes that: vectors, scratch, blocks",
         lacks=("right",),

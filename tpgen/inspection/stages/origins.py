@@ -21,6 +21,8 @@ from tpgen.planner.plan_table import plan_lines
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
 SHARED_ROLES = {
     "broadcast": "operands: broadcast and flattened",
+    "gather": "operands: rows that an index selects",
+    "scatter": "output: rows summed where an index says",
     "slice": "operands: split into segments",
     "sum": "output: zeros where no path writes",
     "reshape": "output: assembled",

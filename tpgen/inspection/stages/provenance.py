@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 from tpgen.errors import EmitError, TpgenError, unknown
-from tpgen.inspection.stages.compiled_origins import CPP_STAGES, trace_inductor, trace_joint
+from tpgen.inspection.stages.compiled_origins import CPP_STAGES, trace_inductor, trace_joint, trace_sweep
 from tpgen.inspection.stages.dump import Request, product_directions
 from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
 from tpgen.inspection.subject import Subject, request_of
@@ -29,6 +29,7 @@ STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "script": trace_script,
     "joint": trace_joint,
     "inductor": trace_inductor,
+    "sweep": trace_sweep,
     **CPP_STAGES,
 }
 # Inductor compiles for seconds, so it is left out unless asked for.

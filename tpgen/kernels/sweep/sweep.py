@@ -68,11 +68,17 @@ class Sweep:
             for stage in path.stages:
                 yield from stage.statements
 
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The text, and for every line the paths that it serves (none: the head)."""
+        yield f"sweep: opens {', '.join(self.opened)}", ()
+        for table in self.tables:
+            yield from ((f"  {entry}", entry.paths) for entry in table)
+        for path in self.paths:
+            yield from ((f"  {line}", (path.term.path,)) for line in str(path).split("\n"))
+
     def __str__(self) -> str:
-        head = f"sweep: opens {', '.join(self.opened)}"
-        tables = [str(entry) for table in self.tables for entry in table]
-        body = [line for path in self.paths for line in str(path).split("\n")]
-        return "\n  ".join([head, *tables, *body])
+        return "\n".join(text for text, _ in self.lines)
 
 
 def make_sweep(terms: tuple[PathTerm, ...], opened: tuple[str, ...], channels: tuple[str, ...] | None = None) -> Sweep:
