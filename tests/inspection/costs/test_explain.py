@@ -83,8 +83,8 @@ def test_measuring_fills_in_times() -> None:
 def test_a_product_without_paths_is_measured_too() -> None:
     found = explain(make_plan("2x0e", "1o", "2x1o", []), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
     assert found.forward_seconds
-    assert found.backward_seconds is None
-    assert "; no backward" in str(found)
+    assert found.backward_seconds  # its zeros have gradients, which are zeros
+    assert " and backward" in str(found)
 
 
 def test_ceilings_are_measured_once() -> None:
@@ -125,7 +125,7 @@ def test_errors() -> None:
         explained("article", rows=0)
     with pytest.raises(TpgenError, match=r"not str; a named product is .*find_problem\('article'\).plan"):
         explain("article")  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match="unknown option 'foo'; known options: direction, layout"):
+    with pytest.raises(TpgenError, match="unknown option 'foo'; known options: layout, strategy"):
         explained("article", foo=1)
     with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
         explained("article", device="nowhere")

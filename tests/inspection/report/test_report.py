@@ -231,8 +231,8 @@ def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
     class InternalTorchDynamoError(RuntimeError):
         """Named as Dynamo's own."""
 
-    def compiled(module, backend):
-        if backend == "aot_eager":
+    def compiled(module, config):
+        if config.backend == "aot_eager":
             raise InternalTorchDynamoError("NotImplementedError")
         return module
 

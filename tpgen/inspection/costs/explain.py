@@ -288,11 +288,10 @@ def _measured(found: Explanation, request: Request) -> Explanation:
             x.grad = None
         run().sum().backward()
 
-    differentiable = run().requires_grad  # the zeros of a product without paths are not
     return replace(
         found,
         forward_seconds=best_seconds(forward, request.device, _SECONDS),
-        backward_seconds=best_seconds(backward, request.device, _SECONDS) if differentiable else None,
+        backward_seconds=best_seconds(backward, request.device, _SECONDS),
     )
 
 

@@ -74,10 +74,9 @@ def _aligned(facts: dict[str, str]) -> list[str]:
 
 
 def _measured(found: Explanation) -> str:
-    if found.forward_seconds is None:
+    if found.forward_seconds is None or found.backward_seconds is None:
         return "nothing; measure=True (--measure) runs it"
     share = (found.predicted_seconds or 0) / found.forward_seconds
     # a ceiling is what large operands reach on a quiet machine: it can be beaten, and then it says little
     against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
-    backward = "no backward" if found.backward_seconds is None else f"{duration(found.backward_seconds)} and backward"
-    return f"{duration(found.forward_seconds)} forward, {against}; {backward}"
+    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} and backward"

@@ -103,7 +103,7 @@ def _panes(subject: Subject, inductor: bool, options: dict[str, object]) -> list
     graphs = ["plan", "form", "graph", "code", "script", "joint", *(["inductor"] if inductor else [])]
     traced = dict(provenance(subject, graphs, **{**options, "strategy": strategy}).stages)
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    kernels = provenance(subject, ["cpp", "cpp_backward"], **{**options, "strategy": "kernel"}).stages
+    kernels = provenance(subject, ["sweep", "cpp", "cpp_backward"], **{**options, "strategy": "kernel"}).stages
     panes = []
     for stage in (*traced.values(), *kernels.values()):
         own = stage.name in kernels
