@@ -7,16 +7,17 @@ from functools import cached_property
 
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
+from tpgen.kernels.placement.opened import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
-from tpgen.kernels.sweep.terms import SLOTS, PathTerm, given_slots
+from tpgen.kernels.sweep.terms import PathTerm
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit
 
 
 @dataclass(frozen=True)
-class BatchPlacement:
+class BatchPlacement(OpenedSlots):
     """Per tile of rows: stage the operands, run the paths, write what they have added up."""
 
     schedule: BatchSchedule
@@ -26,14 +27,6 @@ class BatchPlacement:
     @cached_property
     def sweep(self) -> Sweep:
         return make_sweep(self.schedule.terms, self.opened)
-
-    @cached_property
-    def given(self) -> tuple[str, ...]:
-        return given_slots(self.opened)
-
-    @cached_property
-    def dim(self) -> dict[str, int]:
-        return dict(zip(SLOTS, self.schedule.dims, strict=True))
 
     @property
     def tiles(self) -> set[int]:

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpgen.kernels.placement.blocks import Blocks, areas_text
+from tpgen.kernels.placement.opened import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, given_slots
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32
 
 
 @dataclass(frozen=True)
-class ChannelPlacement:
+class ChannelPlacement(OpenedSlots):
     """Per row: stage what is touched more than once, run the paths, write the accumulated gradients."""
 
     schedule: ChannelSchedule
@@ -25,14 +26,6 @@ class ChannelPlacement:
     @cached_property
     def sweep(self) -> Sweep:
         return make_sweep(self.schedule.terms, self.opened, self.schedule.channels)
-
-    @cached_property
-    def given(self) -> tuple[str, ...]:
-        return given_slots(self.opened)
-
-    @cached_property
-    def dim(self) -> dict[str, int]:
-        return dict(zip(SLOTS, self.schedule.dims, strict=True))
 
     @property
     def tiles(self) -> set[int]:

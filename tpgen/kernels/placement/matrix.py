@@ -12,8 +12,9 @@ from functools import cached_property
 from tpgen.form.form import Form, Leg, Term
 from tpgen.kernels.placement.blocks import Blocks
 from tpgen.kernels.placement.channel import gaps
+from tpgen.kernels.placement.opened import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
-from tpgen.kernels.sweep.terms import SLOTS, given_slots
+from tpgen.kernels.sweep.terms import SLOTS
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
 _TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights
@@ -143,20 +144,12 @@ _FORMULAS = {
 
 
 @dataclass(frozen=True)
-class MatrixPlacement:
+class MatrixPlacement(OpenedSlots):
     """Per tile of rows: stage the operands, one product for each path and open slot, write what they have added up."""
 
     schedule: MatrixSchedule
     opened: tuple[str, ...]
     owner: None = None
-
-    @cached_property
-    def given(self) -> tuple[str, ...]:
-        return given_slots(self.opened)
-
-    @cached_property
-    def dim(self) -> dict[str, int]:
-        return dict(zip(SLOTS, self.schedule.dims, strict=True))
 
     @property
     def sweep(self) -> str:
