@@ -21,9 +21,9 @@ INTRODUCTION = """\
 # Benchmarks
 
 How fast tpgen's products are, against e3nn's, a plain loop over instructions and cuEquivariance where it is installed.
-This page is written by `python -m benchmarks.report` from records that `tpgen bench --json` writes as well, and by
+This page is written by `python -m benchmarks.report` from records that `tpgen bench --records` writes as well, and by
 `python -m benchmarks.kernels`, which measures the generated CPU kernels; run them on the machine that matters to you.
-`tpgen bench --problem mace-large` measures one problem, `python -m benchmarks.article` repeats the comparison that
+`tpgen bench mace-large` measures one problem, `python -m benchmarks.article` repeats the comparison that
 tpgen grew out of.  What the numbers do not say stands in [the remarks](benchmarks_remarks.md).
 """
 

@@ -1,7 +1,7 @@
 """Measure all named problems and write docs/benchmarks.md: `python -m benchmarks.report`.
 
 Each problem is saved when it is measured; a second run measures only what is missing, and `--write-only` measures
-nothing.  Records of other machines (`tpgen bench --json`) are added by naming the files.
+nothing.  Records of other machines (`tpgen bench --records`) are added by naming the files.
 """
 
 from __future__ import annotations

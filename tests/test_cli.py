@@ -1,6 +1,9 @@
 """The command line: every way to name a product, JSON that is nothing but JSON, errors that are one message."""
 
 import json
+import shlex
+import shutil
+import subprocess
 from inspect import cleandoc
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from click import Context
 from click.testing import CliRunner, Result
 
 from tpgen.cli.app import COMMANDS, main
+from tpgen.cli.reading import without_prelude
 from tpgen.inspection.laws.check import check_product
 from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.presets import PRESETS, channelwise
@@ -34,6 +38,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     assert command.name == name
     first = " ".join(cleandoc(command.help or "").split("\n\n")[0].split())
     assert COMMANDS[name] == first
+    assert len(first) <= 62, "it stands on one line of the list"
 
 
 def test_a_mistyped_command_gets_the_right_word() -> None:
@@ -48,7 +53,21 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
         (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
         (["flat", "tetriss"], "unknown network 'tetriss': did you mean 'tetris'?"),
         (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
+        (["plan", "mace"], "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"),
+        (["explain", "tetri"], "unknown name 'tetri': did you mean 'tetris'?"),
+        (["plan", *VECTORS, "--preset", "chanelwise"], "unknown preset 'chanelwise': did you mean 'channelwise'?"),
+        (["check", *VECTORS, "--strategy", "kernle"], "unknown strategy 'kernle': did you mean 'kernel'?"),
+        (["check", *VECTORS, "--backend", "inducter"], "unknown backend 'inducter': did you mean 'inductor'?"),
+        (["dump", *VECTORS, "--direction", "grad_x3"], "unknown direction 'grad_x3': did you mean 'grad_x"),
+        (["report", *VECTORS, "--section", "gaurds"], "unknown section 'gaurds': did you mean 'guards'?"),
+        (["convert", "tetris-e3n"], "unknown network 'tetris-e3n': did you mean 'tetris-e3nn'?"),
+        (["cache", "claer"], "unknown command 'claer': did you mean 'clear'?"),
+        (["completion", "fish"], "unknown shell 'fish'; known shells: bash, zsh"),
+        (["check", *VECTORS, "--strategy", "kernel", "--dtype", "float16"], "kernels compute in float32, float64"),
+        (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "known kernel dtypes: torch.float32"),
         (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
+        (["bench", "article", "--records", "x.txt"], "'x.txt' must end in .json"),
+        (["explore", "article", "--out", "."], "'.' must end in .html or .htm"),
         (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
     ],
 )
@@ -84,6 +103,21 @@ def test_every_preset_takes_its_irreps(preset: str, irreps: list[str]) -> None:
     assert plan_from_json(run("plan", "--preset", preset, "--in1", "2x1o", *irreps, "--json").stdout).paths
 
 
+@pytest.mark.parametrize(
+    "command", ["plan", "explain", "explore", "dump", "check", "bench", "tune", "report", "flat", "convert"]
+)
+def test_every_command_takes_a_name_first(command: str) -> None:
+    assert f"Usage: main {command} [OPTIONS] [NAME]" in run(command, "--help").output
+
+
+def test_a_name_is_short_for_its_option() -> None:
+    assert run("plan", "article").stdout == run("plan", "--problem", "article").stdout
+
+
+def test_a_name_may_be_that_of_a_network() -> None:
+    assert run("explain", "tetris").stdout == run("explain", "--network", "tetris").stdout
+
+
 def test_no_preset_is_left_out() -> None:
     assert all(name in " ".join(run("plan", "--help").output.split()) for name in PRESETS)
 
@@ -112,6 +146,17 @@ def test_a_plan_goes_through_a_file(tmp_path: Path) -> None:
 
 def test_dump_writes_one_text_plainly() -> None:
     assert run("dump", *VECTORS, "--stage", "form").stdout.startswith("out[4x1e] of x1, x2, w\n")
+
+
+def test_dump_without_a_stage_shows_what_runs() -> None:
+    assert run("dump", *VECTORS, "--strategy", "einsum").stdout.startswith("def forward(self")
+    assert run("dump", *VECTORS, "--strategy", "kernel").stdout.startswith("// ")
+
+
+def test_the_code_of_a_kernel_says_where_the_kernel_is() -> None:
+    text = run("dump", *VECTORS, "--stage", "code", "--strategy", "kernel").stdout
+    assert text.startswith("# this strategy is one kernel: see the stage cpp\n")
+    assert max(map(len, text.splitlines())) < 200
 
 
 def test_dump_heads_several_texts() -> None:
@@ -168,10 +213,11 @@ def _dtypes():
 def test_bench_writes_records_and_a_plot(tmp_path: Path) -> None:
     records, plot = tmp_path / "b.json", tmp_path / "b.png"
     arguments = ["--contender", "tpgen-einsum/eager", "--task", "forward", "--seconds", "0", "--rows", "4"]
-    result = run("bench", *VECTORS, "--problem", "article", *arguments, "--json", str(records), "--plot", str(plot))
+    files = ["--records", str(records), "--plot", str(plot)]
+    result = run("bench", "article", *VECTORS, *arguments, *files, "--json")
     assert [r["status"] for r in json.loads(records.read_text())["records"]] == ["ok", "ok"]
     assert plot.stat().st_size > 0
-    assert "article" in result.stdout
+    assert json.loads(result.stdout) == json.loads(records.read_text())
 
 
 def test_demo_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +234,14 @@ def test_demo_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["plan", "--problem", "mace"], "error: unknown problem 'mace'; known problems: article"),
+        (["plan", "--problem", "xyz"], "error: unknown problem 'xyz'; known problems: article"),
         (["plan", "--preset", "full", "--in1", "1x", "--in2", "1o"], "error: irreps_in1: cannot read irreps '1x'"),
         (["plan", *VECTORS[:-1], "0,0,0,uwu,true"], "error: instruction 0 (0, 0, 0, 'uwu', weighted): unknown mode"),
         (["dump", *VECTORS, "--stage", "asm"], "error: unknown stage 'asm'; known stages: plan, form"),
         (["dump", *VECTORS, "--stage", "form", "--direction", "up"], "error: unknown direction 'up'"),
         (["dump", *VECTORS, "--stage", "form", "--layout", "row"], "error: unknown layout 'row'"),
         (["bench", "--contender", "nobody"], "error: unknown contender 'nobody'"),
-        (["bench", "--suite", "all"], "error: unknown suite 'all'; known suites: small"),
+        (["bench", "--suite", "xyz"], "error: unknown suite 'xyz'; known suites: small"),
         (["check", *VECTORS, "--backend", "cudagraphs"], "error: backend 'cudagraphs' records CUDA graphs"),
     ],
 )
@@ -222,8 +268,9 @@ def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) ->
         ),
         (["plan", *VECTORS[:-1], "0,0,uvu"], "does not read i_in1,i_in2,i_out,mode,true|false"),
         (["check", *VECTORS, "--device", "abacus"], "'abacus' cannot be used here"),
-        (["check", *VECTORS, "--dtype", "int8"], "'int8' is not one of 'float32'"),
-        (["dump", *VECTORS], "Missing option '--stage'"),
+        (["check", *VECTORS, "--dtype", "int8"], "unknown dtype 'int8'; known dtypes: float32"),
+        (["explain", "tetris", *VECTORS], "say which product, in one way"),
+        (["flat"], "name one network: tetris, tetris-e3nn, or package.module:function"),
     ],
 )
 def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> None:
@@ -232,9 +279,16 @@ def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> N
 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    result = run("dump", "--problem", "article", "--stage", "form", "--out", str(tmp_path / "file" / "below"), code=2)
-    assert result.stderr.startswith("error: ")
-    assert "Not a directory" in result.stderr
+    for arguments in (["dump"], ["demo"]):
+        result = run(*arguments, "--out", str(tmp_path / "file" / "below"), code=2)
+        assert "is a file, not a folder" in " ".join(result.stderr.split())
+
+
+def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
+    for name, option in (("explain", "--plot"), ("explore", "--out")):
+        file = tmp_path / name / "deep" / ("a.svg" if name == "explain" else "a.html")
+        run(name, *VECTORS, "--strategy", "einsum", option, str(file))
+        assert file.stat().st_size > 0
 
 
 def test_a_broken_plan_file_is_one_message(tmp_path: Path) -> None:
@@ -255,12 +309,54 @@ def test_the_report_of_the_command_is_that_of_the_function() -> None:
 
 
 def test_a_network_is_converted_and_proven() -> None:
-    read = json.loads(run("convert", "--network", "tetris-e3nn", "--strategy", "grouped", "--prove", "--json").stdout)
+    read = json.loads(run("convert", "tetris-e3nn", "--strategy", "grouped", "--prove", "--json").stdout)
     assert {r["was"] for r in read["replaced"]} >= {"e3nn.FullyConnectedTensorProduct", "e3nn.ElementwiseTensorProduct"}
     assert all(d["relative"] < 1e-12 for d in read["proof"]["differences"])
     assert read["times"] is None
 
 
 def test_convert_needs_a_network_with_something_to_convert() -> None:
-    assert "name a network: --network package.module:function" in run("convert", code=2).output
+    assert "name one network: tetris" in run("convert", code=2).output
     assert "Tetris holds no tensor product or linear" not in run("convert", "--network", "tetris-e3nn").output
+
+
+# --- tpgen completion -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_shown_of_a_kernel_on_a_terminal() -> None:
+    text = run("dump", *VECTORS, "--strategy", "kernel").stdout
+    folded = without_prelude(text)
+    assert "lines of prelude" in folded
+    assert "posix_memalign(void" not in folded
+    first = next(line for line in text.splitlines() if line.startswith("static void tabulate("))
+    assert text[text.index(first) :] in folded
+
+
+@pytest.fixture(scope="module")
+def completion_script() -> str:
+    return run("completion", "bash").stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    "typed, offered",
+    [
+        ("tpgen ex", "explain explore"),
+        ("tpgen plan mace", "mace-medium mace-large"),
+        ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
+        ("tpgen dump article --stage p", "plan placement"),
+        ("tpgen check --strategy gr", "grouped"),
+        ("tpgen cache w", "warm"),
+        ("tpgen cache warm --fo", "--forces"),
+        ("tpgen plan --plan x", ""),  # a file: the shell's own completion
+    ],
+)
+def test_completion_knows_commands_options_and_names(completion_script: str, typed: str, offered: str) -> None:
+    words = " ".join(map(shlex.quote, typed.split(" ")))
+    call = f'COMP_WORDS=({words}); COMP_CWORD={len(typed.split(" ")) - 1}; _tpgen; echo "${{COMPREPLY[*]}}"'
+    shell = subprocess.run(["bash", "-c", f"{completion_script}\n{call}"], capture_output=True, text=True, check=True)
+    assert shell.stdout.strip() == offered
+
+
+def test_the_script_of_zsh_is_that_of_bash(completion_script: str) -> None:
+    assert run("completion", "zsh").stdout.endswith(completion_script)

@@ -42,5 +42,6 @@ def test_tune_as_text_and_as_json() -> None:
 
 
 def test_bench_looks_for_the_folder_of_its_files_first(tmp_path) -> None:
-    result = CliRunner().invoke(main, ["bench", "--problem", "mace-large", "--json", str(tmp_path / "gone" / "a.json")])
-    assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["bench", "mace-large", "--records", str(tmp_path / "file" / "a.json")])
+    assert (result.exit_code, "is a file, not a folder" in " ".join(result.stderr.split())) == (2, True)

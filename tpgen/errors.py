@@ -54,6 +54,9 @@ class InverseError(TpgenError):
     """A graph that has no inverse as written."""
 
 
+_MEANT = 3  # more names than this are no answer
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that ``name`` is not one of the ``known`` names of ``what``, and which of them it is like.
 
@@ -61,9 +64,15 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     "unknown mode 'uwu'; known modes: uvw, uvu"
     >>> unknown("stage", "grpah", ["plan", "graph"])
     "unknown stage 'grpah': did you mean 'graph'?; known stages: plan, graph"
+    >>> unknown("problem", "mace", ["mace-medium", "mace-large", "article"]).split(";")[0]
+    "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"
     """
     known = list(known)
-    close = get_close_matches(str(name), known, n=1, cutoff=0.8)
-    meant = f": did you mean {close[0]!r}?" if close else ""
+    close = get_close_matches(str(name), known, n=1, cutoff=0.7) or [one for one in known if _begins(one, str(name))]
+    meant = f": did you mean {' or '.join(map(repr, close))}?" if 0 < len(close) <= _MEANT else ""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"unknown {what} {name!r}{meant}; known {plural}: {', '.join(known)}"
+
+
+def _begins(name: str, text: str) -> bool:
+    return len(text) > 1 and name.startswith(text)

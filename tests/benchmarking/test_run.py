@@ -127,7 +127,10 @@ def test_unknown_names_are_listed():
         select_tasks(["backwards"])
     with pytest.raises(TpgenError, match=r"unknown suite 'smal': did you mean 'small'\?; known suites: small, "):
         select_problems(suites=["smal"])
-    with pytest.raises(TpgenError, match="unknown problem 'mace'; known problems: article, "):
+    with pytest.raises(
+        TpgenError,
+        match=r"unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'\?; known problems: article, ",
+    ):
         select_problems(["mace"])
     with pytest.raises(BackendError, match=r"benchmarks run in float64, .* not in int64"):
         run_benchmarks(SMALL[:1], [], dtype=torch.int64)

@@ -118,7 +118,11 @@ class Report:
     def save_json(self, path: str | Path) -> None:
         """Write the report; `load_report` reads it back."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
+        Path(path).write_text(self.to_json() + "\n")
+
+    def to_json(self) -> str:
+        """The report as JSON, as `save_json` writes it."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def load_report(path: str | Path) -> Report:
             tuple(read_fields(Record, record) for record in data["records"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --json` writes one") from None
+        raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --records` writes one") from None
 
 
 def read_fields(kind: type, data: dict[str, Any]) -> Any:

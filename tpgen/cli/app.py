@@ -11,24 +11,24 @@ from typing import Any
 import click
 
 from tpgen._version import __version__
-from tpgen.errors import TpgenError, unknown
+from tpgen.cli.groups import Spelled
+from tpgen.errors import TpgenError
 
 # Every command with the first line of its help; `name` stands in the module of its name.
 COMMANDS = {
-    "plan": "Show what a product computes: paths, weights, coefficients, costs.",
-    "explain": "Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's "
-    "roofline.",
-    "explore": "Write one HTML file: paths, and every stage from the plan to C++.",
-    "dump": "Show what is generated at each stage, from the plan to Inductor's output.",
-    "check": "Check a product: equal to e3nn and to the slow definition, equivariant, linear, gradients right.",
-    "bench": "Measure contenders on problems, after checking that their results are right.",
-    "tune": 'Time every strategy for a product on this machine; from then on strategy "auto" takes the fastest.',
-    "cache": "Compiled kernels and measured choices: where they are, remove them, build them ahead of use.",
-    "demo": "Plan, dump, check, train and measure; write it all with an index.md.",
-    "report": "Show what torch.compile makes of a product or a network: graphs, guards, recompilations, backward, "
-    "kernels.",
-    "flat": "Time a network as it is, with its products inlined, and flat: what they have in common computed once.",
-    "convert": "Convert a network in memory and report what was replaced, what was kept and why.",
+    "plan": "Show what a product computes: paths, weights, costs.",
+    "explain": "Say what each path costs, and what the machine allows.",
+    "explore": "Write every stage of a product onto one HTML page.",
+    "dump": "Print what is generated at a stage, from plan to C++.",
+    "check": "Check results, equivariance and gradients of a product.",
+    "bench": "Measure contenders on problems, once they are right.",
+    "tune": 'Time every strategy; "auto" then takes the fastest.',
+    "cache": "Show, remove or build ahead the compiled kernels.",
+    "demo": "Plan, dump, check, train and measure; write it all down.",
+    "report": "Show what torch.compile makes of a product or network.",
+    "flat": "Time a network as it is, inlined, and flat.",
+    "convert": "Convert a network in memory and report what changed.",
+    "completion": "Print the completion script of your shell.",
 }
 
 
@@ -41,7 +41,7 @@ class _Failure(click.ClickException):
         click.echo(f"error: {self.message}", err=True, file=file)
 
 
-class _Commands(click.Group):
+class _Commands(Spelled):
     """Commands by name, whose `TpgenError`, or trouble with a file, is a message and not a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -53,11 +53,6 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(unknown("command", args[0], COMMANDS))
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,5 +66,6 @@ class _Commands(click.Group):
 def main() -> None:
     """Generate the code of equivariant tensor products, and read every stage of it.
 
-    Name a product by --problem, by --preset and irreps, by irreps and --instruction, or by a --plan file.
+    Give a command the NAME of a product, or describe one: --preset with irreps, irreps with --instruction, or --plan
+    FILE.
     """

@@ -11,16 +11,25 @@ from tpgen.benchmarking.contenders import CONTENDERS, DEFAULT_CONTENDERS, select
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tasks import TASKS
-from tpgen.cli.options import DTYPES, DeviceType, PictureFile, free_options, free_problem, screen
+from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, screen
+from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
-@click.option("--suite", "suites", multiple=True, metavar="SUITE", help=f"One of {', '.join(SUITES)}; repeatable.")
-@click.option("--problem", "problems", multiple=True, metavar="NAME", help=f"One of {', '.join(PROBLEMS)}; repeatable.")
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=OneOf("problem", PROBLEMS))
+@click.option(
+    "--suite", "suites", multiple=True, type=OneOf("suite", SUITES), help="All problems of a suite; repeatable."
+)
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    metavar="NAME",
+    type=OneOf("problem", PROBLEMS),
+    help=f"NAME: {', '.join(PROBLEMS)}; repeatable.",
+)
 @free_options
 @click.option(
     "--contender",
@@ -29,14 +38,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="PATTERN",
     help=f"Like 'e3nn/*'; repeatable. Default: {', '.join(DEFAULT_CONTENDERS)}. Known: {', '.join(CONTENDERS)}.",
 )
-@click.option("--task", "tasks", multiple=True, metavar="TASK", help=f"One of {', '.join(TASKS)}; repeatable.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
+@click.option("--task", "tasks", multiple=True, type=OneOf("task", TASKS), help="Repeatable.")
+@click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True)
 @click.option("--device", type=DeviceType(), default="cpu", show_default=True)
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
-@click.option("--json", "json_file", type=_FILE, help="Write the records here.")
+@click.option("--records", "records_file", type=OutputFile(".json"), help="Keep the records in this file.")
 @click.option("--plot", "plot_file", type=PictureFile(), help="Draw them here: .png, .pdf or .svg.")
+@json_option
 def bench(
+    names: tuple[str, ...],
     suites: tuple[str, ...],
     problems: tuple[str, ...],
     free: Plan | None,
@@ -46,16 +57,16 @@ def bench(
     device: str,
     rows: int | None,
     seconds: float,
-    json_file: Path | None,
+    records_file: Path | None,
     plot_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """Measure contenders on problems, after checking that their results are right.
+    """Measure contenders on problems, once they are right.
 
-    Without a product, on all named problems.
+    The results of each are checked first, and what is wrong is not timed.  Without a product, all named problems are
+    measured.  The JSON is the records.
     """
-    for file in filter(None, (json_file, plot_file)):  # before the measurement, which may take long
-        if not file.parent.is_dir():
-            raise click.UsageError(f"cannot write {file}: there is no folder {file.parent}")
+    problems = (*names, *problems)
     described = [free_problem(free)] if free is not None else []
     named = select_problems(problems, suites) if problems or suites or not described else ()
     report = run_benchmarks(
@@ -68,10 +79,13 @@ def bench(
         rows=rows,
         progress=True,
     )
-    screen().print(report.table())
-    if json_file:
-        report.save_json(json_file)
-        click.echo(f"records: {json_file}", err=True)
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        screen().print(report.table())
+    if records_file:
+        report.save_json(records_file)
+        click.echo(f"records: {records_file}", err=True)
     if plot_file:
         plot_report(report, plot_file)
         click.echo(f"plot: {plot_file}", err=True)

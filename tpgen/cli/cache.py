@@ -9,17 +9,18 @@ from typing import Any
 import click
 from rich.console import Console
 
+from tpgen.cli.groups import Spelled
 from tpgen.cli.options import json_option, product_options, run_options
 from tpgen.kernels.libraries.build import cache_clear, cache_info
 from tpgen.kernels.operators.warm import warm
 from tpgen.planner.problems import Problem
 
 
-@click.group("cache")
+@click.group("cache", cls=Spelled)
 def cache() -> None:
-    """Compiled kernels and measured choices: where they are, remove them, build them ahead of use.
+    """Show, remove or build ahead the compiled kernels.
 
-    They are kept in $TPGEN_CACHE_DIR, or in the user's cache directory.
+    Kernels and measured choices are kept in $TPGEN_CACHE_DIR, or in the user's cache directory.
     """
 
 
@@ -32,9 +33,11 @@ def info(as_json: bool) -> None:
 
 
 @cache.command()
-def clear() -> None:
+@json_option
+def clear(as_json: bool) -> None:
     """Remove every kernel and every measured choice."""
-    click.echo(f"removed {cache_clear()} kernels")
+    removed = cache_clear()
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed} kernels")
 
 
 @cache.command("warm")
@@ -42,8 +45,10 @@ def clear() -> None:
 @run_options
 @click.option("--conv", "convolution", is_flag=True, help="Those of TensorProductConv.")
 @click.option("--forces", is_flag=True, help="Those that training on forces needs besides.")
-def warm_command(problem: Problem, convolution: bool, forces: bool, **options: Any) -> None:
+@json_option
+def warm_command(problem: Problem, convolution: bool, forces: bool, as_json: bool, **options: Any) -> None:
     """Build the forward and backward kernels of a product now, so that its first call is fast."""
     with Console(stderr=True).status(f"compile {problem.name}"):
         count = warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces)
-    click.echo(f"{count} kernels ready in {cache_info().path}")
+    path = cache_info().path
+    click.echo(json.dumps({"ready": count, "path": path}) if as_json else f"{count} kernels ready in {path}")

@@ -20,9 +20,10 @@ from tpgen.planner.problems import Problem
 @json_option
 @click.pass_context
 def check(ctx: click.Context, problem: Problem, as_json: bool, **options: Any) -> None:
-    """Check a product: equal to e3nn and to the slow definition, equivariant, linear, gradients right.
+    """Check results, equivariance and gradients of a product.
 
-    Gradients are those of first and second order.  Exit code 1 where a comparison fails.
+    Results are those of e3nn and of the slow definition, and linear.  Gradients are those of first and second
+    order.  Exit code 1 where a comparison fails.
     """
     with Console(stderr=True).status("check") as status:
         report = check_product(problem.plan, **options, progress=lambda law: status.update(f"check: {law}"))

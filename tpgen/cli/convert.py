@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tpgen.cli.networks import find_network, network_option
+from tpgen.cli.networks import Network, network_argument
 from tpgen.cli.options import json_option
+from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion import convert as conversion
 from tpgen.conversion.report import Conversion
@@ -13,22 +14,22 @@ from tpgen.emitter.strategies import STRATEGIES
 
 
 @click.command()
-@network_option
+@network_argument
 @click.option("--prove", is_flag=True, help="Compare outputs, gradients and second derivatives in float64.")
 @click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
-@click.option("--strategy", type=click.Choice([*STRATEGIES, "auto"]), default="auto", show_default=True)
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True)
+@click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
+@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @json_option
-def convert(network: str | None, prove: bool, measure: bool, strategy: str, backend: str, as_json: bool) -> None:
-    """Convert a network in memory and report what was replaced, what was kept and why."""
-    if network is None:
-        raise click.UsageError("name a network: --network package.module:function")
-    found = find_network(network)
+def convert(network: Network, prove: bool, measure: bool, strategy: str, backend: str, as_json: bool) -> None:
+    """Convert a network in memory and report what changed.
+
+    What was replaced is listed, what was kept, and why.
+    """
     reports: list[Conversion] = []
     conversion.convert(
-        found.module,
-        prove=found.inputs if prove else None,
-        measure=found.inputs if measure else None,
+        network.module,
+        prove=network.inputs if prove else None,
+        measure=network.inputs if measure else None,
         report=reports.append,
         strategy=strategy,
         backend=backend,

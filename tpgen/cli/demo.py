@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tpgen.cli.options import screen
+from tpgen.cli.types import OutputFolder
 from tpgen.demo.tour import SHORT, WHOLE, run_tour
 
 
@@ -14,12 +15,15 @@ from tpgen.demo.tour import SHORT, WHOLE, run_tour
 @click.option(
     "--out",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     default=Path("out/demo"),
     show_default=True,
     help="Where everything is written.",
 )
 @click.option("--short", is_flag=True, help="A tour of seconds: a small product, and no compiler.")
 def demo(folder: Path, short: bool) -> None:
-    """Plan, dump, check, train and measure; write it all with an index.md."""
+    """Plan, dump, check, train and measure; write it all down.
+
+    Start to read at index.md.
+    """
     run_tour(folder, SHORT if short else WHOLE, screen())

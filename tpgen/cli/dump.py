@@ -10,38 +10,52 @@ from typing import Any
 import click
 
 from tpgen.cli.options import json_option, product_options, run_options
-from tpgen.inspection.stages.dump import STAGES, dump_files
+from tpgen.cli.reading import for_reading
+from tpgen.cli.types import OneOf, OutputFolder
+from tpgen.emitter.emit import DIRECTIONS
+from tpgen.inspection.stages.dump import JOINT, STAGES, default_stage, dump_files
 from tpgen.planner.problems import Problem
 
 
 @click.command()
 @partial(product_options, out_is_folder=True)
 @run_options
-@click.option("--stage", "stages", multiple=True, required=True, metavar="STAGE", help=f"One of {', '.join(STAGES)}.")
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=OneOf("stage", STAGES),
+    help="Repeat for more.  [default: cpp of a kernel, code of a graph]",
+)
 @click.option(
     "--direction",
     "directions",
     multiple=True,
     default=("forward",),
-    metavar="DIRECTION",
-    help="forward (default), right, grad_x1, grad_x2, grad_w, or all; repeat for more.",
+    type=OneOf("direction", [*DIRECTIONS, *JOINT, "all"]),
+    help="Repeat for more; backward and conv_backward are those of kernels.  [default: forward]",
 )
 @click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Batch Inductor compiles for.")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write files into this folder.")
+@click.option(
+    "--whole", is_flag=True, help="On a terminal: with the prelude of C++, which is the same for all kernels."
+)
+@click.option("--out", "folder", type=OutputFolder(), help="Write files into this folder.")
 @json_option
 def dump(
     problem: Problem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],
+    whole: bool,
     folder: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what is generated at each stage, from the plan to Inductor's output.
+    """Print what is generated at a stage, from plan to C++.
 
-    The JSON is an object of texts by file name.
+    A terminal gets colours; a file or a pipe gets the text as it is.  The JSON is an object of texts by file name.
     """
-    files = dump_files(problem.plan, stages, directions, **options)
+    chosen = stages or (default_stage(problem.plan, directions[0], **options),)
+    files = dump_files(problem.plan, chosen, directions, **options)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -51,4 +65,5 @@ def dump(
         click.echo(json.dumps(files))
     elif folder is None:
         for name, text in files.items():
-            click.echo(f"--- {name}\n{text}\n" if len(files) > 1 else text)
+            shown = for_reading(name, text, whole)
+            click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)

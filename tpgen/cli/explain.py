@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tpgen.cli.networks import find_network, network_option, refuse_options
-from tpgen.cli.options import RUN_NAMES, NamedFirst, PictureFile, json_option, product_options, run_options
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.types import PictureFile
 from tpgen.inspection.costs.explain import Explanation
 from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.planner.problems import Problem
 
 
-@click.command(cls=NamedFirst)
-@partial(product_options, instead="network")
+@click.command()
+@subject_options
 @run_options
-@network_option
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
@@ -33,9 +32,10 @@ def explain(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Explain a product: coefficients factor by factor, costs, strategy, and time against the machine's roofline.
+    """Say what each path costs, and what the machine allows.
 
-    `tpgen explain NAME` takes the name of a problem.  Of a network, a table of its products, as they are called.
+    Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
+    problem or a network.  Of a network, a table of its products, as they are called.
     """
     found: Explanation | NetworkExplanation
     if problem is None:

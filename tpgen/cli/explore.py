@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import click
 
-from tpgen.cli.networks import find_network, network_option, refuse_options
-from tpgen.cli.options import RUN_NAMES, NamedFirst, product_options, run_options
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import RUN_NAMES, run_options, subject_options
+from tpgen.cli.types import OutputFile
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.nn.tensor_product import TensorProduct
@@ -17,13 +18,13 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 
 
-@click.command(cls=NamedFirst)
-@partial(product_options, out_is_folder=True, instead="network")
+@click.command()
+@partial(subject_options, out_is_folder=True)
 @run_options
 @click.option(
     "--out",
     "file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(".html", ".htm"),
     default=Path("explorer.html"),
     show_default=True,
     help="The page.",
@@ -31,7 +32,6 @@ from tpgen.planner.problems import Problem
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone.")
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
-@network_option
 @click.option("--product", metavar="MODULE", help="Of a network: which product.  [default: the one with most FLOPs]")
 def explore(
     problem: Problem | None,
@@ -43,10 +43,10 @@ def explore(
     inductor: bool,
     **options: Any,
 ) -> None:
-    """Write one HTML file: paths, and every stage from the plan to C++.
+    """Write every stage of a product onto one HTML page.
 
-    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no network.  `tpgen explore NAME`
-    takes the name of a problem.
+    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
+    or a network, of which --product says the product.
     """
     subject: TensorProduct | Plan
     if problem is None:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import click
 
-from tpgen.cli.networks import NETWORKS, find_network
+from tpgen.cli.networks import Network, network_argument
+from tpgen.cli.options import json_option
+from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.inspection.costs.flat_times import time_flat
 
 
 @click.command()
-@click.argument("network")
-@click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="einsum", show_default=True)
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True)
+@network_argument
+@click.option("--strategy", type=OneOf("strategy", STRATEGIES), default="einsum", show_default=True)
+@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="Calls of each for each task."
 )
-def flat(network: str, strategy: str, backend: str, rounds: int) -> None:
-    """Time a network as it is, with its products inlined, and flat: what they have in common computed once."""
-    found = find_network(network)
+@json_option
+def flat(network: Network, strategy: str, backend: str, rounds: int, as_json: bool) -> None:
+    """Time a network as it is, inlined, and flat.
+
+    Inlined, its products stand in one graph; flat, what they have in common is computed once.
+    """
     times = time_flat(
-        found.module, found.inputs, strategy=strategy, backend=backend, functions=found.functions, rounds=rounds
+        network.module, network.inputs, strategy=strategy, backend=backend, functions=network.functions, rounds=rounds
     )
-    click.echo(str(times))
-
-
-flat.epilog = (
-    f"NETWORK is {' or '.join(NETWORKS)}, or package.module:function: a module, a list of its arguments and, maybe, "
-    "a list of functions that stay single nodes, such as a search for neighbours."
-)
+    click.echo(json.dumps(asdict(times)) if as_json else str(times))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ import torch
 from click.core import ParameterSource
 from torch import nn
 
+from tpgen.cli.types import OneOf
 from tpgen.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, neighbours, shapes
 from tpgen.errors import TpgenError, unknown
 from tpgen.nn.products import FullyConnectedTensorProduct
@@ -49,12 +51,34 @@ def find_network(name: str) -> Network:
     >>> len(find_network("tetris").inputs)
     1
     """
+    if not is_network(name):
+        raise TpgenError(f"{unknown('network', name, NETWORKS)}; or give package.module:function")
     if name in NETWORKS:
         return NETWORKS[name]()
-    where, colon, function = name.partition(":")
-    if not colon:
-        raise TpgenError(f"{unknown('network', name, NETWORKS)}; or give package.module:function")
+    where, _, function = name.partition(":")
     return _network(name, _function(where, function)())
+
+
+def is_network(name: str) -> bool:
+    """Whether a name can be that of a network.
+
+    >>> is_network("tetris"), is_network("my.module:function"), is_network("mace-large")
+    (True, True, False)
+    """
+    return name in NETWORKS or ":" in name
+
+
+class NetworkName(OneOf):
+    """A network of tpgen's own by its name, or ``package.module:function``."""
+
+    def __init__(self, what: str = "network", names: Iterable[str] = NETWORKS) -> None:
+        super().__init__(what, names)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if is_network(value) else super().convert(value, param, ctx)
+        except TpgenError as error:
+            raise TpgenError(f"{error}; or give package.module:function") from None
 
 
 def _network(name: str, made: Any) -> Network:
@@ -99,7 +123,21 @@ def refuse_options(names: Iterable[str], why: str) -> None:
 
 network_option = click.option(
     "--network",
-    metavar="NETWORK",
-    help=f"A whole network in the place of a product: {', '.join(NETWORKS)}, or package.module:function, a function "
+    type=NetworkName(),
+    metavar="NAME",
+    help=f"NAME of a whole network: {', '.join(NETWORKS)}, or package.module:function, a function "
     "that returns a module and a list of its arguments (and functions to keep as nodes in a trace).",
 )
+
+
+def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument NAME of a network; the command gets ``network``."""
+
+    @functools.wraps(command)
+    def wrapper(name: str | None, network: str | None, **given: Any) -> Any:
+        if (name is None) == (network is None):
+            raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
+        return command(network=find_network(str(name or network)), **given)
+
+    argument = click.argument("name", required=False, metavar="[NAME]", type=NetworkName())
+    return argument(network_option(wrapper))

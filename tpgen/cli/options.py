@@ -14,10 +14,13 @@ import click
 import torch
 from rich.console import Console
 
+from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option
+from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.errors import PlanError
+from tpgen.errors import BackendError, PlanError
 from tpgen.form.form import LAYOUTS
+from tpgen.kernels.libraries.compiler import DTYPES as COMPILED
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.plan import Plan, make_plan
@@ -32,6 +35,7 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+KERNEL_DTYPES = tuple(name for name, dtype in DTYPES.items() if dtype in COMPILED)
 # Which option gives a parameter of a preset.
 _OPTION_OF = {
     "irreps_in": "in1",
@@ -46,71 +50,6 @@ _OPTION_OF = {
 _FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
 
 
-class InstructionType(click.ParamType):
-    """``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
-
-    >>> InstructionType().convert("0,0,1,uvu,true", None, None)
-    (0, 0, 1, 'uvu', True, 1.0)
-    """
-
-    name = "instruction"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
-        parts = [part.strip() for part in value.split(",")]
-        try:
-            i_in1, i_in2, i_out, mode, weighted, *rest = parts
-            (path_weight,) = rest or ("1",)
-            flag = {"true": True, "false": False}[weighted.lower()]
-            return int(i_in1), int(i_in2), int(i_out), mode, flag, float(path_weight)
-        except (ValueError, KeyError):
-            self.fail(f"{value!r} does not read i_in1,i_in2,i_out,mode,true|false[,path_weight]", param, ctx)
-
-
-class LayoutType(click.ParamType):
-    """One layout, or three for in1, in2 and out."""
-
-    name = "layout"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[str, ...]:
-        names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
-        return names[0] if len(names) == 1 else names
-
-
-class DeviceType(click.ParamType):
-    """A device that is there."""
-
-    name = "device"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            torch.empty(0, device=value)
-        except (RuntimeError, AssertionError) as error:
-            self.fail(f"{value!r} cannot be used here: {str(error).splitlines()[0]}", param, ctx)
-        return value
-
-
-class PictureFile(click.Path):
-    """A file for a picture, whose ending says the format."""
-
-    endings = (".png", ".pdf", ".svg")
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if Path(value).suffix.lower() not in self.endings:
-            self.fail(f"{str(value)!r} must end in {', '.join(self.endings[:-1])} or {self.endings[-1]}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class NamedFirst(click.Command):
-    """A command whose first argument may be the name of a problem: ``NAME`` is short for ``--problem NAME``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and not args[0].startswith("-")
-        return super().parse_args(ctx, ["--problem", *args] if named else args)
-
-
 def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
     for option in reversed(options):
         function = option(function)
@@ -119,9 +58,7 @@ def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
 
 def _described_by(out_flags: tuple[str, ...]) -> list[Callable[[Any], Any]]:
     return [
-        click.option(
-            "--preset", type=click.Choice(list(PRESETS)), help="Derive the instructions from irreps, by rule."
-        ),
+        click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
         click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
         click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
         click.option(*out_flags, "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."),
@@ -140,9 +77,11 @@ def _described_by(out_flags: tuple[str, ...]) -> list[Callable[[Any], Any]]:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="A plan as JSON, as `tpgen plan --json` writes it.",
         ),
-        click.option("--weights", type=click.Choice(["shared", "per-row"]), help="One for all rows, or for each row."),
-        click.option("--irrep-normalization", type=click.Choice(list(IRREP_NORMALIZATIONS))),
-        click.option("--path-normalization", type=click.Choice(list(PATH_NORMALIZATIONS))),
+        click.option(
+            "--weights", type=OneOf("kind of weights", ["shared", "per-row"]), help="One for all rows, or for each row."
+        ),
+        click.option("--irrep-normalization", type=OneOf("irrep normalization", IRREP_NORMALIZATIONS)),
+        click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
     ]
 
 
@@ -174,30 +113,55 @@ def free_options(command: Callable[..., Any], *, out_is_folder: bool = False) ->
     return _apply(_described_by(("--irreps-out",) if out_is_folder else ("--out", "--irreps-out")), wrapper)
 
 
-def product_options(
-    command: Callable[..., Any], *, out_is_folder: bool = False, instead: str | None = None
-) -> Callable[..., Any]:
-    """Options that name one product in any way; the command gets ``problem``.
-
-    Where the option ``instead`` is given there is none, and ``problem`` is None.
-    """
+def product_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
+    """The argument NAME and the options that name one product in any way; the command gets ``problem``."""
 
     @functools.wraps(command)
-    def wrapper(free: Plan | None, name: str | None, **given: Any) -> Any:
-        if instead is not None and given[instead] is not None:
-            if free is not None or name is not None:
-                raise click.UsageError(f"give a product or --{instead}, not both")
-            return command(problem=None, **given)
-        if (free is None) == (name is None):
-            raise click.UsageError(
-                "say which product, in one way: --problem NAME, or --preset with irreps, or irreps with --instruction, "
-                "or --plan FILE"
-            )
-        chosen = find_problem(name) if name is not None else free_problem(free)  # type: ignore[arg-type]
-        return command(problem=chosen, **given)
+    def wrapper(free: Plan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
+        _only_one(free, name, problem_name)
+        return command(problem=_problem(free, name or problem_name), **given)
 
-    option = click.option("--problem", "name", metavar="NAME", help=f"One of {', '.join(PROBLEMS)}.")
-    return option(free_options(wrapper, out_is_folder=out_is_folder))
+    argument = click.argument("name", required=False, metavar="[NAME]", type=OneOf("problem", PROBLEMS))
+    return argument(_problem_option(free_options(wrapper, out_is_folder=out_is_folder)))
+
+
+def subject_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
+    """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None."""
+
+    @functools.wraps(command)
+    def wrapper(
+        free: Plan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
+    ) -> Any:
+        _only_one(free, name, problem_name, network)
+        of_network = network or (name if name and is_network(name) else None)
+        chosen = None if of_network else _problem(free, name or problem_name)
+        return command(problem=chosen, network=of_network, **given)
+
+    argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName())
+    return argument(_problem_option(network_option(free_options(wrapper, out_is_folder=out_is_folder))))
+
+
+class SubjectName(NetworkName):
+    """The name of a problem, or of a network."""
+
+    def __init__(self) -> None:
+        super().__init__("name", (*PROBLEMS, *NETWORKS))
+
+
+_problem_option = click.option(
+    "--problem", "problem_name", metavar="NAME", type=OneOf("problem", PROBLEMS), help=f"NAME: {', '.join(PROBLEMS)}."
+)
+
+
+def _only_one(*given: object) -> None:
+    if sum(one is not None for one in given) != 1:
+        raise click.UsageError(
+            "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or --plan FILE"
+        )
+
+
+def _problem(free: Plan | None, name: str | None) -> Problem:
+    return free_problem(free) if free is not None else find_problem(str(name))
 
 
 def free_problem(plan: Plan, rows: int = 1000) -> Problem:
@@ -274,9 +238,9 @@ _RUN_OPTIONS = [
         show_default=True,
         help=f"{' or '.join(LAYOUTS)}, one or three with commas (in1,in2,out).",
     ),
-    click.option("--strategy", type=click.Choice([*STRATEGIES, "auto"]), default="auto", show_default=True),
-    click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True),
-    click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True),
+    click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True),
+    click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True),
+    click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True),
     click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]
 
@@ -289,6 +253,9 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(dtype: str, **given: Any) -> Any:
+        if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
+            known = ", ".join(KERNEL_DTYPES)
+            raise BackendError(f"kernels compute in {known}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPES[dtype], **given)
 
     return _apply(_RUN_OPTIONS, wrapper)

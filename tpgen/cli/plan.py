@@ -12,7 +12,7 @@ from tpgen.planner.problems import Problem
 @product_options
 @json_option
 def plan(problem: Problem, as_json: bool) -> None:
-    """Show what a product computes: paths, weights, coefficients, costs.
+    """Show what a product computes: paths, weights, costs.
 
     The JSON is a plan that --plan reads back.
     """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
 from rich.console import Console
 from torch import nn
 
-from tpgen.cli.networks import find_network, network_option, refuse_options
-from tpgen.cli.options import RUN_NAMES, NamedFirst, json_option, product_options, run_options
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.types import OneOf
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
@@ -20,17 +20,16 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 
 
-@click.command(cls=NamedFirst)
-@partial(product_options, instead="network")
+@click.command()
+@subject_options
 @run_options
-@network_option
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Rows of the example.")
 @click.option(
     "--section",
     "sections",
     multiple=True,
-    metavar="SECTION",
-    help=f"One of {', '.join(SECTIONS)}; repeat for more (default: all).",
+    type=OneOf("section", SECTIONS),
+    help="A part of the report; repeat for more.  [default: all]",
 )
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
 @json_option
@@ -43,10 +42,11 @@ def report(
     as_json: bool,
     **run: Any,
 ) -> None:
-    """Show what torch.compile makes of a product or a network: graphs, guards, recompilations, backward, kernels.
+    """Show what torch.compile makes of a product or network.
 
-    A product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
-    A network runs as it is.  `tpgen report NAME` takes the name of a problem.
+    The parts are graphs, guards, recompilations, backward and kernels.  NAME is a problem, or a network, which runs as
+    it is.  A product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is
+    decided.
     """
     module, inputs = _product(problem.plan, rows, **run) if problem else _network(str(network))
     with Console(stderr=True).status("report") as status:

@@ -28,9 +28,9 @@ from tpgen.planner.problems import Problem
 )
 @json_option
 def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
-    """Time every strategy for a product on this machine; from then on strategy "auto" takes the fastest.
+    """Time every strategy; "auto" then takes the fastest.
 
-    `tpgen cache clear` forgets.
+    What was found holds for this product on this machine.  `tpgen cache clear` forgets.
     """
     with Console(stderr=True).status("measure") as status:
         tuning = tune_product(

@@ -93,7 +93,7 @@ def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     assert run("explore", *VECTORS, "--strategy", "einsum", "--out", str(file)).stdout == f"{file}\n"
     assert "4x1o x 1x1o -&gt; 4x1e" in file.read_text(encoding="utf-8")
-    assert "unknown problem 'nobody'" in run("explore", "nobody", code=2).stderr
+    assert "unknown name 'nobody'" in run("explore", "nobody", code=2).stderr
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------

@@ -352,7 +352,7 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ["--network", "mine"],
             "error: unknown network 'mine'; known networks: tetris, tetris-e3nn; or give package.module:function",
         ),
-        (["--network", "tetris", "--problem", "article"], "Error: give a product or --network, not both"),
+        (["--network", "tetris", "--problem", "article"], "say which product, in one way"),
     ):
         code, said = run(*arguments)
         assert code == 2

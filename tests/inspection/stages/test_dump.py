@@ -5,7 +5,15 @@ import torch
 
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.errors import EmitError
-from tpgen.inspection.stages.dump import STAGES, Request, dump_files, dump_stage, example_arguments, product_directions
+from tpgen.inspection.stages.dump import (
+    STAGES,
+    Request,
+    default_stage,
+    dump_files,
+    dump_stage,
+    example_arguments,
+    product_directions,
+)
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, elementwise
 
@@ -95,13 +103,33 @@ def test_a_product_without_weights_has_no_gradient_for_them() -> None:
         dump_stage(unweighted, "graph", "grad_w")
 
 
+KERNELS = ("forward", "grad_x1", "grad_x2", "grad_w", "conv", "backward", "conv_backward")
+
+
 def test_cpp_is_the_kernel_of_a_direction() -> None:
     plan = channelwise("4x1o", "1o", "0e+1e")
     texts = dump_files(plan, ["cpp"], ["all"])
-    assert list(texts) == [f"cpp.{d}.cpp" for d in ("forward", "grad_x1", "grad_x2", "grad_w", "conv")]
+    assert list(texts) == [f"cpp.{d}.cpp" for d in KERNELS]
     assert "// path 0: 4x1o x 1x1o -> 4x0e (uvu)" in texts["cpp.forward.cpp"]
     with pytest.raises(EmitError, match="stage 'cpp' has no direction 'right'"):
         dump_stage(plan, "cpp", "right")
+
+
+def test_kernels_of_all_gradients_and_of_convolutions_are_shown() -> None:
+    plan = channelwise("4x1o", "1o", "0e+1e")
+    texts = dump_files(plan, ["cpp"], ["conv", "backward", "conv_backward"])
+    assert "// opens out of gathered rows\n" in texts["cpp.conv.cpp"]
+    assert "// opens x1, x2, w\n" in texts["cpp.backward.cpp"]
+    assert "// opens x1, x2, w of gathered rows\n" in texts["cpp.conv_backward.cpp"]
+    assert "// opens x1, x2\n" in dump_stage(elementwise("2x1o", "2x1o"), "cpp", "backward")
+    with pytest.raises(EmitError, match="stage 'code' has no direction 'backward': only kernels compute all gradients"):
+        dump_stage(plan, "code", "backward")
+
+
+def test_what_a_reader_sees_first() -> None:
+    plan = channelwise("4x1o", "1o", "0e+1e")
+    assert [default_stage(plan, strategy=s) for s in ("kernel", "grouped")] == ["cpp", "code"]
+    assert default_stage(plan, "right", strategy="kernel") == "code"
 
 
 def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:

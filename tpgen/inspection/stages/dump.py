@@ -23,13 +23,17 @@ from tpgen.compiler.backends import compile_program, script
 from tpgen.compiler.config import Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
-from tpgen.form.form import split_layout
+from tpgen.form.form import Form, split_layout
 from tpgen.form.sampling import random_operands
 from tpgen.kernels.cpp.generate import write_placement
+from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import Description
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.planner.plan import Plan
 
+# Directions of kernels alone, which open several operands at once: of which form, and which operands.
+JOINT: dict[str, str] = {"backward": "forward", "conv_backward": "conv"}
+_OF_KERNELS, _OF_GRAPHS = tuple(JOINT), ("right",)
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
 
 
@@ -61,8 +65,22 @@ class Stage:
     lacks: tuple[str, ...] = ()  # directions that the stage does not have
 
 
+def _graph(request: Request) -> str:
+    return _said(request, str(request.emission()))
+
+
 def _code(request: Request) -> str:
-    return request.emission().code.strip()
+    return _said(request, request.emission().code.strip())
+
+
+_DESCRIPTION = re.compile(r"'\{\"check_index\".*?\}'")  # the product as JSON, which a kernel is called with
+
+
+def _said(request: Request, text: str) -> str:
+    """A graph that is nothing but the call of a kernel says where the kernel is, and leaves the product's JSON out."""
+    if choose_strategy(request.plan, request).strategy != "kernel":
+        return text
+    return f"# this strategy is one kernel: see the stage cpp\n{_DESCRIPTION.sub(f'<{request.plan.digest}>', text)}"
 
 
 def _script(request: Request) -> str:
@@ -96,19 +114,29 @@ def _inductor(request: Request) -> str:
 
 def placement_of(request: Request) -> Placement:
     """Where a kernel of one direction computes, with its sweep: what it computes."""
-    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    form = _form_of(request)
     schedule = Description(request.plan, split_layout(request.layout)).schedule(request.dtype)
-    return place(schedule, form.opened, bool(form.indices))
+    opened = _differentiated(request.plan) if request.direction in JOINT else form.opened
+    return place(schedule, opened, bool(form.indices))
+
+
+def _form_of(request: Request) -> Form:
+    return DIRECTIONS[JOINT.get(request.direction, request.direction)](request.plan, request.layout)
+
+
+def _differentiated(plan: Plan) -> tuple[str, ...]:
+    """The operands that a backward kernel opens."""
+    return tuple(slot for slot in KERNELS["backward"] if slot != "w" or plan.weight_numel > 0)
 
 
 def _sweep(request: Request) -> str:
-    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    form = _form_of(request)
     found = [f"rows of {o.name} are found by {o.rows}" for o in form.operands if o.rows in form.indices]
     return "\n".join([str(placement_of(request).sweep), *found])
 
 
 def _cpp(request: Request) -> str:
-    return write_placement(placement_of(request)).text
+    return write_placement(placement_of(request), bool(_form_of(request).indices)).text
 
 
 STAGES: dict[str, Stage] = {
@@ -116,27 +144,28 @@ STAGES: dict[str, Stage] = {
         lambda request: str(request.plan), "txt", "what is computed: paths, weights, costs", by_direction=False
     ),
     "form": Stage(
-        lambda request: str(DIRECTIONS[request.direction](request.plan, request.layout)),
+        lambda request: str(_form_of(request)),
         "txt",
         "the multilinear form: one einsum for each path",
+        lacks=_OF_KERNELS,
     ),
-    "graph": Stage(lambda request: str(request.emission()), "txt", "the fx graph: each node, its role, what it serves"),
-    "code": Stage(_code, "py", "the fx graph as Python source"),
-    "script": Stage(_script, "txt", "TorchScript: its code and its graph"),
-    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates"),
+    "graph": Stage(_graph, "txt", "the fx graph: each node, its role, what it serves", lacks=_OF_KERNELS),
+    "code": Stage(_code, "py", "the fx graph as Python source", lacks=_OF_KERNELS),
+    "script": Stage(_script, "txt", "TorchScript: its code and its graph", lacks=_OF_KERNELS),
+    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates", lacks=_OF_KERNELS),
     "sweep": Stage(
         _sweep,
         "txt",
         "what a kernel computes: the statements of one row and one channel",
-        lacks=("right",),
+        lacks=_OF_GRAPHS,
     ),
     "placement": Stage(
         lambda request: str(placement_of(request)),
         "txt",
         "where it computes that: vectors, scratch, blocks",
-        lacks=("right",),
+        lacks=_OF_GRAPHS,
     ),
-    "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=("right",)),
+    "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=_OF_GRAPHS),
 }
 
 
@@ -181,7 +210,7 @@ def dump_files(
 
 def _spelled_out(plan: Plan, direction: str, stage: str) -> tuple[str, ...]:
     if direction == "all":
-        return tuple(d for d in product_directions(plan) if d not in STAGES[stage].lacks)
+        return tuple(d for d in (*product_directions(plan), *JOINT) if d not in STAGES[stage].lacks)
     check_direction(plan, direction, stage)
     return (direction,)
 
@@ -205,18 +234,33 @@ def product_directions(plan: Plan) -> tuple[str, ...]:
 
 def check_direction(plan: Plan, direction: str, stage: str) -> None:
     """Raise `EmitError` where the product, or a stage of it, does not have that direction."""
-    if direction not in DIRECTIONS:
-        raise EmitError(unknown("direction", direction, DIRECTIONS))
-    if direction not in product_directions(plan):
+    if direction not in (*DIRECTIONS, *JOINT):
+        raise EmitError(unknown("direction", direction, (*DIRECTIONS, *JOINT)))
+    if direction not in (*product_directions(plan), *JOINT):
         raise EmitError(
             f"this product has no weights, so it has no direction {direction!r}; "
             f"its directions: {', '.join(product_directions(plan))}"
         )
     if direction in STAGES[stage].lacks:
-        raise EmitError(
-            f"stage {stage!r} has no direction {direction!r}: kernels open one operand, right opens two and runs as a "
-            "graph; ask for the stage 'graph' or 'code' of it"
+        why = (
+            "only kernels compute all gradients at once; ask for the stage 'cpp', 'sweep' or 'placement' of it"
+            if direction in JOINT
+            else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
         )
+        raise EmitError(f"stage {stage!r} has no direction {direction!r}: {why}")
+
+
+def default_stage(plan: Plan, direction: str = "forward", **options: object) -> str:
+    """What a reader wants to see first: the C++ of a kernel, the code of a graph.
+
+    >>> from tpgen.planner.presets import full
+    >>> default_stage(full("1o", "1o"), strategy="einsum")
+    'code'
+    """
+    if direction in STAGES["cpp"].lacks:
+        return "code"
+    request = Request(plan, **options)  # type: ignore[arg-type]
+    return "cpp" if choose_strategy(plan, request).strategy == "kernel" else "code"
 
 
 def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:

@@ -1,0 +1,116 @@
+"""Values on the command line: read, and refused, before any work is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from tpgen.errors import TpgenError, unknown
+
+
+class OneOf(click.Choice):
+    """One of some names; any other is a `TpgenError` that says which of them it is like."""
+
+    def __init__(self, what: str, names: Iterable[str]) -> None:
+        super().__init__(list(names))
+        self.what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices:
+            raise TpgenError(unknown(self.what, value, self.choices))
+        return value
+
+
+class InstructionType(click.ParamType):
+    """``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
+
+    >>> InstructionType().convert("0,0,1,uvu,true", None, None)
+    (0, 0, 1, 'uvu', True, 1.0)
+    """
+
+    name = "instruction"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
+        parts = [part.strip() for part in value.split(",")]
+        try:
+            i_in1, i_in2, i_out, mode, weighted, *rest = parts
+            (path_weight,) = rest or ("1",)
+            flag = {"true": True, "false": False}[weighted.lower()]
+            return int(i_in1), int(i_in2), int(i_out), mode, flag, float(path_weight)
+        except (ValueError, KeyError):
+            self.fail(f"{value!r} does not read i_in1,i_in2,i_out,mode,true|false[,path_weight]", param, ctx)
+
+
+class LayoutType(click.ParamType):
+    """One layout, or three for in1, in2 and out."""
+
+    name = "layout"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[str, ...]:
+        names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+        return names[0] if len(names) == 1 else names
+
+
+class DeviceType(click.ParamType):
+    """A device that is there."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            torch.empty(0, device=value)
+        except (RuntimeError, AssertionError) as error:
+            self.fail(f"{value!r} cannot be used here: {str(error).splitlines()[0]}", param, ctx)
+        return value
+
+
+class OutputFile(click.ParamType):
+    """A file that can be written: its folder is there, or can be made."""
+
+    name = "file"
+
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        if self.endings and path.suffix.lower() not in self.endings:
+            *rest, last = self.endings
+            known = f"{', '.join(rest)} or {last}" if rest else last
+            self.fail(f"{str(value)!r} must end in {known}", param, ctx)
+        if path.is_dir():
+            self.fail(f"{str(value)!r} is a folder: name a file in it", param, ctx)
+        if path.exists() and not os.access(path, os.W_OK):
+            self.fail(f"{str(value)!r} may not be written", param, ctx)
+        if why := _no_folder(path.parent):
+            self.fail(f"cannot write {str(value)!r}: {why}", param, ctx)
+        return path
+
+
+class OutputFolder(click.ParamType):
+    """A folder that can be written into; it is made where it is not there."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if why := _no_folder(Path(value)):
+            self.fail(f"cannot write into {str(value)!r}: {why}", param, ctx)
+        return Path(value)
+
+
+def PictureFile() -> OutputFile:
+    """A file for a picture, whose ending says the format."""
+    return OutputFile(".png", ".pdf", ".svg")
+
+
+def _no_folder(folder: Path) -> str:
+    """Why a folder is none and cannot be made; empty where it can."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        return f"{str(there)!r} is a file, not a folder"
+    return "" if os.access(there, os.W_OK) else f"{str(there)!r} may not be written"
