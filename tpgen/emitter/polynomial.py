@@ -16,11 +16,12 @@ from tpgen.emitter.emit import Emission
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
 from tpgen.errors import EmitError, unknown
+from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.polynomial.interpret import run_statements
 from tpgen.kernels.polynomial.operator import kernel_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of
 from tpgen.kernels.sweep.statements import Component, Value
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
+from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 
 Given = Mapping[str, Traced]
 
@@ -79,7 +80,7 @@ def _einsum(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
         total = values if total is None else total + values
     if _some_shared(plan):
         total = total + _zero(flat).unsqueeze(-1)
-    return write_output(plan.out, total)
+    return write_operand(plan.out, total)
 
 
 def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
@@ -96,7 +97,7 @@ def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced
     found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
     zero = _zero(flat) if len(opened) < len(found) or _some_shared(plan) else None
     parts = found if zero is None else [zero if x is None else x + zero for x in found]
-    return write_output(plan.out, torch.stack(parts, -1))
+    return write_operand(plan.out, torch.stack(parts, -1))
 
 
 def _some_shared(plan: PolynomialPlan) -> bool:
@@ -124,28 +125,3 @@ def _operands(plan: PolynomialPlan, given: Given) -> dict[str, Traced]:
             x = given[o.name]
             found[o.name] = read_operand(o, x.index_select(0, given["index"]) if o.weights and "index" in given else x)
     return found
-
-
-def read_operand(o: Operand, x: Traced) -> Traced:
-    """A tensor as ``[row, channel, component]``; one channel where all share it."""
-    if o.weights:  # [element or row, path, channel]
-        return x.transpose(1, 2)
-    flat = x.flatten(1)
-    rows = flat.shape[0]
-    channels = flat.shape[1] // o.dim if o.channels else 1  # said, since no shape follows from an empty tensor
-    if not o.channels or o.layout == "channel":
-        return flat.reshape(rows, channels, o.dim)
-    if o.layout == "ir_mul":
-        return flat.reshape(rows, o.dim, channels).transpose(1, 2)
-    sizes = [s.stop - s.start for s in o.irreps.slices()]
-    parts = torch.split(flat, [channels * size for size in sizes], 1) if len(sizes) > 1 else (flat,)
-    return torch.cat([parts[n].reshape(rows, channels, size) for n, size in enumerate(sizes)], -1)
-
-
-def write_output(o: Operand, x: Traced) -> Traced:
-    """``[row, channel, component]`` as flat rows in the layout of the output."""
-    if o.layout == "channel":
-        return x.flatten(1)
-    if o.layout == "ir_mul":
-        return x.transpose(1, 2).flatten(1)
-    return torch.cat([x[:, :, s].flatten(1) for s in o.irreps.slices()], 1)

@@ -22,7 +22,9 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
+import torch
+
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
 
 _NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled
 
@@ -154,3 +156,31 @@ def form_of(plan: PolynomialPlan) -> Polynomial:
         for weight in [(Factor(term.weight, p),) if term.weight else ()]
         for (k, *rest), value in path.items()
     )
+
+
+# -- how operands stand in memory: tensors, or nodes of a graph --------------------------------------------------------
+
+
+def read_operand(o: Operand, x: Any) -> Any:
+    """A tensor as ``[row, channel, component]``; one channel where all share it."""
+    if o.weights:  # [element or row, path, channel]
+        return x.transpose(1, 2)
+    flat = x.flatten(1)
+    rows = flat.shape[0]
+    channels = flat.shape[1] // o.dim if o.channels else 1  # said, since no shape follows from an empty tensor
+    if not o.channels or o.layout == "channel":
+        return flat.reshape(rows, channels, o.dim)
+    if o.layout == "ir_mul":
+        return flat.reshape(rows, o.dim, channels).transpose(1, 2)
+    sizes = [s.stop - s.start for s in o.irreps.slices()]
+    parts = torch.split(flat, [channels * size for size in sizes], 1) if len(sizes) > 1 else (flat,)
+    return torch.cat([parts[n].reshape(rows, channels, size) for n, size in enumerate(sizes)], -1)
+
+
+def write_operand(o: Operand, x: Any) -> Any:
+    """``[row, channel, component]`` as flat rows in the layout of an operand."""
+    if o.layout == "channel":
+        return x.flatten(1)
+    if o.layout == "ir_mul":
+        return x.transpose(1, 2).flatten(1)
+    return torch.cat([x[:, :, s].flatten(1) for s in o.irreps.slices()], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,9 +14,10 @@ from torch import Tensor
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, polynomial_target_of, target_of
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
+from tpgen.kernels.polynomial.runtime import PolynomialKernels, forward_call, kernels_of, why_no_kernel
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 
 pytestmark = needs_compiler
@@ -272,3 +274,74 @@ def test_too_large_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = symmetric()
     with pytest.raises(BackendError, match="use strategy='einsum'"):
         kernel(plan, None, *operands_of(plan, 2, 1, 3))
+
+
+@pytest.mark.parametrize("index", [None, INDEX])
+@pytest.mark.parametrize("name", PLANS)
+def test_targets_agree(name: str, index: Tensor | None) -> None:
+    """Of the output, of all gradients, and of second derivatives."""
+    plan = PLANS[name]()
+    index = index if plan.weights else None
+    tensors = operands_of(plan, 7, 1 if index is None else 3, 5, grad=False)
+    forward = forward_call(plan)
+    given = [True] * len(forward.given)
+    backward = forward.pulled_back([True], given)
+    calls = [
+        forward,
+        backward,
+        backward.pulled_back([n == 0 for n in range(len(given))], [True, *[False] * len(given)]),
+    ]
+    for call in calls:
+        kernels = kernels_of(plan.to_json())
+        signature = kernels.signature(str(call))
+        tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
+        sizes = signature.sizes(tensors, index)
+        found = []
+        for target in KERNEL_TARGETS.values():
+            results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, sizes)]
+            assert target.load_polynomial is not None
+            assert target.load_polynomial(plan, kernels.sweep(call), torch.float64)(tensors, results, index, sizes) == 0
+            found.append(results)
+        torch.testing.assert_close(*found)
+
+
+def _more(plan: PolynomialPlan, call: Call, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """Shapes of what a call is given beyond these tensors."""
+    channels = tensors[0].numel() // tensors[0].shape[0] // plan.operands[0].dim
+    first = dict(zip((s.operand for s in call.given), tensors, strict=False))
+    out = (tensors[0].shape[0], plan.out.dim * channels)
+    return [tuple(first[s.operand].shape) if s.operand in first else out for s in call.given[len(tensors) :]]
+
+
+def test_a_device_whose_target_takes_no_polynomials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["cpp"], load_polynomial=None))
+    found = (target_of, polynomial_target_of)
+    for function in found:
+        function.cache_clear()
+    try:
+        assert why_no_kernel(symmetric(), device="cpu") == "kernels run on no device here, not on cpu"
+        plan = mixed(weighted=False)
+        with pytest.raises(InputError, match="a must be on no device here, where the kernels run, got cpu; move it"):
+            PolynomialKernels(plan).run("a b y -> out", operands_of(plan, 2, 1, 3, grad=False), None)
+    finally:
+        for function in found:
+            function.cache_clear()
+
+
+def test_a_row_of_the_table_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["interpreter"], device="cpu"))
+    monkeypatch.setenv("TPGEN_CXX", "none")
+    for function in (target_of, polynomial_target_of, kernels_of):
+        function.cache_clear()
+    try:
+        plan = mixed()
+        assert why_no_kernel(plan) is None
+        tensors = operands_of(plan, 3, 2, 2)
+        index = torch.tensor([1, 0, 1])
+        torch.testing.assert_close(kernel(plan, index, *tensors), slow(plan, tensors, index))
+        assert torch.autograd.gradcheck(partial(kernel, plan, index), tensors)
+        with pytest.raises(InputError, match="index: elements run from 0 to 1"):
+            kernel(plan, index + 1, *tensors)
+    finally:
+        for function in (target_of, polynomial_target_of, kernels_of):
+            function.cache_clear()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tpgen.emitter.polynomial import emit_polynomial, read_operand, write_output
-from tpgen.form.polynomial import form_of
+from tpgen.emitter.polynomial import emit_polynomial
+from tpgen.form.polynomial import form_of, read_operand, write_operand
 from tpgen.inspection.laws.check import TOLERANCES, CheckReport, judge
 from tpgen.inspection.laws.laws import Pair
 from tpgen.planner.equivariance import random_rotation, representation
@@ -41,7 +41,7 @@ class PolynomialSubject:
         rows, channels = self.operands[0].shape[0], self.cotangent.shape[1] // self.plan.out.dim
         zero = torch.zeros(rows, channels, dtype=torch.float64)
         parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(self.plan.out.dim)]
-        return write_output(self.plan.out, torch.stack(parts, -1))
+        return write_operand(self.plan.out, torch.stack(parts, -1))
 
 
 def check_polynomial(
@@ -128,12 +128,12 @@ def _equivariance(subject: PolynomialSubject) -> dict[str, Pair]:
     for part, sign in (("rotation", 1), ("inversion", -1)):
         rotation = random_rotation(generator) * sign
         turned = [
-            x if o.weights else write_output(o, read_operand(o, x) @ representation(o.irreps, rotation).T)
+            x if o.weights else write_operand(o, read_operand(o, x) @ representation(o.irreps, rotation).T)
             for o, x in zip(subject.plan.operands, subject.operands, strict=False)
         ]
         out = subject.plan.out
         value = read_operand(out, subject.program(*subject.operands)) @ representation(out.irreps, rotation).T
-        pairs[part] = subject.program(*turned), write_output(out, value)
+        pairs[part] = subject.program(*turned), write_operand(out, value)
     return pairs
 
 

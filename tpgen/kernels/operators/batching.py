@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from tpgen.kernels.operators.call import Call, Dim, W, slots_in
+from tpgen.kernels.operators.registration import Unfold
 from tpgen.kernels.operators.runtime import product_of
 
-Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 _WEIGHTS = 2  # the position of their slot
 
 

@@ -9,18 +9,17 @@ results,
 so the derivative of either operator is a sum of ``tpgen::gradients`` at points where one operand is replaced.  The same
 holds for tangents, and this one rule gives every order, backwards and forwards.
 
-The operators are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
+They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
 transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import _C, Tensor
-from torch.autograd import forward_ad
+from torch import Tensor
 
 from tpgen.errors import InputError
 from tpgen.form.derivative import Evaluate, pull_back, push_forward
@@ -29,15 +28,7 @@ from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
 from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
-from tpgen.kernels.operators.registration import (
-    KERNEL_KEYS,
-    asked_for,
-    batch_again,
-    below_vmap,
-    library,
-    peel,
-    register,
-)
+from tpgen.kernels.operators.registration import Operator, Unfold, library, register
 from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.operators.targets import kernel_supported
 
@@ -111,14 +102,6 @@ _product = torch.ops.tpgen.product.default
 _gradients = torch.ops.tpgen.gradients.default
 
 
-def _form(call: Call) -> list[Tensor]:
-    """The open slots of a call, by whichever operator computes them."""
-    x1, x2, w, g, src, dst, description, mask, nodes = call
-    if mask == OUT:
-        return [_product(x1, x2, w, description, src, dst, nodes if g is None else g.shape[0])]
-    return list(_gradients(x1, x2, w, g, description, mask, src, dst))
-
-
 def _product_call(
     x1: Tensor,
     x2: Tensor,
@@ -146,175 +129,82 @@ def _gradients_call(
     return Call(x1, x2, w, g, src, dst, description, mask)
 
 
-def _run(call: Call) -> list[Tensor]:
-    return product_of(call.description).run(call)
+# Asking costs as long as the gradients of so many numbers.
+_WORTH_ASKING = 2**14
 
 
-def _shapes(call: Call) -> list[Tensor]:
-    product = product_of(call.description)
-    product.check(call)
-    if call.g is None:
-        return [call.x1.new_empty((call.rows, product.dims[3]))]
-    opened = [call.point[n] for n in slots_in(call.mask)]
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in opened if x is not None]
+class _Products(Operator[Call]):
+    """Both operators: a call says which slots it opens."""
+
+    indices, constants = 2, 3
+
+    def call(self, arguments: Sequence[Any]) -> Call:
+        return Call(*arguments)
+
+    def evaluate(self, call: Call) -> list[Tensor]:
+        x1, x2, w, g, src, dst, description, mask, nodes = call
+        if mask == OUT:
+            return [_product(x1, x2, w, description, src, dst, nodes if g is None else g.shape[0])]
+        return list(_gradients(x1, x2, w, g, description, mask, src, dst))
+
+    def run(self, call: Call) -> list[Tensor]:
+        return product_of(call.description).run(call)
+
+    def redispatch(self, keys: Any, call: Call) -> list[Tensor]:
+        x1, x2, w, g, src, dst, description, mask, nodes = call
+        if g is None:
+            return [_product.redispatch(keys, x1, x2, w, description, src, dst, nodes)]
+        return list(_gradients.redispatch(keys, x1, x2, w, g, description, mask, src, dst))
+
+    def shapes(self, call: Call) -> list[Tensor]:
+        product = product_of(call.description)
+        product.check(call)
+        if call.g is None:
+            return [call.x1.new_empty((call.rows, product.dims[3]))]
+        opened = [call.point[n] for n in slots_in(call.mask)]
+        return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in opened if x is not None]
+
+    def ahead(self, call: Call, wanted: Sequence[bool]) -> None:
+        if call.g is None and call.x1.dtype in DTYPES:
+            masks = call.mask, mask_of(wanted)
+            product = product_of(call.description)
+            product.build_together(masks, call.x1.dtype, call.indexed, call.x1.device.type)
+
+    def asks(self, call: Call) -> bool:
+        numbers = call.x1.numel() + call.w.numel()
+        return not isinstance(numbers, int) or numbers >= _WORTH_ASKING  # a symbol while torch traces
+
+    def pull_back(
+        self, call: Call, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(wanted)))
+
+    def push_forward(self, call: Call, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        opened = slots_in(call.mask)
+        found = push_forward(_at(call), call.point, opened, tangents)
+        pairs = zip([call.point[n] for n in opened], found, strict=True)
+        return [torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs]
+
+    def fold(self, size: int, dims: Sequence[int | None], call: Call) -> tuple[Call, Unfold]:
+        return fold_batch(size, Call(*dims), call)  # type: ignore[arg-type]
 
 
-# -- derivatives: the rule of the head of this file ------------------------------------------------------------------
-
-
-def _pull_back(ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Gradients of the operands for cotangents of the slots that were open."""
-    call = _remembered(ctx)
-    return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(needed)))
-
-
-def _push_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Tangents of the open slots for tangents of the operands."""
-    call = _remembered(ctx)
-    opened = slots_in(call.mask)
-    found = push_forward(_at(call), call.point, opened, tangents)
-    likes = [call.point[n] for n in opened]
-    pairs = zip(likes, found, strict=True)
-    return tuple(torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs)
+_products = _Products()
 
 
 def _at(call: Call) -> Evaluate:
+    """The rule of the head of this file: the form where one operand is replaced."""
+
     def evaluate(replaced: int, moved: Sequence[Tensor], opened: tuple[int, ...]) -> list[Tensor]:
         text = call.description
         if SLOT_BITS[replaced] == W:  # unweighted paths do not depend on what stands in the weights' place
             text = product_of(text).description.weighted
         x1, x2, w, g = moved
         mask = sum(SLOT_BITS[n] for n in opened)
-        return _form(Call(x1, x2, w, g, call.src, call.dst, text, mask, call.nodes))
+        return _products.evaluate(Call(x1, x2, w, g, call.src, call.dst, text, mask, call.nodes))
 
     return evaluate
 
 
-def _remember(ctx: Any, call: Call) -> None:
-    tensors, rest = call[: len(_TENSORS)], call[len(_TENSORS) :]
-    ctx.save_for_backward(*tensors)
-    if forward_ad._current_level >= 0:
-        ctx.save_for_forward(*tensors)
-    ctx.rest = rest
-    ctx.set_materialize_grads(False)
-
-
-def _remembered(ctx: Any) -> Call:
-    return Call(*ctx.saved_tensors, *ctx.rest)
-
-
-_TENSORS = ("x1", "x2", "w", "g", "src", "dst")  # the fields of a call that hold tensors, which come first
-_REST = (None,) * (len(Call._fields) - len(SLOT_BITS))  # gradients of what has none
-
-
-# Asking costs as long as the gradients of so many numbers.
-_WORTH_ASKING = 2**14
-
-
-def _asked_for(ctx: Any) -> Sequence[bool]:
-    """Which operands' gradients the running pass wants.  What torch tells a function is which of them can have one."""
-    possible = ctx.needs_input_grad[1:5]
-    if ctx.small:
-        return possible
-    # the nodes behind the tensors among the inputs, so none for a cotangent that is not there
-    return asked_for(possible, ctx.next_functions)
-
-
-class _Recorded(torch.autograd.Function):
-    """The operators as autograd records them.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        call = Call(*inputs)
-        _remember(ctx, call)
-        numbers = call.x1.numel() + call.w.numel()
-        ctx.small = isinstance(numbers, int) and numbers < _WORTH_ASKING  # a symbol while torch traces
-        return tuple(_below_autograd(keys, mask_of(ctx.needs_input_grad[1:4]), call))
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, *_pull_back(ctx, cotangents, _asked_for(ctx)), *_REST)
-
-    @staticmethod
-    def jvp(ctx: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_forward(ctx, tangents[: len(SLOT_BITS)])
-
-
-class _Transformed(torch.autograd.Function):
-    """The operators as torch.func transforms them: grad, jvp and vmap, in any nesting."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return tuple(_form(Call(*inputs)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _remember(ctx, Call(*inputs))
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (*_pull_back(ctx, cotangents, ctx.needs_input_grad[: len(SLOT_BITS)]), *_REST)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_forward(ctx, tangents[: len(SLOT_BITS)])
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
-        folded, unfold = fold_batch(info.batch_size, Call(*in_dims), Call(*inputs))
-        results = unfold(_Transformed.apply(*folded))
-        return results, (0,) * len(results)
-
-
-def _below_autograd(keys: Any, ahead: int, call: Call) -> list[Tensor]:
-    """The open slots of a call; the kernel of the slots ``ahead`` is built beside it."""
-    rest = keys & _C._after_autograd_keyset
-    if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
-        product, x1 = product_of(call.description), call.x1
-        if call.g is None and ahead and x1.dtype in DTYPES:
-            product.build_together((call.mask, ahead), x1.dtype, call.indexed, x1.device.type)
-        return product.run(call)
-    x1, x2, w, g, src, dst, description, mask, nodes = call
-    with _C._AutoDispatchBelowAutograd():
-        if g is None:
-            return [_product.redispatch(rest, x1, x2, w, description, src, dst, nodes)]
-        return list(_gradients.redispatch(rest, x1, x2, w, g, description, mask, src, dst))
-
-
-def _recorded(keys: Any, call: Call) -> list[Tensor]:
-    """The open slots, in autograd's graph where something asks for it."""
-    records = torch.is_grad_enabled() and any(x.requires_grad for x in call.tensors())
-    if records or forward_ad._current_level >= 0:
-        return list(_Recorded.apply(keys, *call))
-    return _below_autograd(keys, 0, call)
-
-
-def _transformed(call: Call) -> list[Tensor]:
-    return list(_Transformed.apply(*call))
-
-
-def _batched(call: Call) -> list[Tensor]:
-    """The operators under torch's older vmap."""
-    with below_vmap() as level:
-        size, dims, below = peel(level, call)
-        folded, unfold = fold_batch(size, Call(*dims), Call(*below))  # type: ignore[arg-type]
-        return batch_again(level, unfold(_form(folded)))
-
-
-def _register(name: str, call_of: Callable[..., Call], single: bool) -> None:
-    """One operator; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
-
-    def result(made: list[Tensor]) -> Any:
-        return made[0] if single else made
-
-    def at(level: Callable[[Call], list[Tensor]]) -> Callable:
-        return lambda *args, **options: result(level(call_of(*args, **options)))
-
-    def recorded(keys: Any, *args: Any, **options: Any) -> Any:
-        return result(_recorded(keys, call_of(*args, **options)))
-
-    register(name, at(_run), recorded, at(_transformed), at(_batched), at(_shapes))
-
-
-_register("product", _product_call, single=True)
-_register("gradients", _gradients_call, single=False)
+register(_products, "product", _product_call, single=True)
+register(_products, "gradients", _gradients_call)

@@ -1,13 +1,18 @@
-"""How operators enter PyTorch: a function for each level of its dispatcher, and what autograd and vmap ask of them."""
+"""How operators enter PyTorch: a function for each level of its dispatcher, and what autograd and torch.func ask.
+
+The derivative of a call is a call again, of products as of polynomials.  So an operator says of itself how a call is
+evaluated, pulled back, pushed forward and batched (`Operator`); recording, transforming and dispatching stand here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import _C, Tensor
+from torch.autograd import forward_ad
 
 from tpgen.kernels.operators.targets import KERNEL_TARGETS
 
@@ -19,23 +24,189 @@ _DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
+C = TypeVar("C", bound=NamedTuple)  # the calls of an operator
+Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
-def register(
-    name: str, run: Callable, recorded: Callable, transformed: Callable, batched: Callable, shapes: Callable
-) -> None:
-    """One operator at every level; ``recorded`` is for autograd, and gets the dispatch keys of the call first."""
+
+class Operator(Generic[C]):
+    """What an operator says of itself; every method takes a call, which is what the operator is given."""
+
+    indices: int  # how many of the tensors of a call have no derivative: they stand behind those that have
+    constants: int  # how many arguments, behind the tensors, are none
+
+    def flat(self, call: C) -> tuple:
+        """The arguments of a call one by one: autograd and torch.func see tensors at the top level alone."""
+        return call
+
+    def call(self, arguments: Sequence[Any]) -> C:
+        """The call of such arguments."""
+        raise NotImplementedError
+
+    def evaluate(self, call: C) -> list[Tensor]:
+        """The open slots, by the dispatcher."""
+        raise NotImplementedError
+
+    def run(self, call: C) -> list[Tensor]:
+        """The same where there is nothing between the call and a kernel."""
+        raise NotImplementedError
+
+    def redispatch(self, keys: Any, call: C) -> list[Tensor]:
+        """The same for the dispatch keys that are left."""
+        raise NotImplementedError
+
+    def shapes(self, call: C) -> list[Tensor]:
+        """Results without values."""
+        raise NotImplementedError
+
+    def ahead(self, call: C, wanted: Sequence[bool]) -> None:
+        """Build the kernels of a call and of the gradients that it is wanted for."""
+
+    def asks(self, call: C) -> bool:
+        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
+        return True
+
+    def pull_back(
+        self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        """Gradients of the tensors of a call for cotangents of its results."""
+        raise NotImplementedError
+
+    def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Tangents of the results of a call for tangents of its tensors."""
+        raise NotImplementedError
+
+    def fold(self, size: int, dims: Sequence[int | None], call: C) -> tuple[C, Unfold]:
+        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of all arguments."""
+        raise NotImplementedError
+
+    # -- levels of the dispatcher --------------------------------------------------------------------------------------
+
+    def recorded(self, keys: Any, call: C) -> list[Tensor]:
+        """In autograd's graph where something asks for it."""
+        arguments = self.flat(call)
+        records = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+        if records or forward_ad._current_level >= 0:
+            return list(_Recorded.apply(self, keys, *arguments))
+        return self.below_autograd(keys, (), call)
+
+    def below_autograd(self, keys: Any, wanted: Sequence[bool], call: C) -> list[Tensor]:
+        """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
+        rest = keys & _C._after_autograd_keyset
+        if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
+            if any(wanted):
+                self.ahead(call, wanted)
+            return self.run(call)
+        with _C._AutoDispatchBelowAutograd():
+            return self.redispatch(rest, call)
+
+    def transformed(self, call: C) -> list[Tensor]:
+        """Under torch.func."""
+        return list(_Transformed.apply(self, *self.flat(call)))
+
+    def batched(self, call: C) -> list[Tensor]:
+        """Under torch's older vmap."""
+        with _below_vmap() as level:
+            size, dims, below = _peel(level, self.flat(call))
+            folded, unfold = self.fold(size, dims, self.call(below))
+            return [torch._add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
+
+
+def register(operator: Operator[C], name: str, call_of: Callable[..., C], single: bool = False) -> None:
+    """One operator at every level; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
+
+    def result(made: list[Tensor]) -> Any:
+        return made[0] if single else made
+
+    def at(level: Callable[[C], list[Tensor]]) -> Callable:
+        return lambda *args, **options: result(level(call_of(*args, **options)))
+
+    def recorded(keys: Any, *args: Any, **options: Any) -> Any:
+        return result(operator.recorded(keys, call_of(*args, **options)))
+
     for device in _DEVICES:
-        library.impl(name, run, device)
+        library.impl(name, at(operator.run), device)
     library.impl(name, recorded, "Autograd", with_keyset=True)
-    library.impl(name, transformed, _TRANSFORMS)
-    library.impl(name, batched, "Batched")
-    torch.library.register_fake(f"tpgen::{name}", shapes, lib=library)
+    library.impl(name, at(operator.transformed), _TRANSFORMS)
+    library.impl(name, at(operator.batched), "Batched")
+    torch.library.register_fake(f"tpgen::{name}", at(operator.shapes), lib=library)
 
 
-# -- autograd ----------------------------------------------------------------------------------------------------------
+# -- autograd and torch.func -------------------------------------------------------------------------------------------
 
 
-def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
+class _Recorded(torch.autograd.Function):
+    """An operator as autograd records it.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        call = operator.call(arguments)
+        _remember(ctx, operator, arguments)
+        ctx.asks = operator.asks(call)
+        return tuple(operator.below_autograd(keys, ctx.needs_input_grad[2 : 2 + ctx.operands], call))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        wanted = ctx.needs_input_grad[2 : 2 + ctx.operands]
+        if ctx.asks:  # the nodes behind the tensors among the arguments, so none for one that is not there
+            wanted = _asked_for(wanted, ctx.next_functions)
+        return (None, None, *_pulled_back(ctx, cotangents, wanted))
+
+    @staticmethod
+    def jvp(ctx: Any, _operator: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        return _pushed_forward(ctx, tangents)
+
+
+class _Transformed(torch.autograd.Function):
+    """An operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
+
+    @staticmethod
+    def forward(operator: Operator, *arguments: Any) -> tuple[Tensor, ...]:
+        return tuple(operator.evaluate(operator.call(arguments)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        operator, *arguments = inputs
+        _remember(ctx, operator, arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        return (None, *_pulled_back(ctx, cotangents, ctx.needs_input_grad[1 : 1 + ctx.operands]))
+
+    @staticmethod
+    def jvp(ctx: Any, _operator: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        return _pushed_forward(ctx, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, operator: Operator, *arguments: Any) -> tuple:
+        folded, unfold = operator.fold(info.batch_size, in_dims[1:], operator.call(arguments))
+        results = unfold(_Transformed.apply(operator, *operator.flat(folded)))
+        return results, (0,) * len(results)
+
+
+def _remember(ctx: Any, operator: Operator, arguments: Sequence[Any]) -> None:
+    tensors = arguments[: len(arguments) - operator.constants]
+    ctx.save_for_backward(*tensors)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors)
+    ctx.operator, ctx.operands = operator, len(tensors) - operator.indices
+    ctx.constants = arguments[len(tensors) :]
+    ctx.set_materialize_grads(False)
+
+
+def _remembered(ctx: Any) -> Any:
+    return ctx.operator.call((*ctx.saved_tensors, *ctx.constants))
+
+
+def _pulled_back(ctx: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> tuple:
+    found = ctx.operator.pull_back(_remembered(ctx), cotangents, wanted)
+    return (*found, *[None] * (ctx.operator.indices + ctx.operator.constants))
+
+
+def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
+    return tuple(ctx.operator.push_forward(_remembered(ctx), tangents[: ctx.operands]))
+
+
+def _asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Which gradients the running pass wants, of those that are possible, by the nodes behind their tensors."""
     return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
@@ -52,7 +223,7 @@ def _runs(node: Any) -> bool:
 
 
 @contextmanager
-def below_vmap() -> Iterator[int]:
+def _below_vmap() -> Iterator[int]:
     """The level of the innermost older vmap; what is called inside is one level further out."""
     level = _C._vmapmode_decrement_nesting() + 1
     try:
@@ -61,7 +232,7 @@ def below_vmap() -> Iterator[int]:
         _C._vmapmode_increment_nesting()
 
 
-def peel(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
+def _peel(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
     """Arguments out of that vmap: the size of the batch, where each has it (first, or not), and those below it."""
     batched: dict[int, Tensor] = {
         # of a tensor that only a level further out has batched this makes one with a batch of one
@@ -72,8 +243,3 @@ def peel(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list
     size = max(x.shape[0] for x in batched.values())
     below = [batched[n].expand(size, *batched[n].shape[1:]) if n in batched else x for n, x in enumerate(values)]
     return size, [0 if n in batched else None for n in range(len(below))], below
-
-
-def batch_again(level: int, results: Iterable[Tensor]) -> list[Tensor]:
-    """Results whose first axis is the batch, as that vmap takes them."""
-    return [torch._add_batch_dim(x, 0, level) for x in results]

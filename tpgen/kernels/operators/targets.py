@@ -21,8 +21,11 @@ from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.operators import memory
 from tpgen.kernels.operators.description import Description, schedule
+from tpgen.kernels.polynomial.load import PolynomialKernel, compiled, interpreted
+from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.kernels.sweep.sweep import make_sweep, path_terms
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class KernelTarget:
     obstacle: Callable[[Form, torch.dtype], str | None]
     load: Callable[[Description, tuple[str, ...], torch.dtype, bool], Kernel]
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
+    # the same of a polynomial's sweep; None: products alone run there
+    load_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], PolynomialKernel] | None = None
 
 
 @cache
@@ -58,9 +63,17 @@ def target_of(device: str) -> KernelTarget | None:
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
-def devices() -> str:
+@cache
+def polynomial_target_of(device: str) -> KernelTarget | None:
+    """The target that takes the tensors of a device, where it takes those of polynomials."""
+    target = target_of(device)
+    return target if target and target.load_polynomial else None
+
+
+def devices(polynomials: bool = False) -> str:
     """The devices that kernels run on, in words."""
-    return " or ".join(t.about for t in KERNEL_TARGETS.values() if t.device)
+    rows = [t for t in KERNEL_TARGETS.values() if t.device and (t.load_polynomial or not polynomials)]
+    return " or ".join(t.about for t in rows) or "no device here"
 
 
 def kernel_supported(
@@ -76,16 +89,26 @@ def kernel_supported(
     >>> kernel_supported(plan, dtype=torch.float16)
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
-    kind = torch.device(device).type
-    target = target_of(kind)
-    if target is None:
-        return f"kernels run on {devices()}, not on {kind}"
-    if dtype not in DTYPES:
-        return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    target = kernel_target(dtype, device)
+    if isinstance(target, str):
+        return target
     form = form_of(plan, layout)
     if not form.live_terms:
         return "the product has no paths that contribute, so there is nothing to write a kernel for"
     return target.missing() or target.obstacle(form, dtype)
+
+
+def kernel_target(
+    dtype: torch.dtype, device: torch.device | str, find: Callable[[str], KernelTarget | None] = target_of
+) -> KernelTarget | str:
+    """The target for tensors of a dtype on a device, or the reason in words why there is none."""
+    kind = torch.device(device).type
+    target = find(kind)
+    if target is None:
+        return f"kernels run on {devices(find is not target_of)}, not on {kind}"
+    if dtype not in DTYPES:
+        return f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+    return target
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -144,6 +167,8 @@ def _plain(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
-    "cpp": KernelTarget("cpu", "the CPU", _no_compiler, _no_schedule, _compiled, memory.empty),
-    "interpreter": KernelTarget(None, "plain PyTorch", lambda: None, lambda form, dtype: None, _interpreted, _plain),
+    "cpp": KernelTarget("cpu", "the CPU", _no_compiler, _no_schedule, _compiled, memory.empty, compiled),
+    "interpreter": KernelTarget(
+        None, "plain PyTorch", lambda: None, lambda form, dtype: None, _interpreted, _plain, interpreted
+    ),
 }

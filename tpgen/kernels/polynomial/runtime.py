@@ -1,9 +1,8 @@
-"""Run kernels of polynomials: check the tensors, allocate the open slots, call the compiled function."""
+"""Run kernels of polynomials: check the tensors, allocate the open slots, call the kernel of their device."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 
@@ -13,12 +12,12 @@ from torch import Tensor
 from tpgen.errors import BackendError, InputError
 from tpgen.form.polynomial import Polynomial, form_of
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.libraries import build
-from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, target, why_no_compiler
-from tpgen.kernels.operators import memory
+from tpgen.kernels.libraries.compiler import DTYPES, target
+from tpgen.kernels.operators.targets import KernelTarget, kernel_target, polynomial_target_of
 from tpgen.kernels.polynomial.call import Call, Slot
 from tpgen.kernels.polynomial.cpp import FAULTS, generate
-from tpgen.kernels.polynomial.signature import Signature, short
+from tpgen.kernels.polynomial.load import PolynomialKernel
+from tpgen.kernels.polynomial.signature import Signature
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
@@ -34,8 +33,8 @@ class PolynomialKernels:
     def __init__(self, plan: PolynomialPlan) -> None:
         self.plan = plan
         self.weights = frozenset(o.name for o in plan.weights)
-        self._kernels: dict[tuple[Call, torch.dtype], Callable[..., int]] = {}
-        self.called: dict[tuple[str, torch.dtype], Callable[..., int]] = {}  # the same by text, once called
+        self._kernels: dict[tuple[Call, torch.dtype, str], PolynomialKernel] = {}
+        self._called: dict[tuple[str, torch.dtype, str], PolynomialKernel] = {}  # the same by text, once called
         self._signatures: dict[str, Signature] = {}
 
     @cached_property
@@ -56,18 +55,27 @@ class PolynomialKernels:
     def source(self, call: Call, dtype: torch.dtype) -> GeneratedSource:
         return generate(self.plan, self.sweep(call), target(dtype))
 
-    def kernel(self, call: Call, dtype: torch.dtype) -> Callable[..., int]:
-        found = self._kernels.get((call, dtype))
+    def kernel(self, call: Call, dtype: torch.dtype, device: str = "cpu") -> PolynomialKernel:
+        """What computes a call of tensors of a dtype on a device that kernels of polynomials run on."""
+        key = call, dtype, device
+        found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[call, dtype] = build.load(self.source(call, dtype).text)
+            load = _need_target(device).load_polynomial
+            assert load is not None
+            found = self._kernels[key] = load(self.plan, self.sweep(call), dtype)
         return found
 
-    def build_together(self, calls: Iterable[Call], dtype: torch.dtype) -> None:
-        """Build the kernels of several calls side by side, where more than one is missing."""
-        missing = [call for call in calls if (call, dtype) not in self._kernels]
-        if len(missing) > 1:
+    def build_ahead(self, text: str, wanted: Sequence[bool], like: Tensor) -> None:
+        """Build the kernel of a call beside that of the gradients which are wanted of it."""
+        dtype, device = like.dtype, like.device.type
+        call = Call.parse(text)
+        if (text, dtype, device) in self._called or call.levels or dtype not in DTYPES:
+            return
+        calls = (call, call.pulled_back([True] * len(call.opened), wanted))
+        missing = [call for call in calls if (call, dtype, device) not in self._kernels]
+        if len(missing) > 1 and polynomial_target_of(device):
             with ThreadPoolExecutor(len(missing)) as pool:
-                list(pool.map(lambda call: self.kernel(call, dtype), missing))
+                list(pool.map(lambda call: self.kernel(call, dtype, device), missing))
 
     def signature(self, text: str) -> Signature:
         """What a call takes and returns, read once.  Raises `PlanError` where the text is no call of the polynomial."""
@@ -81,26 +89,27 @@ class PolynomialKernels:
         signature = self.signature(text)
         sizes = signature.sizes(tensors, index)
         dtype = signature.dtype(tensors, index)
-        results = [memory.empty(shape, dtype) for shape in signature.shapes(tensors, sizes)]
+        device = tensors[0].device.type
+        empty = _need_target(device).empty
+        results = [empty(shape, dtype) for shape in signature.shapes(tensors, sizes)]
         if not sizes.channels:
             return [x.zero_() for x in results]
-        function = self.called.get((text, dtype))
-        if function is None:
-            function = self.called[text, dtype] = self.kernel(signature.call, dtype)
-        dense = [x.contiguous() for x in tensors]
-        where = 0 if index is None else (index := index.contiguous()).data_ptr()
-        given, opened = _pointers(dense), _pointers(results)
-        counts = (ctypes.c_int64 * 2)(sizes.elements, sizes.channels)
+        kernel = self._called.get((text, dtype, device))
+        if kernel is None:
+            kernel = self._called[text, dtype, device] = self.kernel(signature.call, dtype, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        places = [ctypes.addressof(array) for array in (given, opened, counts)]
-        fault = function(places[0], places[1], where, places[2], 0, 0, 0, 0, sizes.rows)
+        dense = [x.contiguous() for x in tensors]
+        fault = kernel(dense, results, None if index is None else index.contiguous(), sizes)
         if fault:
             raise _fault(fault, sizes.elements)
         return results
 
 
-def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+def _need_target(device: str) -> KernelTarget:
+    """The target of a device that the tensors have been checked to be on."""
+    target = polynomial_target_of(device)
+    assert target is not None, device
+    return target
 
 
 def _fault(code: int, elements: int) -> Exception:
@@ -132,12 +141,11 @@ def why_no_kernel(
     >>> why_no_kernel(plan, torch.float16)
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
-    if torch.device(device).type != "cpu":
-        return f"kernels run on the CPU, not on {torch.device(device).type}"
-    if dtype not in DTYPES:
-        return f"kernels compute in float32, float64 or bfloat16, not in {short(dtype)}"
-    if find_compiler() is None:
-        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
+    found = kernel_target(dtype, device, polynomial_target_of)
+    if isinstance(found, str):
+        return found
+    if missing := found.missing():
+        return missing
     try:
         operations = kernels_of(plan.to_json()).sweep(forward_call(plan)).operations
     except BackendError as error:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tpgen.errors import InputError, PlanError
 from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.targets import devices, polynomial_target_of
 from tpgen.kernels.polynomial.call import Call
+from tpgen.kernels.polynomial.load import Sizes
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 
 
@@ -20,14 +22,6 @@ class _Given(NamedTuple):
     dim: int
     channels: bool
     weights: bool
-
-
-class Sizes(NamedTuple):
-    """How many rows, elements and channels a call has."""
-
-    rows: int
-    elements: int
-    channels: int
 
 
 class Signature:
@@ -93,29 +87,33 @@ class Signature:
 
     def dtype(self, tensors: Sequence[Tensor], index: Tensor | None) -> torch.dtype:
         """The dtype of all tensors; raises `InputError` where they differ, or are where no kernel runs."""
-        dtype = tensors[0].dtype
-        if index is not None and not index.is_cpu:
-            raise InputError(f"index must be on the CPU, got {index.device}")
-        if dtype in DTYPES and all(x.dtype == dtype and x.is_cpu for x in tensors):
-            return dtype
-        for g, x in zip(self.given, tensors, strict=True):
-            self._check_one(g.slot, x, dtype)
+        dtype, device = tensors[0].dtype, tensors[0].device
+        known = dtype in DTYPES and polynomial_target_of(device.type) is not None
+        if not known or any(x.dtype != dtype or x.device != device for x in tensors):
+            for g, x in zip(self.given, tensors, strict=True):
+                self._check_one(g.slot, x, tensors[0])
+        if index is not None and index.device != device:
+            raise InputError(f"index must be on {device} as {self.given[0].slot} is, got {index.device}: move it")
         return dtype
 
-    def _check_one(self, slot: str, x: Tensor, dtype: torch.dtype) -> None:
+    def _check_one(self, slot: str, x: Tensor, first: Tensor) -> None:
         if x.dtype not in DTYPES:
             raise InputError(
-                f"{slot} is {short(x.dtype)}, and kernels compute in float32, float64 or bfloat16: convert it, or use "
+                f"{slot} is {_short(x.dtype)}, and kernels compute in float32, float64 or bfloat16: convert it, or use "
                 "strategy='einsum', which takes any dtype"
             )
-        if x.dtype != dtype:
+        if x.dtype != first.dtype:
             raise InputError(
-                f"{slot} must be {short(dtype)} as {self.given[0].slot} is, got {short(x.dtype)}: convert one of them"
+                f"{slot} must be {_short(first.dtype)} as {self.given[0].slot} is, got {_short(x.dtype)}: convert one "
+                "of them"
             )
-        if not x.is_cpu:
+        if polynomial_target_of(x.device.type) is None:
             raise InputError(
-                f"{slot} must be on the CPU, where the kernels run, got {x.device}; move it, or use strategy='einsum'"
+                f"{slot} must be on {devices(polynomials=True)}, where the kernels run, got {x.device}; move it, or "
+                "use strategy='einsum'"
             )
+        if x.device != first.device:
+            raise InputError(f"{slot} must be on {first.device} as {self.given[0].slot} is, got {x.device}: move it")
 
 
 def _check_index(index: Tensor | None, sizes: Sizes) -> None:
@@ -139,6 +137,5 @@ def _agree(given: _Given, what: str, size: int, before: int | None) -> int:
     return size
 
 
-def short(dtype: torch.dtype) -> str:
-    """A dtype as it is called in texts."""
+def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
