@@ -118,6 +118,43 @@ def test_functions_and_fixed_arguments() -> None:
     assert sum(node.op == "call_function" for node in fixed.graph.nodes) >= 1
 
 
+class Padded(nn.Module):
+    """Makes tensors of the sizes of its input."""
+
+    def forward(self, x):
+        rows, width = len(x), x.shape[1]
+        made = torch.zeros(rows, width, dtype=x.dtype) + torch.ones((rows, 1)) + torch.full((rows, width), 2.0)
+        return x + made + torch.arange(rows, device=x.device)[:, None] + torch.eye(3).sum()
+
+
+def test_tensors_of_a_size_in_the_graph_are_recorded() -> None:
+    before = torch.zeros
+    traced = trace_network(Padded())
+    assert torch.zeros is before
+    called = {node.target for node in traced.graph.nodes if node.op == "call_function"}
+    assert {torch.zeros, torch.ones, torch.full, torch.arange} <= called
+    assert torch.eye not in called, "its size is a number"
+    for rows in (2, 5):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(traced(x), Padded()(x), rtol=0, atol=0)
+
+
+def chosen(x):
+    return x if x.sum() > 0 else -x
+
+
+class Choosy(nn.Module):
+    def forward(self, x):
+        return chosen(x) * 2
+
+
+def test_a_function_that_decides_by_a_value_is_named() -> None:
+    with pytest.raises(TraceError, match=r"keep chosen as one node of the graph: functions=\[chosen\]"):
+        trace_network(Choosy())
+    x = torch.randn(3)
+    torch.testing.assert_close(trace_network(Choosy(), functions=[chosen])(x), Choosy()(x))
+
+
 def test_default_leaves() -> None:
     product = tpgen.TensorSquare("1o")
     assert is_leaf(product)

@@ -24,11 +24,12 @@ from tpgen.nn.products import FullyConnectedTensorProduct
 
 @dataclass(frozen=True)
 class Network:
-    """A network, arguments of a call, and functions that a trace keeps as single nodes."""
+    """A network, arguments of a call, functions that a trace keeps as single nodes, and further arguments."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
     functions: tuple[Callable, ...] = ()
+    varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
 
 
 def _tetris(product: ProductClass) -> Network:
@@ -46,7 +47,8 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 def find_network(name: str) -> Network:
     """One of `NETWORKS`, or what ``package.module:function`` returns.
 
-    That is a module, a list of its arguments and, if it likes, a list of functions that a trace keeps as single nodes.
+    That is a module, a list of its arguments and, if it likes, a list of functions that a trace keeps as single nodes,
+    and a list of further lists of arguments, of other shapes.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -84,19 +86,19 @@ class NetworkName(OneOf):
 def _network(name: str, made: Any) -> Network:
     """What a function of the user returned, once it is what it should be."""
     parts = tuple(made) if isinstance(made, (tuple, list)) else ()
-    module, inputs, functions = (*parts, ())[:3] if len(parts) in (2, 3) else (None, None, None)
+    module, inputs, functions, varied = (*parts, (), ())[:4] if len(parts) in (2, 3, 4) else (None,) * 4
     if (
         not isinstance(module, nn.Module)
-        or not isinstance(inputs, (tuple, list))
-        or not isinstance(functions, (tuple, list))
+        or not all(isinstance(each, (tuple, list)) for each in (inputs, functions, varied))
         or not all(map(callable, functions))
+        or not all(isinstance(each, (tuple, list)) for each in varied)
     ):
         shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
         raise TpgenError(
             f"{name} must return a module, a list of arguments, and if there are any a list of functions that a trace "
-            f"keeps as single nodes; got {shown}"
+            f"keeps as single nodes, and a list of further lists of arguments; got {shown}"
         )
-    return Network(module, tuple(inputs), tuple(functions))
+    return Network(module, tuple(inputs), tuple(functions), tuple(map(tuple, varied)))
 
 
 def _function(where: str, name: str) -> Callable[[], Any]:
@@ -126,7 +128,8 @@ network_option = click.option(
     type=NetworkName(),
     metavar="NAME",
     help=f"NAME of a whole network: {', '.join(NETWORKS)}, or package.module:function, a function "
-    "that returns a module and a list of its arguments (and functions to keep as nodes in a trace).",
+    "that returns a module and a list of its arguments (and functions to keep as nodes in a trace, and further "
+    "arguments of other shapes).",
 )
 
 

@@ -32,6 +32,7 @@ from tpgen.planner.problems import Problem
     help="A part of the report; repeat for more.  [default: all]",
 )
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
+@click.option("--full", is_flag=True, help="Below the verdict, the text of every part.")
 @json_option
 def report(
     problem: Problem | None,
@@ -39,37 +40,42 @@ def report(
     rows: int,
     sections: tuple[str, ...],
     inductor: bool,
+    full: bool,
     as_json: bool,
     **run: Any,
 ) -> None:
     """Show what torch.compile makes of a product or network.
 
-    The parts are graphs, guards, recompilations, backward and kernels.  NAME is a problem, or a network, which runs as
-    it is.  A product runs eagerly and is compiled from outside; --backend says for which backend --strategy auto is
-    decided.
+    The verdict comes first; --full shows all parts below it, --section one.  The parts are graphs, guards,
+    recompilations, backward and kernels.  NAME is a problem, or a network, which runs as it is.  A product runs eagerly
+    and is compiled from outside; --backend says for which backend --strategy auto is decided.
     """
-    module, inputs = _product(problem.plan, rows, **run) if problem else _network(str(network))
+    module, inputs, varied = _product(problem.plan, rows, **run) if problem else _network(str(network))
     with Console(stderr=True).status("report") as status:
         made = compile_report(
             module,
             inputs,
             sections=sections or None,
+            varied=varied,
             inductor=inductor,
             progress=lambda section: status.update(f"report: {section}"),
         )
-    click.echo(made.to_json() if as_json else str(made))
+    click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-def _network(name: str) -> tuple[nn.Module, list[Any]]:
+Called = tuple[nn.Module, list[Any], list[tuple[Any, ...]] | None]  # a module, its inputs, further ones
+
+
+def _network(name: str) -> Called:
     refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
     found = find_network(name)
-    return found.module, list(found.inputs)
+    return found.module, list(found.inputs), list(found.varied) or None
 
 
-def _product(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any]]:
+def _product(plan: Plan, rows: int, **run: Any) -> Called:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)
     names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
     inputs: list[Any] = example_arguments(request, names)
-    return product.to(device=request.device, dtype=request.dtype), inputs
+    return product.to(device=request.device, dtype=request.dtype), inputs, None

@@ -15,6 +15,13 @@ def is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+def is_index(value: Any) -> bool:
+    """Whether a tensor may say which rows of others are meant: one of integers."""
+    return isinstance(value, Tensor) and not (
+        value.is_floating_point() or value.is_complex() or value.dtype == torch.bool
+    )
+
+
 def step(
     run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:

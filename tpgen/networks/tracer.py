@@ -1,7 +1,8 @@
 """Trace a whole network into an fx graph, tpgen's and e3nn's modules in it.
 
 Where `torch.fx.symbolic_trace` stops at a network of this field, `trace_network` goes on: products, e3nn's modules and
-its spherical harmonics stay single nodes, ``len`` of a tensor is recorded, and every node says which module it is of.
+its spherical harmonics stay single nodes, ``len`` of a tensor is recorded, and so is ``torch.zeros`` (ones, arange, …)
+of a size in the graph.  Every node says which module it is of.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
@@ -37,6 +38,19 @@ Attributes = Mapping[str, Any] | Callable[[fx.Node], Mapping[str, Any]]
 
 # e3nn's functions that look at values or are TorchScript inside: a graph holds them as one call
 LEAF_FUNCTIONS: tuple[Callable, ...] = (o3.spherical_harmonics, soft_one_hot_linspace)
+
+# torch's functions that make a tensor of a size: recorded where the size is one of the graph
+FACTORIES: tuple[Callable, ...] = (
+    torch.zeros,
+    torch.ones,
+    torch.full,
+    torch.empty,
+    torch.eye,
+    torch.arange,
+    torch.linspace,
+    torch.rand,
+    torch.randn,
+)
 
 
 def is_leaf(module: nn.Module, path: str = "") -> bool:
@@ -138,7 +152,7 @@ def trace_network(
         )
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _recorded((*LEAF_FUNCTIONS, *functions), network):
+        with _recorded((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
@@ -196,8 +210,8 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
 
 
 def _scopes(network: nn.Module) -> list[dict[str, Any]]:
-    """Where the code of a network looks names up: its modules' globals, and the packages imported there."""
-    scopes: dict[int, dict[str, Any]] = {}
+    """Where the code of a network looks names up: torch, its modules' globals, and the packages imported there."""
+    scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _own_globals(network):
         scopes[id(names)] = names
         for value in list(names.values()):
@@ -248,7 +262,19 @@ _OTHERWISE = (
 def _advice(error: Exception, tracer: NetworkTracer) -> str:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
+    if helper := _helper(error):
+        way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
     return f"cannot trace {_where(error, tracer)}: {reason.rstrip('.')}; {way_out}"
+
+
+def _helper(error: Exception) -> str:
+    """The name of the outermost plain function that the network called on the way to an error; empty for none."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _helper))
+        ours = frame.f_code.co_filename.startswith(str(Path(torch.__file__).parent)) or frame.f_globals is globals()
+        if not ours and getattr(found, "__code__", None) is frame.f_code:
+            return frame.f_code.co_name
+    return ""
 
 
 def _where(error: Exception, tracer: NetworkTracer) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
 from tpgen.inspection.report.values import reason
+from tpgen.inspection.report.verdict import verdict
 from tpgen.inspection.stages.dump import Request, example_arguments
 from tpgen.inspection.training import step
 from tpgen.kernels.libraries.compiler import find_compiler
@@ -56,6 +58,8 @@ def test_a_report_prints_and_is_json(report) -> None:
     text = str(report)
     assert text.startswith("Compile report of FullyConnectedTensorProduct(")
     assert "inputs: float32[10, 5], float32[10, 4]" in text
+    assert text.index("Verdict\n-------\ngraphs") < text.index(SECTIONS["graphs"].title)
+    assert text == report.full
     assert all(SECTIONS[name].title in text for name in QUICK)
     read = json.loads(report.to_json())
     assert list(read["sections"]) == list(QUICK)
@@ -64,6 +68,62 @@ def test_a_report_prints_and_is_json(report) -> None:
     ):
         _ = report["gards"]
     assert read["sections"]["graphs"]["data"]["breaks"] == []
+    assert read["verdict"] == report.verdict
+
+
+def test_a_report_of_everything_prints_its_verdict_alone(report) -> None:
+    text = str(replace(report, shown=()))
+    assert len(text.splitlines()) <= 14
+    assert report.verdict["graphs"] == "1, no breaks"
+    assert report.verdict["compilations"] == "for 4 shapes: 4 static, 3 automatic, 2 dynamic"
+    assert report.verdict["to do"].startswith("compile with dynamic=True where shapes vary: 2 compilations, not 3")
+    assert str(report["joint"]) not in text
+
+
+def _timed(backend: str, seconds: float, error: float) -> dict:
+    steps = {"forward_seconds": seconds / 3, "step_seconds": seconds}
+    return {"backend": backend, "error": error, "gradient_error": None, **steps}
+
+
+def test_the_verdict_says_what_to_do() -> None:
+    broken = {"reason": "a branch\nat length", "where": ["a.py:3 in forward: if x.sum() > 0"]}
+    partitions = [{"partitioner": name, "bytes": size} for name, size in (("default", 5000), ("min-cut", 1000))]
+    found = verdict(
+        {
+            "graphs": {"graphs": [{}, {}], "breaks": [broken]},
+            "partition": {"partitions": partitions},
+            "backends": {"backends": [_timed("eager", 0.003, 1e-7), _timed("inductor", 0.001, 1e-2)]},
+        }
+    )
+    assert found["graphs"] == "2, 1 break; the first: a branch at a.py:3 in forward: if x.sum() > 0"
+    assert found["saved for backward"] == "5 kB default, 1 kB min-cut"
+    assert found["forward / forward+backward"] == "eager 1.00 ms / 3.00 ms, inductor 333 µs / 1.00 ms"
+    assert found["numerics"] == "largest relative error 1.0e-02"
+    for advice in (
+        "take the break out of forward (at a.py:3",
+        "(min-cut): it saves 1 kB, not 5 kB",
+        "compile with Inductor: 3.00× as fast as eager",
+        "look at the numbers of inductor",
+    ):
+        assert advice in found["to do"]
+    slow = {"backends": {"backends": [_timed("eager", 0.001, 0.0), _timed("inductor", 0.002, 0.0)]}}
+    assert verdict(slow)["to do"] == "leave it eager: compiled it runs 0.50× as fast"
+    assert verdict({})["to do"] == "nothing"
+
+
+class Gathering(nn.Module):
+    def forward(self, edges, x):
+        return x[edges[0]] + x[edges[1]]
+
+
+def test_indices_are_never_resized() -> None:
+    edges, x = torch.tensor([[0, 1, 1], [1, 0, 0]]), torch.randn(2, 3)
+    found = compile_report(Gathering(), [edges, x], sections=["recompilations"])["recompilations"]
+    assert len(found.data["calls"]) == 1
+    assert "the inputs hold integers, which may be indices" in found.text
+    given = compile_report(Gathering(), [edges, x], sections=["recompilations"], varied=[[edges, torch.randn(5, 3)]])
+    assert len(given["recompilations"].data["calls"]) == 2
+    assert "the inputs hold integers" not in given["recompilations"].text
 
 
 def test_a_product_is_one_graph(report) -> None:
@@ -335,6 +395,7 @@ def test_an_error_without_words_says_where() -> None:
 def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\ndef made():\n    return torch.nn.ReLU(), [torch.ones(2, 2)]\ndef alone():\n    return 3\n"
+        "def several():\n    return torch.nn.ReLU(), [torch.ones(2, 2)], [], [[torch.ones(5, 2)]]\n"
     )
     monkeypatch.chdir(tmp_path)
 
@@ -345,6 +406,8 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     code, said = run("--network", "mine:made")
     assert code == 0
     assert "Compile report of ReLU()" in said
+    code, said = run("mine:several", "--section", "recompilations")
+    assert "calls with 2 shapes" in said
     for arguments, message in (
         (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
         (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),

@@ -22,7 +22,7 @@ from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
 from tpgen.inspection.report.values import CompileReport, Section, reason
-from tpgen.inspection.training import draws_random_numbers, restored
+from tpgen.inspection.training import draws_random_numbers, is_index, restored
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -58,7 +58,8 @@ def compile_report(
         names of `SECTIONS`, in any order; all where left out.
     varied
         further arguments, of other shapes, for the recompilations; where left out, the rows of the inputs are made more
-        and fewer (of all tensors with at least two axes that have as many rows as the first).
+        and fewer (of all tensors with at least two axes that have as many rows as the first).  Where an input holds
+        integers none is changed: they may be indices into the others.
     inductor
         whether to compile with Inductor, which takes seconds to minutes and needs a C++ compiler.
     repeats
@@ -84,11 +85,12 @@ def compile_report(
         for name in (n for n in SECTIONS if n in names):
             progress(name)
             made.append(_section(name, subject))
-    shown = repr(module)
-    title = type(module).__name__ if "\n" in shown or len(shown) > 200 else shown
+    text = repr(module)
+    title = type(module).__name__ if "\n" in text or len(text) > 200 else text
     remarks = {REMARK: subject.was_given_length, _RANDOM: is_random}
     shown_remarks = tuple(remark for remark, holds in remarks.items() if holds)
-    return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks)
+    shown = () if sections is None else tuple(section.name for section in made)
+    return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks, shown)
 
 
 def _section(name: str, subject: Subject) -> Section:
@@ -138,10 +140,10 @@ def _call(module: nn.Module, inputs: Sequence[Any]) -> None:
 
 
 def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    """The inputs with one row more, with twice as many and one, and with a single row."""
+    """The inputs with one row more, with twice as many and one, and with a single row; none where any are integers."""
     leaves, form = pytree.tree_flatten(inputs)
     rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)
-    if rows == 0:
+    if rows == 0 or any(map(is_index, leaves)):
         return ()
 
     def resized(a: Any, count: int) -> Any:

@@ -23,7 +23,7 @@ from tpgen.inspection.clock import device_of, median_seconds, now
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason
-from tpgen.inspection.training import is_floating, step
+from tpgen.inspection.training import is_floating, is_index, step
 from tpgen.text import duration, quantity, table
 
 
@@ -176,6 +176,10 @@ def _guards(subject: Subject) -> Written:
     return "\n".join(dict.fromkeys(lines)), {"counts": dict(counts), "guards": [asdict(guard) for guard in guards]}
 
 
+_NOT_VARIED = (
+    "the inputs hold integers, which may be indices, so no other shapes were made of them: give some with varied=, or "
+    "return them from the function that --network names"
+)
 _DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
 
 
@@ -183,6 +187,8 @@ def _recompilations(subject: Subject) -> Written:
     calls = (subject.inputs, *subject.varied)
     shapes = [describe_inputs(inputs) for inputs in calls]
     parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
+    if not subject.varied and any(map(is_index, pytree.tree_leaves(list(subject.inputs)))):
+        parts.append(f"  {_NOT_VARIED}")
     data: dict[str, Any] = {"calls": shapes}
     for name, dynamic in _DYNAMIC.items():
         found = recompilations(subject.module, calls, dynamic)

@@ -1,4 +1,4 @@
-"""A compile report as a value: sections that print themselves."""
+"""A compile report as a value: it prints its verdict, and each section prints itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tpgen.errors import TpgenError, unknown
+from tpgen.inspection.report.verdict import verdict
+from tpgen.text import table
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,18 @@ class Section:
 class CompileReport:
     """What `torch.compile` makes of one module with one set of inputs.
 
+    It prints its verdict, and the sections ``shown``; `full` is the text of all of them.
+
     >>> report = CompileReport("ReLU()", ("float32[2]",), (Section("guards", "Guards", "none"),))
     >>> report["guards"].text, report.names
     ('none', ('guards',))
-    >>> print(report)
+    >>> print(report.full)
     Compile report of ReLU()
     inputs: float32[2]
+    <BLANKLINE>
+    Verdict
+    -------
+    to do  nothing
     <BLANKLINE>
     Guards
     ------
@@ -52,6 +60,7 @@ class CompileReport:
     inputs: tuple[str, ...]
     sections: tuple[Section, ...]
     remarks: tuple[str, ...] = ()  # what holds for the whole report
+    shown: tuple[str, ...] = ()  # sections that were asked for by name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,17 +77,30 @@ class CompileReport:
             raise TpgenError(unknown("section", name, found))
         return found[name]
 
+    @property
+    def verdict(self) -> dict[str, str]:
+        """What the report comes to, line by line, with what to do at the end."""
+        return verdict({section.name: section.data for section in self.sections if section.data})
+
+    @property
+    def full(self) -> str:
+        """The text of the verdict and of every section."""
+        return self._text(self.names)
+
     def __str__(self) -> str:
+        return self._text(self.shown)
+
+    def _text(self, names: tuple[str, ...]) -> str:
         head = [f"Compile report of {self.subject}", f"inputs: {', '.join(self.inputs)}"]
         remarks = [f"remark: {remark}" for remark in self.remarks]
-        return "\n\n".join(["\n".join([*head, *remarks]), *map(str, self.sections)])
+        missing = [f"not available: {name}: {why}" for name, why in self.missing.items() if name not in names]
+        lines = ["Verdict", "-------", table(list(self.verdict.items())), *missing]
+        return "\n\n".join(["\n".join([*head, *remarks]), "\n".join(lines), *(str(self[name]) for name in names)])
 
     def to_json(self) -> str:
-        """The report as JSON: subject, inputs, remarks, and an object for each section by its name."""
-        sections = {section.name: asdict(section) for section in self.sections}
-        return json.dumps(
-            {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "sections": sections}
-        )
+        """The report as JSON: subject, inputs, remarks, verdict, and an object for each section by its name."""
+        told = {"subject": self.subject, "inputs": self.inputs, "remarks": self.remarks, "verdict": self.verdict}
+        return json.dumps({**told, "sections": {section.name: asdict(section) for section in self.sections}})
 
 
 # What to do where a compiler stops, by the class of its error.
