@@ -9,6 +9,7 @@ import pytest
 from tests.polynomials import mixed, symmetric
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.polynomial.cpp import generate
+from tpgen.kernels.polynomial.placement import PolynomialPlacement
 from tpgen.kernels.polynomial.runtime import PolynomialKernels, forward_call
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
@@ -27,7 +28,9 @@ def text_of(plan: PolynomialPlan, order: int, target: Target) -> str:
     call = forward_call(plan)
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
-    lines = generate(plan, PolynomialKernels(plan).sweep(call), target).text.splitlines(keepends=True)
+    lines = generate(PolynomialPlacement(plan, PolynomialKernels(plan).sweep(call), target)).text.splitlines(
+        keepends=True
+    )
     # without the constant text of all kernels, which golden files of products hold
     head = next(n for n, line in enumerate(lines) if not line.startswith("//"))
     body = next(n for n, line in enumerate(lines) if line.startswith(("static void prologue(", "static void row(")))

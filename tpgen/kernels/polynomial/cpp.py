@@ -1,69 +1,51 @@
-"""C++ of a polynomial's sweep: vectors over channels, rows in the order of their elements.
+"""C++ of a polynomial's sweep where its placement says: vectors over channels, rows in the order of their elements.
 
-A task is an element, some of its rows and one vector of channels.  It computes the coefficients of its element, runs
-the rows past them while they stay in the nearest cache, and folds the gradients of the coefficients into those of the
-weights.  Which rows a task has follows from the rows alone, and where weights are open it has all of an element: sums
-have one order, whatever the number of threads.
+Which rows a task has follows from the rows alone, and where weights are open it has all of an element: sums have one
+order, whatever the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer, times, total
-from tpgen.kernels.placement.values import Target
 from tpgen.kernels.polynomial.call import Slot
-from tpgen.kernels.polynomial.sweep import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads, target_of, terms_of
+from tpgen.kernels.polynomial.placement import PolynomialPlacement, segments
+from tpgen.kernels.polynomial.sweep import ADJOINTS, COEFFICIENTS, target_of, terms_of
 from tpgen.kernels.sweep.statements import Component, Define, Local, Product, Statement, Value
-from tpgen.planner.polynomial_plan import Operand, PolynomialPlan
 
 FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
-_SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 
-Segment = tuple[int, int]  # first component, components
 
-
-def generate(plan: PolynomialPlan, sweep: PolynomialSweep, target: Target) -> GeneratedSource:
-    """The source of a sweep: deterministic, with a C entry point and no includes.
+def generate(placement: PolynomialPlacement) -> GeneratedSource:
+    """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
 
     The entry takes arrays of pointers to the given tensors and to the opened ones, the element of every row (null:
     all rows are of element 0, or each of its own), the number of elements and of channels, and the number of rows.
     """
-    return _Text(plan, sweep, target).write()
+    return _Text(placement).write()
 
 
 class _Text:
     """Writes one source."""
 
-    def __init__(self, plan: PolynomialPlan, sweep: PolynomialSweep, target: Target) -> None:
-        self.plan, self.sweep, self.dtype = plan, sweep, target.dtype
-        self.target = target
+    def __init__(self, at: PolynomialPlacement) -> None:
+        self.at, self.sweep, self.dtype = at, at.sweep, at.target.dtype
+        self.operands = at.operands
         self.w = Writer()
-        self.operands = {str(s): plan.operand(s.operand) for s in (*sweep.call.given, *sweep.call.opened)}
-        read = reads(sweep.prologue) | reads(sweep.rows) | reads(sweep.epilogue)
-        self.read: dict[str, list[int]] = {}
-        for value in sorted((v for v in read if isinstance(v, Component)), key=lambda v: (v.operand, v.index)):
-            self.read.setdefault(value.operand, []).append(value.index)
-        self.given = [str(s) for s in sweep.call.given]
-        self.opened = [str(s) for s in sweep.call.opened]
-        self.folded = [s for s in self.opened if self.operands[s].weights]
-        self.swept = [s for s in self.opened if not self.operands[s].weights]
-        self.summed = [s for s in self.swept if not self.operands[s].channels]  # over channels
-        self.coefficients = [s for s in self.read if s.startswith(COEFFICIENTS)]
-        self.adjoints = [s for s in self.read if s.startswith(ADJOINTS)]
 
     def write(self) -> GeneratedSource:
-        for line in [*str(self.plan).split("\n"), str(self.sweep.call)]:
+        for line in [*str(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude(self.target, self._tiles(), self.target.lanes))
+        self.w.raw(prelude(self.at.target, self.at.tiles, self.at.target.lanes))
         for name in ("order", "tasks", "channels"):
             self.w.raw(header(name))
-        if self.coefficients:
+        if self.at.coefficients:
             self._prologue()
         self._rows()
-        if self.folded:
+        if self.at.folded:
             self._epilogue()
         self._entry()
         return self.w.done()
@@ -71,34 +53,31 @@ class _Text:
     # -- one row --
 
     def _rows(self) -> None:
-        inputs = [s for s in self.given if s in self.read and not self.operands[s].weights]
-        arguments = [f"const real* p_{_name(s)}" for s in inputs] + [f"real* o_{_name(s)}" for s in self._plain()]
-        arguments += [f"num* o_{_name(s)}" for s in self.summed]
-        arguments += [f"const num* {_name(s)}" for s in self.coefficients] + [f"num* {_name(s)}" for s in self.adjoints]
+        at = self.at
+        arguments = [f"const real* p_{_name(s)}" for s in at.inputs] + [f"real* o_{_name(s)}" for s in at.stored]
+        arguments += [f"num* o_{_name(s)}" for s in at.summed]
+        arguments += [f"const num* {_name(s)}" for s in at.coefficients] + [f"num* {_name(s)}" for s in at.adjoints]
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
-            for slot in inputs:
+            for slot in self.at.inputs:
                 self._get(slot)
-            for slot in self.swept:
+            for slot in self.at.swept:
                 self.w.line(f"vec d_{_name(slot)}[{self.operands[slot].dim}] = {{}};")
             for statement in self.sweep.rows:
                 self._statement(statement)
-            for slot in self._plain():
+            for slot in self.at.stored:
                 self._set(slot)
-            for slot in self.summed:
+            for slot in self.at.summed:
                 for i in range(self.operands[slot].dim):
                     self.w.line(f"o_{_name(slot)}[{i}] += sum_some(d_{_name(slot)}[{i}], n);")
 
-    def _plain(self) -> list[str]:
-        return [s for s in self.swept if s not in self.summed]
-
     def _get(self, slot: str) -> None:
-        operand, name, used = self.operands[slot], _name(slot), self.read[slot]
+        operand, name, used = self.operands[slot], _name(slot), self.at.read[slot]
         self.w.line(f"vec t_{name}[{operand.dim}];")
         if not operand.channels:
             for i in used:
                 self.w.line(f"t_{name}[{i}] = vec{{}} + widen(p_{name}[{i}]);")
             return
-        for start, size in _segments(operand):
+        for start, size in segments(operand):
             if not any(start <= i < start + size for i in used):
                 continue
             place = f"p_{name} + {start} * C + c"
@@ -109,7 +88,7 @@ class _Text:
 
     def _set(self, slot: str) -> None:
         name = _name(slot)
-        for start, size in _segments(self.operands[slot]):
+        for start, size in segments(self.operands[slot]):
             place = f"o_{name} + {start} * C + c"
             if size == 1:
                 self.w.line(f"set_some({place}, n, d_{name}[{start}]);")
@@ -143,23 +122,20 @@ class _Text:
 
     # -- one element --
 
-    def _weights(self) -> list[str]:
-        return [s for s in self.given if self.operands[s].weights and s in self.read]
-
     def _prologue(self) -> None:
-        arguments = [f"const num* {_name(s)}" for s in self._weights()] + [
-            f"num* {_name(s)}" for s in self.coefficients
+        arguments = [f"const num* {_name(s)}" for s in self.at.weights] + [
+            f"num* {_name(s)}" for s in self.at.coefficients
         ]
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in _gathered(self.sweep.prologue).items():
                 self.w.line(f"store({_name(target.operand)} + {target.index} * W, {self._sum(terms)});")
 
     def _epilogue(self) -> None:
-        arguments = [f"const num* {_name(s)}" for s in (*self._weights(), *self.adjoints)]
-        arguments += [f"real* o_{_name(s)}" for s in self.folded]
+        arguments = [f"const num* {_name(s)}" for s in (*self.at.weights, *self.at.adjoints)]
+        arguments += [f"real* o_{_name(s)}" for s in self.at.folded]
         sums = _gathered(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
-            for slot in self.folded:
+            for slot in self.at.folded:
                 for i in range(self.operands[slot].dim):
                     terms = sums.get(Component(slot, 0, i))
                     text = self._sum(terms) if terms else "vec{}"
@@ -175,18 +151,18 @@ class _Text:
             self.w.line("const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;")
             self.w.line("if (index && !inside(index, rows, elements)) return 2;")
             self.w.line("Tasks t;")
-            self.w.line(f"if (make_tasks(&t, index, rows, elements, {0 if self.folded else _SPAN})) return 1;")
+            self.w.line(f"if (make_tasks(&t, index, rows, elements, {self.at.span})) return 1;")
             self.w.line("int fault = 0;")
-            sums = [f"s_{_name(slot)}" for slot in self.summed]
-            for slot, name in zip(self.summed, sums, strict=True):
+            sums = [f"s_{_name(slot)}" for slot in self.at.summed]
+            for slot, name in zip(self.at.summed, sums, strict=True):
                 size = f"rows * {self.operands[slot].dim}"
                 self.w.line(f"num* {name} = 0;")
                 self.w.line(f"if (posix_memalign((void**)&{name}, 64, ({size} + 1) * sizeof(num))) fault = 1;")
                 self.w.line(f"else for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             with self.w.block("if (!fault)"):
                 self._parallel()
-                for slot, name in zip(self.summed, sums, strict=True):
-                    place = f"opened[{self.opened.index(slot)}][m]"
+                for slot, name in zip(self.at.summed, sums, strict=True):
+                    place = f"opened[{self.at.opened.index(slot)}][m]"
                     self.w.line(
                         f"for (i64 m = 0; m < rows * {self.operands[slot].dim}; ++m) {place} = narrow({name}[m]);"
                     )
@@ -196,7 +172,7 @@ class _Text:
 
     def _parallel(self) -> None:
         """Threads take tasks; one takes all channels of its rows where something is summed over channels."""
-        groups = "1" if self.summed else "vectors"
+        groups = "1" if self.at.whole_rows else "vectors"
         self.w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
         worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
         with self.w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
@@ -207,8 +183,8 @@ class _Text:
                 self.w.line("if (!scratch) { *failed = 1; continue; }")
                 self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
                 end = "t.first[e + 1]"
-                self.w.line(f"const i64 to = {end if self.folded else f'least({end}, from + {_SPAN})'};")
-                if self.summed:
+                self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
+                if self.at.whole_rows:
                     with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
                         self._task()
                 else:
@@ -217,70 +193,54 @@ class _Text:
             self.w.line("free(scratch);")
 
     def _scratch(self) -> None:
-        sizes = {s: self.operands[s].dim for s in self._weights()}
-        sizes |= dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
-        size = f"{max(1, sum(sizes.values()))} * W * sizeof(num)"
+        size = f"{max(1, sum(self.at.scratch.values()))} * W * sizeof(num)"
         self.w.line(f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {size})) scratch = 0;")
         at = 0
-        for slot, count in sizes.items():
+        for slot, count in self.at.scratch.items():
             self.w.line(f"num* const {_name(slot)} = scratch + {at} * W;")
             at += count
-        for n, slot in enumerate(self.given):
-            if slot in self.read:
+        for n, slot in enumerate(self.at.given):
+            if slot in self.at.read:
                 self.w.line(f"const real* const p_{_name(slot)} = given[{n}];")
-        for n, slot in enumerate(self.opened):
-            if slot not in self.summed:
+        for n, slot in enumerate(self.at.opened):
+            if slot not in self.at.summed:
                 self.w.line(f"real* const o_{_name(slot)} = opened[{n}];")
 
     def _task(self) -> None:
         """One vector of channels of a task's rows."""
         self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
-        if self.folded:
+        if self.at.folded:
             with self.w.block("if (from == to)"):
-                for slot in self.folded:
+                for slot in self.at.folded:
                     dim = self.operands[slot].dim
                     place = f"o_{_name(slot)} + (e * {dim} + i) * C + c"
                     self.w.line(f"for (int i = 0; i < {dim}; ++i) set_some({place}, n, vec{{}});")
                 self.w.line("continue;")
-        for slot in self._weights():
+        for slot in self.at.weights:
             dim, name = self.operands[slot].dim, _name(slot)
             value = f"get_some(p_{name} + (e * {dim} + i) * C + c, n)"
             self.w.line(f"for (int i = 0; i < {dim}; ++i) store({name} + i * W, {value});")
-        if self.coefficients:
-            self.w.line(f"prologue({', '.join(map(_name, (*self._weights(), *self.coefficients)))});")
-        for slot in self.adjoints:
+        if self.at.coefficients:
+            self.w.line(f"prologue({', '.join(map(_name, (*self.at.weights, *self.at.coefficients)))});")
+        for slot in self.at.adjoints:
             self.w.line(f"clear({_name(slot)}, {self.sweep.coefficients} * W);")
         with self.w.block("for (i64 q = from; q < to; ++q)"):
             self.w.line("const i64 r = t.order[q];")
             self.w.line(f"row({', '.join(self._row_call())});")
-        if self.folded:
-            places = [f"o_{_name(s)} + e * {self.operands[s].dim} * C + c" for s in self.folded]
-            values = [*map(_name, (*self._weights(), *self.adjoints)), *places, "C", "n"]
+        if self.at.folded:
+            places = [f"o_{_name(s)} + e * {self.operands[s].dim} * C + c" for s in self.at.folded]
+            values = [*map(_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
             self.w.line(f"epilogue({', '.join(values)});")
 
     def _row_call(self) -> list[str]:
-        inputs = [s for s in self.given if s in self.read and not self.operands[s].weights]
-        values = [f"p_{_name(s)} + r * {self._size(s)}" for s in inputs]
-        values += [f"o_{_name(s)} + r * {self._size(s)}" for s in self._plain()]
-        values += [f"s_{_name(s)} + r * {self._size(s)}" for s in self.summed]
-        return [*values, *map(_name, (*self.coefficients, *self.adjoints)), "C", "c", "n"]
+        values = [f"p_{_name(s)} + r * {self._size(s)}" for s in self.at.inputs]
+        values += [f"o_{_name(s)} + r * {self._size(s)}" for s in self.at.stored]
+        values += [f"s_{_name(s)} + r * {self._size(s)}" for s in self.at.summed]
+        return [*values, *map(_name, (*self.at.coefficients, *self.at.adjoints)), "C", "c", "n"]
 
     def _size(self, slot: str) -> str:
         operand = self.operands[slot]
         return f"{operand.dim} * C" if operand.channels else str(operand.dim)
-
-    def _tiles(self) -> set[int]:
-        sizes = {size for o in self.operands.values() if o.channels for _, size in _segments(o)}
-        return {size for size in sizes if size < self.target.lanes}
-
-
-def _segments(operand: Operand) -> Sequence[Segment]:
-    """Components that stand side by side for each channel."""
-    if operand.layout == "channel":
-        return ((0, operand.dim),)
-    if operand.layout == "ir_mul":
-        return tuple((i, 1) for i in range(operand.dim))
-    return tuple((s.start, s.stop - s.start) for s in operand.irreps.slices() if s.stop > s.start)
 
 
 def _gathered(statements: Iterable[Statement]) -> dict[Component, list[Product]]:

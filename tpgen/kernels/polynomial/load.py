@@ -14,6 +14,7 @@ from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import target
 from tpgen.kernels.polynomial.cpp import generate
 from tpgen.kernels.polynomial.interpret import interpret
+from tpgen.kernels.polynomial.placement import PolynomialPlacement
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.planner.polynomial_plan import Operand, PolynomialPlan
 
@@ -32,7 +33,7 @@ PolynomialKernel = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | None, 
 
 def compiled(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> PolynomialKernel:
     """The C++ of a sweep, for the vectors of this machine."""
-    function = build.load(generate(plan, sweep, target(dtype)).text)
+    function = build.load(generate(PolynomialPlacement(plan, sweep, target(dtype))).text)
 
     def run(given: Sequence[Tensor], opened: Sequence[Tensor], index: Tensor | None, sizes: Sizes) -> int:
         counts = (ctypes.c_int64 * 2)(sizes.elements, sizes.channels)

@@ -17,6 +17,7 @@ from tpgen.kernels.operators.targets import KernelTarget, kernel_target, polynom
 from tpgen.kernels.polynomial.call import Call, Slot
 from tpgen.kernels.polynomial.cpp import FAULTS, generate
 from tpgen.kernels.polynomial.load import PolynomialKernel
+from tpgen.kernels.polynomial.placement import PolynomialPlacement
 from tpgen.kernels.polynomial.signature import Signature
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
@@ -53,7 +54,11 @@ class PolynomialKernels:
         return sweep
 
     def source(self, call: Call, dtype: torch.dtype) -> GeneratedSource:
-        return generate(self.plan, self.sweep(call), target(dtype))
+        return generate(self.placement(call, dtype))
+
+    def placement(self, call: Call, dtype: torch.dtype) -> PolynomialPlacement:
+        """Where the C++ of a call computes."""
+        return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def kernel(self, call: Call, dtype: torch.dtype, device: str = "cpu") -> PolynomialKernel:
         """What computes a call of tensors of a dtype on a device that kernels of polynomials run on."""
