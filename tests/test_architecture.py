@@ -180,7 +180,7 @@ def test_only_the_backends_compile(name: str) -> None:
     asked = {
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "conversion": {"torch.jit", "torch.jit.ScriptModule"},
-        "integrations": {"torch.jit", "torch.jit.is_scripting"},
+        "integrations": {"torch.jit", "torch.jit.is_scripting", "torch.jit.ScriptModule"},
     }
     allowed = asked.get(LAYERS[layer(name)], set())
     for used in dotted(name) - allowed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,3 +56,37 @@ def check_everything(case: Case) -> nn.Module:
     assert all(type(restored.get_submodule(name)) is cls for name, cls in classes.items())
     assert_same(results(case, restored), wanted)
     return model
+
+
+def carbon(seed: int = 0) -> Any:
+    """Eight atoms of diamond, shaken."""
+    import numpy
+    from ase.build import bulk
+
+    atoms = bulk("C", "diamond", 3.57, cubic=True)
+    atoms.rattle(0.1, rng=numpy.random.RandomState(seed))
+    return atoms
+
+
+def compare_dynamics(calculator: Callable[[nn.Module], Any], model: nn.Module, steps: int = 200) -> None:
+    """Molecular dynamics at constant energy: a converted model moves the atoms, and conserves energy, as stock does."""
+    stock, converted = (_total_energies(calculator(m), steps) for m in (model, convert(deepcopy(model))))
+    scale = max(abs(a - b) for a in stock for b in stock)  # how far stock's drifts
+    assert scale > 0
+    assert max(abs(a - b) for a, b in zip(stock, converted, strict=True)) < 1e-6 * scale + 1e-10
+
+
+def _total_energies(calculator: Any, steps: int) -> list[float]:
+    import numpy
+    from ase import units
+    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+    from ase.md.verlet import VelocityVerlet
+
+    atoms = carbon()
+    atoms.calc = calculator
+    MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=numpy.random.RandomState(0))
+    found = []
+    dynamics = VelocityVerlet(atoms, 0.5 * units.fs)
+    dynamics.attach(lambda: found.append(atoms.get_total_energy()))
+    dynamics.run(steps)
+    return found

@@ -44,3 +44,15 @@ class Scaled(o3.FullyConnectedTensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         return self.scale * super().forward(x, y, weight)
+
+
+class Layer(nn.Module):
+    """A product and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = o3.FullyConnectedTensorProduct("2x1o", "1o", "2x1e+0e")
+        self.linear = o3.Linear("2x1e+0e", "3x1e+0e")
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.linear(self.product(x, y))

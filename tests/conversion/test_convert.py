@@ -13,8 +13,9 @@ from e3nn import o3
 from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
+from torch.optim.swa_utils import AveragedModel
 
-from tests.conversion.networks import Mixed, Scaled, mixed_inputs
+from tests.conversion.networks import Layer, Mixed, Scaled, mixed_inputs
 from tests.machine import KERNEL, needs_compiler
 from tpgen.conversion.adapters import ADAPTERS, register_adapter
 from tpgen.conversion.convert import conversion_report, convert, restore
@@ -103,6 +104,32 @@ def test_copies_pickles_and_scripts(strategy: str) -> None:
         torch.testing.assert_close(other(*inputs)["squares"], wanted)
         assert mark_of(restore(other).full) is None
         torch.testing.assert_close(other(*inputs)["squares"], wanted)
+
+
+def test_a_copy_has_its_buffers_in_the_same_order() -> None:
+    network = convert(Layer(), **GRAPHS)
+    assert [name for name, _ in deepcopy(network).named_buffers()] == [name for name, _ in network.named_buffers()]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_averages_go_on(when: str) -> None:
+    """Torch pairs the buffers of a network and its average by their order; an average made before is converted too."""
+    network = Layer()
+    stock = deepcopy(network)
+    wanted = AveragedModel(stock)
+    if when == "before":
+        average = convert(AveragedModel(network), **GRAPHS)
+        convert(network, **GRAPHS)
+    else:
+        average = AveragedModel(convert(network, **GRAPHS))
+    for model, averaged in ((network, average), (stock, wanted)):
+        for factor in (1.0, 3.0):
+            for parameter in model.parameters():
+                parameter.data.mul_(factor)
+            averaged.update_parameters(model)
+    inputs = torch.randn(3, 6), torch.randn(3, 3)
+    torch.testing.assert_close(average(*inputs), wanted(*inputs))
+    assert list(average.state_dict()) == list(wanted.state_dict())
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])

@@ -10,7 +10,7 @@ import torch
 from e3nn.util.jit import script
 from torch import nn
 
-from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Potential, SymmetricContraction, arguments
+from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Interaction, Potential, SymmetricContraction, arguments
 from tests.machine import KERNEL, needs_compiler
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.products import ConvertedTensorProduct
@@ -257,6 +257,23 @@ def test_a_block_that_somebody_changed_gathers_as_before(change, why: str) -> No
     assert type(model.interactions[0].conv_tp) is ConvertedTensorProduct, "its product alone is converted"
     torch.testing.assert_close(model(*arguments()), wanted, rtol=1e-4, atol=1e-4)
     assert any(k.why.startswith(why) for k in conversion_report(model).kept)
+
+
+def test_a_version_without_fused_calls_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self, node_attrs, node_feats, lengths, sh, edge_index):
+        each = self.conv_tp(node_feats[edge_index[0]], sh, self.conv_tp_weights(lengths))
+        message = torch.zeros(len(node_feats), each.shape[1]).index_add(0, edge_index[1], each)
+        return self.linear(message) + self.skip_tp(node_feats, node_attrs)
+
+    monkeypatch.setattr(Interaction, "forward", forward)
+    model = Potential()
+    wanted = model(*arguments())
+    with pytest.warns(
+        UserWarning, match=r"'interactions.0': a block without conv_fusion, .*newer versions of mace-torch"
+    ):
+        convert(model, strategy="grouped")
+    assert type(model.interactions[0].conv_tp) is ConvertedTensorProduct
+    torch.testing.assert_close(model(*arguments()), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_other_back_ends_of_mace_are_left_alone() -> None:

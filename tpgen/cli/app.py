@@ -28,6 +28,8 @@ COMMANDS = {
     "report": "Show what torch.compile makes of a product or network.",
     "flat": "Time a network as it is, inlined, and flat.",
     "convert": "Convert a network in memory and report what changed.",
+    "mace-convert": "Convert a model file of MACE's, or restore it.",
+    "mace-run-train": "Train a converted MACE with its own program.",
     "completion": "Print the completion script of your shell.",
 }
 
@@ -48,7 +50,10 @@ class _Commands(Spelled):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return getattr(import_module(f"tpgen.cli.{cmd_name}"), cmd_name) if cmd_name in COMMANDS else None
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        return getattr(import_module(f"tpgen.cli.{name}"), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

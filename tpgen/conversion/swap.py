@@ -102,9 +102,16 @@ def _apply(swap: Swap) -> None:
         setattr(module, MARK, mark)
         for name, value in swap.extra.items():
             setattr(module, name, value)
+        _to_the_front(module, mark.extra)
     except BaseException:
         _take_away(module, mark)
         raise
+
+
+def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
+    """Let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order."""
+    for name in [name for name in module._modules if name not in names]:
+        module._modules[name] = module._modules.pop(name)
 
 
 def mark_of(module: nn.Module) -> Mark | None:

@@ -20,6 +20,10 @@ from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.integrations.mace_contraction import contraction_swap, is_contraction
 
 _FUSION = "conv_fusion"
+_TOO_OLD = (
+    f"a block without {_FUSION}, which gathers and sums itself: its product alone is converted; "
+    "newer versions of mace-torch have it"
+)
 
 
 @compile_mode("script")
@@ -34,22 +38,24 @@ class MaceConvolution(o3.TensorProduct):
 def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     """What becomes of the modules of a MACE model; those of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
-        if _calls_one_product(module):
+        if _gathers(module):
             yield from _interaction(network, module, options)
         elif is_contraction(module):
             yield contraction_swap(module, options)
 
 
-def _calls_one_product(module: nn.Module) -> bool:
-    """Whether a module is an interaction block that asks for ``conv_fusion`` and has none yet."""
-    if not isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) or hasattr(module, _FUSION):
-        return False
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+def _gathers(module: nn.Module) -> bool:
+    """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
+    return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
+
+
+def _asks_for_fusion(block: nn.Module) -> bool:
+    code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     return code is not None and _FUSION in code.co_consts
 
 
 def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[Finding]:
-    why = not_fused(network, block, "conv_tp")
+    why = not_fused(network, block, "conv_tp") if _asks_for_fusion(block) else _TOO_OLD
     if why:
         yield Kept(block, why)
     elif mark_of(block.conv_tp) is None:

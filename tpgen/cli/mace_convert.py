@@ -1,0 +1,31 @@
+"""``tpgen mace-convert``: a model file of MACE's, converted or restored."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tpgen.cli.options import json_option
+from tpgen.compiler.backends import BACKENDS
+from tpgen.conversion.convert import convert, restore
+from tpgen.emitter.strategies import STRATEGIES
+from tpgen.integrations.mace_files import change_file
+
+
+@click.command("mace-convert")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
+@click.option("--strategy", type=click.Choice([*STRATEGIES, "auto"]), default="auto", show_default=True)
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True)
+@json_option
+def mace_convert(source: Path, target: Path, back: bool, strategy: str, backend: str, as_json: bool) -> None:
+    """Convert a model file of MACE's, or restore it.
+
+    SOURCE is read and TARGET written.  A model file is a pickle: give those of people you trust.
+    """
+    change = restore if back else partial(convert, strategy=strategy, backend=backend)
+    report = change_file(source, target, change)
+    click.echo(report.to_json() if as_json else str(report))
