@@ -28,7 +28,7 @@ from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
 from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
-from tpgen.kernels.operators.registration import Operator, Unfold, library, register
+from tpgen.kernels.operators.registration import Operator, Unfold, added, library, register
 from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.operators.targets import kernel_supported
 
@@ -177,7 +177,7 @@ class _Products(Operator[Call]):
     def pull_back(
         self, call: Call, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(wanted)))
+        return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(wanted)), added)
 
     def push_forward(self, call: Call, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         opened = slots_in(call.mask)

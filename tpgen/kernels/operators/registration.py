@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import _C, Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from tpgen.kernels.operators.targets import KERNEL_TARGETS
@@ -148,7 +149,7 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         wanted = ctx.needs_input_grad[2 : 2 + ctx.operands]
         if ctx.asks:  # the nodes behind the tensors among the arguments, so none for one that is not there
-            wanted = _asked_for(wanted, ctx.next_functions)
+            wanted = asked_for(wanted, ctx.next_functions)
         return (None, None, *_pulled_back(ctx, cotangents, wanted))
 
     @staticmethod
@@ -206,7 +207,15 @@ def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     return tuple(ctx.operator.push_forward(_remembered(ctx), tangents[: ctx.operands]))
 
 
-def _asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
+def added(total: Tensor, more: Tensor) -> Tensor:
+    """A sum of results of calls, which nothing else holds: in place, as new memory costs more than the sum."""
+    recorded = torch.is_grad_enabled() or forward_ad._current_level >= 0
+    if recorded or is_functorch_wrapped_tensor(more) or _C._functorch.is_legacy_batchedtensor(more):
+        return total + more
+    return total.add_(more)
+
+
+def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Which gradients the running pass wants, of those that are possible, by the nodes behind their tensors."""
     return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
