@@ -179,7 +179,7 @@ def test_only_the_backends_compile(name: str) -> None:
         return
     asked = {
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
-        "conversion": {"torch.jit", "torch.jit.ScriptModule"},
+        "conversion": {"torch.jit", "torch.jit.ScriptModule", "torch.jit.is_scripting"},
         "integrations": {"torch.jit", "torch.jit.is_scripting", "torch.jit.ScriptModule"},
     }
     allowed = asked.get(LAYERS[layer(name)], set())

@@ -13,6 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn.from_e3nn import plan_of
@@ -20,6 +21,7 @@ from tpgen.nn.tensor_product import TensorProduct
 
 P = TypeVar("P", bound=nn.Module)
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
+SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
@@ -41,6 +43,21 @@ class ConvertedTensorProduct(_TwoOperands):
 @compile_mode("script")
 class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensorProduct):
     """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ProductBySpecies(o3.FullyConnectedTensorProduct):
+    """The same with scalars as second input, which are often one-hot elements: these choose among the weights."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        w = self._get_weights(weight)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not torch.compiler.is_compiling():
+                found = self._tpgen_species.one_hot(x, w, y)
+                if found is not None:
+                    return found
+        return self._tpgen(x, y, w)
 
 
 @compile_mode("script")
@@ -93,8 +110,11 @@ def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
     except TpgenError as error:
         return Kept(module, f"tpgen cannot plan it: {error}")
     program = stateless(TensorProduct.from_plan(plan, False, **options), module)
-    cls, now = CONVERTED[type(module)], f"tpgen {program.choice}"
-    return Swap(module, cls, now, {PROGRAM: program}, partial(exact_couplings, module))
+    exact = partial(exact_couplings, module)
+    if type(module) is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
+        now = f"tpgen {program.choice}; by element where rows are one-hot"
+        return Swap(module, ProductBySpecies, now, {PROGRAM: program, SPECIES: by_species}, exact)
+    return Swap(module, CONVERTED[type(module)], f"tpgen {program.choice}", {PROGRAM: program}, exact)
 
 
 def stateless(program: P, like: nn.Module) -> P:

@@ -6,6 +6,8 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, ClassVar
 
 from nequip.nn._tp_scatter_base import TensorProductScatter
@@ -35,6 +37,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
+    with suppress(ImportError):  # where the blocks of a version stand elsewhere, their products are as any others
+        yield from import_module("tpgen.integrations.nequip_types").self_connections(network, options)
 
 
 class _Modifier:

@@ -1,0 +1,142 @@
+"""NequIP's self-connections by atom type, on stand-ins of its modules; tests/clients runs NequIP itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor, nn
+
+from tests.integrations.test_nequip import TensorProductScatter, model_modifier
+from tests.machine import needs_compiler
+from tpgen.conversion import species
+from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.errors import TpgenError
+
+pytestmark = needs_compiler
+ADAPTERS = ("tpgen.integrations.nequip", "tpgen.integrations.nequip_types")
+Data = dict[str, Tensor]
+KEYS = SimpleNamespace(NODE_ATTRS_KEY="attrs", ATOM_TYPE_KEY="types", NODE_FEATURES_KEY="features", Type=Data)
+
+
+class NodeTypeEmbed(nn.Module):
+    """What the adapter sees of NequIP's class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_module = nn.Embedding(3, 4)
+
+    def forward(self, data: Data) -> Data:
+        data["attrs"] = self.embed_module(data["types"].view(-1))
+        return data
+
+
+class InteractionBlock(nn.Module):
+    """What the adapter sees of NequIP's class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sc = o3.FullyConnectedTensorProduct("3x0e+2x1o", "4x0e", "3x0e+2x1o")
+
+    def forward(self, data: Data) -> Data:
+        data["features"] = data["features"].sin() + self.sc(data["features"], data["attrs"][: len(data["features"])])
+        return data
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = NodeTypeEmbed(), InteractionBlock()
+        self.noise = 0.0
+
+    def forward(self, x: Tensor, types: Tensor) -> Tensor:
+        data = self.embed({"features": x, "types": types})
+        data["attrs"] = data["attrs"] + self.noise
+        return self.block(data)["features"]
+
+
+HELD = {
+    "nequip": {},
+    "nequip.nn": {},
+    "nequip.data": {"AtomicDataDict": KEYS},
+    "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
+    "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
+    "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed},
+    "nequip.nn.interaction_block": {"InteractionBlock": InteractionBlock},
+}
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Stand-ins in the place of NequIP; the number of types of each call by species, which all are worth."""
+    for name, names in HELD.items():
+        module = ModuleType(name)
+        module.__dict__.update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    for cls in (NodeTypeEmbed, InteractionBlock):
+        monkeypatch.setattr(cls, "__module__", "nequip.nn")
+    for adapter in ADAPTERS:
+        monkeypatch.delitem(sys.modules, adapter, raising=False)
+    seen, run = [], species.species_linear
+    monkeypatch.setattr(species, "WORTH", 0)
+    monkeypatch.setattr(species, "species_linear", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
+    yield seen
+    for adapter in ADAPTERS:
+        sys.modules.pop(adapter, None)
+    del TensorProductScatter.enable_tpgen
+
+
+def arguments() -> tuple[Tensor, Tensor]:
+    return torch.randn(7, 9), torch.tensor([[0], [2], [2], [0], [1], [0], [2]])
+
+
+def test_types_choose_the_matrices(calls: list[int]) -> None:
+    network = convert(Network())
+    report = conversion_report(network, prove=arguments())
+    assert all(d.relative < 1e-12 for d in report.proof.differences), report.proof
+    assert calls, "also the gradients of the embedding are those of the stock network"
+    (row,) = report.replaced
+    assert row.paths == ("block.sc",)
+    assert row.now.endswith("; by atom type where rows are embeddings of types")
+    stock = Network()
+    stock.load_state_dict(network.state_dict(), strict=True)
+    torch.testing.assert_close(network(*(given := arguments())), stock(*given), rtol=1e-5, atol=1e-5)
+    assert type(restore(network).block) is InteractionBlock
+
+
+def test_a_copy_follows_its_own_embedding(calls: list[int]) -> None:
+    network = convert(Network())
+    copy = deepcopy(network)
+    with torch.no_grad():
+        copy.embed.embed_module.weight.mul_(2)
+    given = arguments()
+    wanted = restore(deepcopy(copy))(*given)
+    torch.testing.assert_close(copy(*given), wanted, rtol=1e-5, atol=1e-5)
+    assert calls == [3]
+
+
+def test_other_attributes_are_multiplied(calls: list[int]) -> None:
+    network, given = Network(), arguments()
+    network.noise = 0.5
+    wanted = network(*given)
+    torch.testing.assert_close(convert(network)(*given), wanted, rtol=1e-5, atol=1e-5)
+    assert calls == []
+
+
+def test_a_table_that_does_more_than_look_up_leaves_the_product(calls: list[int]) -> None:
+    network, given = Network(), arguments()
+    network.embed.embed_module.register_forward_hook(lambda _module, _given, out: 2 * out)
+    wanted = network(*given)
+    torch.testing.assert_close(convert(network)(*given), wanted, rtol=1e-5, atol=1e-5)
+    assert type(network.block) is InteractionBlock
+    assert calls == []
+
+
+def test_a_block_and_its_product_are_restored_together() -> None:
+    with pytest.raises(TpgenError, match="converted together with the module that holds it"):
+        restore(convert(Network()).block.sc)

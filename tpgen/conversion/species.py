@@ -1,0 +1,105 @@
+"""Fully connected products with rows that say a species, as layers with matrices of each species.
+
+A product of features with scalars is a linear layer whose matrices are sums over these scalars.  Where few rows of
+scalars occur, as one-hot elements or embeddings of atom types do, the matrices are made once for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.nn.species import is_plain, species_linear
+from tpgen.planner.linear import LinearPlan, make_linear_plan
+from tpgen.planner.plan import Path, Plan
+
+WORTH = 2**23  # weights times rows: below, the product itself is as fast, measured
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The weights of one path, with axes u, v, w, of which v runs over the scalars."""
+
+    shape: tuple[int, int, int]
+    pair: int  # the path of the layer that they are part of
+    scale: float  # to the coefficient that the layer has
+
+    def matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+        """``(species, u * w)``; for one-hot rows a choice among the weights."""
+        found = weight.view(self.shape)
+        if one_hot is not None:
+            found = found.index_select(1, one_hot)
+        else:  # for each u by itself: `@` would lay the weights out anew
+            found = torch.bmm(table.expand(self.shape[0], *table.shape), found)
+        return self.scale * found.transpose(0, 1).flatten(1)
+
+
+@dataclass(frozen=True)
+class SpeciesProduct:
+    """A product with scalars alone as its second input, by species: `apply` and `one_hot`."""
+
+    plan: LinearPlan
+    blocks: tuple[_Block, ...]
+
+    def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
+        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
+        return species_linear(x, self._summed(weight, table, None), species, self.plan)
+
+    def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+        """The product with one-hot rows; None where it is not worth it, or some row of ``y`` is none.
+
+        Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
+        """
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
+            return None
+        if y.requires_grad or not all(map(is_plain, (x, weight, y))) or not is_one_hot(y):
+            return None
+        there, species = torch.unique(y.argmax(1), return_inverse=True)
+        return species_linear(x, self._summed(weight, y, there), species, self.plan)
+
+    def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+        """The matrices of each species, paths of the same segments added up."""
+        found: dict[int, Tensor] = {}
+        weights = weight.split([prod(block.shape) for block in self.blocks])
+        for block, own in zip(self.blocks, weights, strict=True):
+            part = block.matrices(own, table, one_hot)
+            found[block.pair] = found[block.pair] + part if block.pair in found else part
+        return torch.cat([found[n] for n in sorted(found)], dim=1)
+
+
+def is_one_hot(y: Tensor) -> bool:
+    """Whether every row is 1 at one place and 0 elsewhere."""
+    return bool((y.amax(1) == 1).all() & (y.count_nonzero() == len(y)))
+
+
+def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
+    """The same product by species.
+
+    None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
+    """
+    if options.get("strategy", "auto") not in ("auto", "kernel"):
+        return None
+    if not plan.shared_weights or len(plan.irreps_in2) != 1 or not plan.paths:
+        return None
+    if any(p.mode.name != "uvw" or p.weight is None or p.in2.ir.l or p.in2.ir.p < 0 for p in plan.paths):
+        return None
+    pairs = list(dict.fromkeys((p.in1.index, p.out.index) for p in plan.paths))
+    layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs)
+    if kernel_supported(layer):
+        return None
+    blocks = tuple(_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    return SpeciesProduct(layer, blocks)
+
+
+def _block(path: Path, layer: LinearPlan, pair: int) -> _Block:
+    assert path.weight is not None
+    coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
+    scale = path.coefficient * coupling / layer.paths[pair].coefficient
+    u, v, w = path.weight.shape
+    return _Block((u, v, w), pair, scale)

@@ -1,0 +1,88 @@
+"""NequIP's self-connections by atom type: a product with embeddings of types is a layer with matrices of each type.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from nequip.data import AtomicDataDict
+from nequip.nn.embedding import NodeTypeEmbed
+from nequip.nn.interaction_block import InteractionBlock
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.conversion import species
+from tpgen.conversion.obstacles import has_hooks, not_fused, replaced
+from tpgen.conversion.products import SPECIES, ProductBySpecies, find_product
+from tpgen.conversion.swap import Finding, Swap
+from tpgen.nn.species import is_plain
+
+ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
+
+
+class TpgenSelfConnection(ProductBySpecies):
+    """NequIP's product of features with the embeddings of types, or with the types themselves."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
+        if y.dtype == torch.int64:
+            return self._tpgen_species.apply(x, self._get_weights(weight), self.table(), y[:, 0])
+        return super().forward(x, y, weight)
+
+    def table(self) -> Tensor:
+        """The embedding of each type, the parameter itself."""
+        return self._tpgen_embedding[0].weight
+
+
+class TpgenInteractionBlock(InteractionBlock):
+    """NequIP's block, which hands types to its self-connection where node attributes are their embeddings."""
+
+    def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+        """As NequIP's."""
+        attributes = data[ATTRIBUTES]
+        if torch.compiler.is_compiling() or not self._embeds(attributes, data):
+            return super().forward(data)
+        data[ATTRIBUTES] = data[TYPES].view(-1, 1)
+        data = super().forward(data)
+        data[ATTRIBUTES] = attributes
+        return data
+
+    def _embeds(self, attributes: Tensor, data: AtomicDataDict.Type) -> bool:
+        """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
+        features, table, types = data[AtomicDataDict.NODE_FEATURES_KEY], self.sc.table(), data[TYPES].view(-1)
+        return (
+            len(types) * self.sc.weight_numel >= species.WORTH
+            and all(map(is_plain, (features, attributes, table)))
+            and features.dtype == table.dtype
+            and attributes.requires_grad == table.requires_grad
+            and torch.equal(attributes, table[types])
+        )
+
+
+def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+    """Swaps of blocks and their self-connections, where the network has one embedding of types."""
+    embeddings: list[Any] = [m for m in network.modules() if type(m) is NodeTypeEmbed]
+    if len(embeddings) != 1 or not _is_plain_table(embeddings[0].embed_module):
+        return
+    blocks: list[Any] = [m for m in network.modules() if type(m) is InteractionBlock]
+    for block in blocks:
+        if type(block.sc) is o3.FullyConnectedTensorProduct:
+            found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
+            if isinstance(found, Swap) and SPECIES in found.extra:
+                extra = {**found.extra, "_tpgen_embedding": (embeddings[0].embed_module,)}  # no child: it has a place
+                now = found.now.replace("element", "atom type").replace("one-hot", "embeddings of types")
+                yield Swap(block.sc, TpgenSelfConnection, now, extra, found.exact, paired=True)
+                yield Swap(block, TpgenInteractionBlock, "")
+
+
+def _is_plain_table(module: nn.Module) -> bool:
+    """Whether a module looks rows up, and does nothing else."""
+    return (
+        type(module) is nn.Embedding
+        and module.max_norm is None
+        and not (module.scale_grad_by_freq or module.sparse or has_hooks(module) or replaced(module))
+        and not parametrize.is_parametrized(module)
+    )
