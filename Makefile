@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test fuzz clients test-clients browser lint bench article kernels clean
+.PHONY: demo test test-all fuzz clients test-clients browser lint bench article kernels clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -12,6 +12,10 @@ demo: $(INSTALLED)
 # One thread a worker: two workers with two threads each would fight over two cores.
 test: $(INSTALLED) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The same and what takes minutes.
+test-all: $(INSTALLED) browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 # Projects that tpgen has an adapter for, each in an environment of its own.  One that cannot be installed is said aloud, and
 # the others are tested all the same.  The registry is asked once, and briefly: one that hangs must not hold up what follows.

@@ -1,0 +1,1 @@
+"""Tests of `tpgen.kernels.cuda`, which need no GPU."""

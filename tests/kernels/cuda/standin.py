@@ -1,0 +1,119 @@
+"""Kernels' texts compiled for a CPU, many in one library, and run in random orders."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.launch import Gather, arguments, owned
+from tpgen.kernels.libraries.compiler import DTYPES, need_compiler
+from tpgen.kernels.sweep.terms import SLOTS
+
+_HERE = Path(__file__).parent
+_MARGIN = 64  # numbers around every tensor that nobody may read or write
+
+_KERNEL = """
+#undef COPIES
+#define COPIES {copies}
+#define {entry} kernel_{n}
+#define {sum_entry} sum_{n}
+namespace k{n} {{
+using namespace {names};
+{text}
+}}
+#undef {entry}
+#undef {sum_entry}
+extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
+                              const k{n}::Call* call) {{
+  return launch([=] {{ k{n}::kernel_{n}(*call); }}, blocks, count, shared, seed);
+}}
+"""
+_SUM = """extern "C" const char* add_{n}(unsigned blocks, const k{n}::num* sums, k{n}::real* d_w, int parts) {{
+  return launch([=] {{ k{n}::sum_{n}(sums, d_w, parts); }}, blocks, 256, 0, 0);
+}}
+"""
+_NAMES = {2: "engine", 1: "async", 0: "standin"}
+
+
+class StandIn:
+    """Kernels in one library; copies are made as on a device where ``copies`` is 2 (sm_90), 1 (sm_80) or 0."""
+
+    def __init__(self, sources: Sequence[CudaSource], copies: Sequence[int], folder: Path) -> None:
+        self.sources = sources
+        text = [f'#include "{_HERE / "standin.h"}"\n']
+        for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
+            values = {"n": n, "copies": way, "entry": ENTRY, "sum_entry": SUM_ENTRY, "names": _NAMES[way]}
+            text.append(_KERNEL.format(text=source.text, **values))
+            if source.placement.sums_weights:
+                text.append(_SUM.format(n=n))
+        file, library = folder / "kernels.cpp", folder / "kernels.so"
+        file.write_text("".join(text), encoding="utf-8")
+        command = [need_compiler().path, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:3000]
+        self.library = ctypes.CDLL(str(library))
+
+    def run(
+        self,
+        n: int,
+        operands: dict[str, Tensor],
+        edges: tuple[Tensor, Tensor] | None = None,
+        blocks: int = 2,
+        seed: int = 0,
+    ) -> dict[str, Tensor]:
+        """The open slots of one kernel."""
+        placement = self.sources[n].placement
+        dtype = next(d for d, name in DTYPES.items() if name == placement.schedule.target.dtype)
+        empty = {s: torch.full_like(operands[s], float("nan")) for s in SLOTS}
+        given = [_inside(operands[s].to(dtype)) if s in placement.given else None for s in SLOTS]
+        room = [_inside(empty[s].to(dtype)) if s in placement.opened else None for s in SLOTS]
+        sums = torch.full((blocks, placement.dim["w"]), float("nan"), dtype=_computed(dtype))
+        gather = _gather(placement.owner, operands, edges)  # which holds the tensors that the call points into
+        inner = [[around and around[1] for around in row] for row in (given, room)]
+        call = arguments(*inner, operands["x2"].shape[0], gather, sums)
+        geometry = (blocks, placement.threads, placement.shared, seed)
+        self._check(getattr(self.library, f"run_{n}"), *geometry, ctypes.byref(call))
+        if placement.sums_weights:
+            count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
+            pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
+            self._check(getattr(self.library, f"add_{n}"), -(-count // 256), *pointers, blocks)
+        for around in (*given, *room):
+            assert around is None or _untouched(*around), "written beside a tensor"
+        return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+
+    def _check(self, function, *values) -> None:
+        function.restype = ctypes.c_char_p
+        fault = function(*values).decode()
+        assert not fault, fault
+
+
+def _computed(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _inside(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A copy of a tensor with no numbers around it, and that with them."""
+    around = torch.full((x.numel() + 2 * _MARGIN,), float("nan"), dtype=x.dtype)
+    inner = around[_MARGIN:-_MARGIN].view(x.shape)
+    inner.copy_(x)
+    return around, inner
+
+
+def _untouched(around: Tensor, _: Tensor) -> bool:
+    return bool(around[:_MARGIN].isnan().all() and around[-_MARGIN:].isnan().all())
+
+
+def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> Gather | None:
+    if edges is None:
+        return None
+    src, dst = edges
+    if owner is None:
+        return Gather(None, None, src, dst, 0)
+    owners = operands[owner].shape[0]
+    return Gather(*owned(src if owner == "x1" else dst, owners), src, dst, owners)

@@ -1,0 +1,55 @@
+"""Golden files: the CUDA C++ of three kernels.  A change that is meant is accepted with ``--accept-golden``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, elementwise
+
+FOLDER = Path(__file__).parent / "golden"
+BACKWARD = ("x1", "x2", "w")
+
+
+def channels(shared: bool = False) -> Plan:
+    return channelwise("64x0e + 20x1o", "0e + 1o", "0e + 1o", shared_weights=shared)
+
+
+GOLDEN = {
+    "backward": (channels(), "mul_ir", "float32", BACKWARD, 90, False),
+    "edges": (channels(), "ir_mul", "float64", ("out",), 80, True),
+    "shared-weights-bfloat16": (elementwise("16x1o", "16x1o"), "mul_ir", "bfloat16", ("x1", "w"), 70, False),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
+    plan, layout, dtype, opened, arch, indexed = GOLDEN[name]
+    schedule = plan_schedule(form_of(plan, layout), cuda_target(dtype))
+    text = generate_cuda(schedule, opened, chip_of(arch), indexed).text
+    file = FOLDER / f"{name}.cu"
+    if request.config.getoption("--accept-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+
+
+def test_every_golden_file_is_of_a_test() -> None:
+    assert {file.stem for file in FOLDER.glob("*")} == set(GOLDEN)
+
+
+def test_every_line_of_a_path_says_so() -> None:
+    plan, layout, dtype, opened, arch, _ = GOLDEN["backward"]
+    source = generate_cuda(plan_schedule(form_of(plan, layout), cuda_target(dtype)), opened, chip_of(arch)).source
+    lines = source.text.split("\n")
+    for path in plan.paths:
+        mine = [lines[n - 1].strip() for n in source.lines_of(path.index)]
+        assert any(line.startswith("// path") for line in mine)
+        assert any("widen(w[" in line for line in mine)

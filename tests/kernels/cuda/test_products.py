@@ -1,0 +1,106 @@
+"""Every mode, weights, layout, dtype and set of open slots: the kernels' own text, run in random orders, twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.standin import StandIn
+from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.interpreter.interpret import interpret
+from tpgen.kernels.operators.description import Description
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges
+from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
+from tpgen.kernels.sweep.sweep import make_sweep
+from tpgen.kernels.sweep.terms import SLOTS, path_terms
+from tpgen.planner.plan import Plan
+
+ROWS, NODES = 11, 4
+OPENED = (("out",), ("x1", "x2", "w"), ("x2",), ("w",), ("x1", "out"))
+CONV_OPENED = (("out",), ("x1", "x2", "w"), ("x2", "w"))
+# A tail of rows that do not fill a step, warps with several rows, channels that fill no warp, and more than one warp.
+COPIES = ((5, 3), (33, 2), (3, 40))
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1.2e-2}
+ARCHITECTURES = {2: 90, 1: 80, 0: 70}
+
+
+@dataclass(frozen=True)
+class Case:
+    plan: Plan
+    layout: str
+    dtype: str
+    opened: tuple[str, ...]
+    copies: int  # how rows come to shared memory
+    indexed: bool = False
+
+    @property
+    def source(self) -> CudaSource:
+        schedule = plan_schedule(form_of(self.plan, self.layout), cuda_target(self.dtype))
+        return generate_cuda(schedule, self.opened, chip_of(ARCHITECTURES[self.copies]), self.indexed)
+
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """Random numbers that the dtype holds exactly."""
+        kind = getattr(torch, self.dtype)
+        given = {name: x.to(kind).double() for name, x in operands(self.plan, ROWS).items()}
+        if self.indexed:
+            given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
+        return given
+
+
+def cases(indexed: bool) -> list[Case]:
+    """All modes, weights and open slots; layouts, dtypes and ways to copy take turns with them."""
+    turns = cycle(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+    sizes = cycle(COPIES)
+    made = []
+    for mode, weighted, shared in VARIANTS:
+        for every in CONV_OPENED if indexed else OPENED:
+            opened = every if weighted else tuple(slot for slot in every if slot != "w")
+            if mode in CHANNEL_LETTER and opened:
+                dtype, layout, copies = next(turns)
+                plan = mode_plan(mode, weighted, shared, *next(sizes))
+                made.append(Case(plan, layout, dtype, opened, copies, indexed))
+    return made
+
+
+def edges() -> tuple[Tensor, Tensor]:
+    """A node that nothing enters and one that nothing leaves, among others."""
+    src, dst = torch.randint(NODES, (2, ROWS))
+    src[src == 3], dst[dst == 2] = 0, 1
+    return src, dst
+
+
+def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
+    """The same by the interpreter, in float64."""
+    if gather is None:
+        form = form_of(case.plan, case.layout)
+        return interpret(make_sweep(path_terms(form), case.opened), form, given)
+    description = Description(case.plan, (case.layout,) * 3)
+    kernel = KERNEL_TARGETS["interpreter"].load(description, case.opened, torch.float64, True)
+    results = [torch.empty_like(given[name]) if name in case.opened else None for name in SLOTS]
+    kernel([given[name] for name in SLOTS], results, ROWS, Edges(*gather, NODES, NODES, True))
+    return {name: x for name, x in zip(SLOTS, results, strict=True) if x is not None}
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
+def test_kernels_agree_with_the_definition(indexed: bool, tmp_path: Path) -> None:
+    every = cases(indexed)
+    stand_in = StandIn([case.source for case in every], [case.copies for case in every], tmp_path)
+    gather = edges() if indexed else None
+    for n, case in enumerate(every):
+        given = case.operands
+        found = stand_in.run(n, given, gather, seed=0)
+        again = stand_in.run(n, given, gather, seed=2)
+        for name, want in wanted(case, given, gather).items():
+            error = (found[name] - want).abs().max() / want.abs().max()
+            assert error < TOLERANCES[case.dtype], f"{name} of {case}: {error}"
+            assert torch.equal(found[name], again[name]), f"{name} depends on the order of threads"

@@ -1,0 +1,57 @@
+"""Devices that kernels are written for, as data: what a placement and a prediction need to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpgen.errors import BackendError
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A device of one compute capability; ``bandwidth`` is what a copy reaches, in bytes a second."""
+
+    name: str
+    arch: int  # compute capability 9.0 is 90
+    block_shared: int  # bytes of shared memory that one block may have
+    shared: int  # of one multiprocessor
+    processors: int
+    clock: float
+    bandwidth: float
+
+    def __str__(self) -> str:
+        return f"sm_{self.arch}"
+
+
+KIB = 1024
+# The best known of each capability; bandwidths of copies as published, nine tenths of the peak where none are.
+CHIPS: dict[int, Chip] = {
+    chip.arch: chip
+    for chip in (
+        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12),
+        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12),
+        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12),
+        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12),
+        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12),
+        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12),
+        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12),
+        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12),
+    )
+}
+OLDEST = min(CHIPS)
+
+
+def chip_of(arch: int) -> Chip:
+    """The chip of a compute capability, or the newest one known before it: kernels for that run on it as well.
+
+    >>> chip_of(90).name, chip_of(87).name
+    ('H200', 'A40')
+
+    Raises `BackendError` for a capability below 7.0.
+    """
+    if arch < OLDEST:
+        raise BackendError(
+            f"kernels need a GPU of compute capability {OLDEST / 10} or later, this one has {arch / 10}: "
+            "use strategy='grouped'"
+        )
+    return CHIPS[max(known for known in CHIPS if known <= arch)]

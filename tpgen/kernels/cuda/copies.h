@@ -1,0 +1,80 @@
+// Rows to shared memory and back, whichever way the device has.  Needs device.h, and how many threads and stages there are.
+
+struct alignas(16) Sixteen { unsigned a, b, c, d; };
+
+// One number after the other: rows that do not fill 16 bytes, and what is left at the end.
+template <class To, class From> DEVICE void copy(To* to, const From* from, int count) {
+  for (int n = threadIdx.x; n < count; n += THREADS) to[n] = from[n];
+}
+DEVICE void copy_sixteens(void* to, const void* from, int bytes) {
+  for (int n = threadIdx.x; n < bytes / 16; n += THREADS) ((Sixteen*)to)[n] = ((const Sixteen*)from)[n];
+}
+template <class T> DEVICE void clear(T* to, int count) {
+  for (int n = threadIdx.x; n < count; n += THREADS) to[n] = 0;
+}
+
+// Numbers that were added up, to where they belong.
+DEVICE void write_out(real* to, const num* from, int count) {
+  for (int n = threadIdx.x; n < count; n += THREADS) to[n] = narrow(from[n]);
+}
+
+// Rows that do not fill 16 bytes, on their way beside the others.
+DEVICE void fetch_numbers(real* to, const real* from, int count) {
+#if COPIES >= 1
+  if constexpr (sizeof(real) >= 4) {
+    for (int n = threadIdx.x; n < count; n += THREADS) async_in<sizeof(real)>(to + n, from + n);
+    return;
+  }
+#endif
+  copy(to, from, count);
+}
+
+#if COPIES == 2
+DEVICE void fetch_begin(u64* b, int bytes) {
+  if (threadIdx.x == 0) barrier_expect(b, bytes);
+}
+DEVICE void fetch(void* to, const void* from, int bytes, u64* b) {
+  if (threadIdx.x == 0) bulk_in(to, from, bytes, b);
+}
+DEVICE void fetch_end() { async_commit(); }
+DEVICE void fetched(u64* b, unsigned parity) {
+  barrier_wait(b, parity);
+  async_wait<STAGES - 1>();
+  __syncthreads();
+}
+DEVICE void deliver(void* to, const void* from, int bytes) {
+  if (threadIdx.x == 0) bulk_out(to, from, bytes);
+}
+DEVICE void deliver_begin() {
+  bulk_seal();
+  __syncthreads();
+}
+DEVICE void deliver_end() {
+  if (threadIdx.x == 0) bulk_commit();
+}
+DEVICE void delivered() {
+  if (threadIdx.x == 0) bulk_drain();
+  __syncthreads();
+}
+#else
+DEVICE void barrier_init(u64*) {}
+DEVICE void fetch_begin(u64*, int) {}
+#if COPIES == 1
+DEVICE void fetch(void* to, const void* from, int bytes, u64*) {
+  for (int n = threadIdx.x * 16; n < bytes; n += THREADS * 16) async_in<16>((char*)to + n, (const char*)from + n);
+}
+DEVICE void fetch_end() { async_commit(); }
+DEVICE void fetched(u64*, unsigned) {
+  async_wait<STAGES - 1>();
+  __syncthreads();
+}
+#else
+DEVICE void fetch(void* to, const void* from, int bytes, u64*) { copy_sixteens(to, from, bytes); }
+DEVICE void fetch_end() {}
+DEVICE void fetched(u64*, unsigned) { __syncthreads(); }
+#endif
+DEVICE void deliver(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
+DEVICE void deliver_begin() { __syncthreads(); }
+DEVICE void deliver_end() {}
+DEVICE void delivered() { __syncthreads(); }
+#endif

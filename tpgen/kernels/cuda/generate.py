@@ -1,0 +1,353 @@
+"""A placement to CUDA C++: one source for each set of open slots, deterministic, without includes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, number
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.group_text import GroupText
+from tpgen.kernels.cuda.placement import CudaPlacement, place_cuda
+from tpgen.kernels.cuda.tables import TableSet
+from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.sweep.terms import SLOTS
+
+ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
+_TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A generated kernel, and what a launch needs to know of it."""
+
+    source: GeneratedSource
+    placement: CudaPlacement
+
+    @property
+    def text(self) -> str:
+        return self.source.text
+
+
+@cache
+def header(name: str) -> str:
+    """The text of a header, from behind its head comment.
+
+    >>> header("lanes").split("{")[0]
+    'struct alignas(16) quad '
+    """
+    text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
+    return text.split("\n\n", 1)[1].rstrip("\n")
+
+
+def generate_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> CudaSource:
+    """The source that computes the open slots of a form in one sweep.
+
+    Raises `EmitError` where a row does not fit the chip, and for slots that cannot be open together.
+    """
+    placement = place_cuda(schedule, opened, chip, indexed)
+    w = Writer()
+    for line in str(placement).split("\n"):
+        w.line(f"// {line}")
+    KernelText(placement, w).write()
+    return CudaSource(w.done(), placement)
+
+
+class KernelText:
+    """Writes a kernel: what is constant, the functions of its groups, and the loop over the rows of a block."""
+
+    def __init__(self, placement: CudaPlacement, w: Writer) -> None:
+        self.p, self.s, self.w = placement, placement.schedule, w
+        self.dtype = placement.schedule.target.dtype
+
+    def write(self) -> None:
+        self._prelude()
+        self._arrays()
+        self._step()
+        for group in self.p.groups:
+            GroupText(self.p, group, self.w).write()
+        self._units()
+        self._tabulate()
+        self._fetch()
+        self._compute()
+        self._deliver()
+        self._kernel()
+        if self.p.sums_weights:
+            self._sum()
+
+    def _prelude(self) -> None:
+        w, (real, num) = self.w, _TYPES[self.dtype]
+        w.line("typedef long long i64; typedef unsigned long long u64;")
+        w.line(f"typedef {real} real;  // in memory")
+        w.line(f"typedef {num} num;  // in registers")
+        w.line(f"enum {{ THREADS = {self.p.threads}, ROWS = {self.p.rows}, STAGES = {self.p.stage_count} }};")
+        w.raw("#ifndef TPGEN_DEVICE")
+        w.raw(header("device"))
+        w.raw("#endif")
+        if self.dtype == "bfloat16":
+            w.raw(header("numbers"))
+        else:
+            w.line("DEVICE num widen(real x) { return x; }")
+            w.line("DEVICE real narrow(num x) { return x; }")
+        w.raw(header("copies"))
+        w.raw(header("lanes"))
+
+    # -- tables --
+
+    def _arrays(self) -> None:
+        for n, tables in enumerate(self.p.table_sets):
+            for d in range(tables.depth):
+                with self.w.paths(*tables.paths):
+                    column = tables.column(d)
+                    values = ", ".join(number(value, self.dtype) for value, _ in column)
+                    places = ", ".join(str(place) for _, place in column)
+                    self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
+                    self.w.line(f"static __device__ const unsigned short place_{n}_{d}[] = {{{places}}};")
+
+    def _tabulate(self) -> None:
+        if not self.p.table_sets:
+            return
+        with self.w.block("DEVICE void tabulate(const Step& s)"):
+            for n, tables in enumerate(self.p.table_sets):
+                with self.w.paths(*tables.paths):
+                    self._table_set(n, tables)
+
+    def _table_set(self, n: int, tables: TableSet) -> None:
+        w = self.w
+        with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
+            row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
+            w.line(f"const int m = n % {tables.entries}, v = {copy}, row = n / {tables.size};")
+            w.line(f"const real* const y = s.{tables.operand} + {row} + v * {tables.copy_stride};")
+            terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
+            w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
+
+    # -- what a step works on --
+
+    def _step(self) -> None:
+        p, w = self.p, self.w
+        with w.block("struct Step", "};"):
+            for o in p.given:
+                w.line(f"const real* {o};")
+            for o in p.opened:
+                w.line(f"{'num' if p.added(o) else 'real'}* d_{o};")
+            if p.table_size:
+                w.line("num* T;")
+            for o in p.summed:
+                w.line(f"num* p_{o};")
+            w.line("int rows;")
+
+    def _units(self) -> None:
+        """Which warp does what; for a group whose rows are added up, one set after the other."""
+        w, p = self.w, self.p
+        depth = max(map(len, p.work))
+        w.line("struct Unit { unsigned char group, chunk, set; };")
+        with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
+            for units in p.work:
+                listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
+                w.line(f"{{{', '.join(listed + ['{255, 0, 0}'] * (depth - len(units)))}}},")
+        with w.block("DEVICE void compute_units(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
+            w.line("const Unit u = work[threadIdx.x / 32][n];")
+            with w.block("switch (u.group)"):
+                for group in p.groups:
+                    call = f"group_{group.number}(s, u.chunk, {'set' if p.sums_weights else 'u.set'});"
+                    loop = f"for (int set = 0; set < {p.sets(group)}; ++set) " if p.sums_weights else ""
+                    w.line(f"case {group.number}: {loop}{call} break;")
+
+    def _compute(self) -> None:
+        """One step, once its rows are there."""
+        p, w = self.p, self.w
+        with w.block("DEVICE void compute(const Step& s)"):
+            if p.table_sets:
+                w.line("tabulate(s);")
+            for o in p.summed:
+                w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
+            for o in p.results:
+                self._clear_result(o)
+            w.line("__syncthreads();")
+            w.line("compute_units(s);")
+            if p.summed:
+                w.line("__syncthreads();")
+            for o in p.summed:
+                self._sum_parts(o)
+
+    def _clear_result(self, operand: str) -> None:
+        """What is added to, and what no path writes."""
+        p, w, dim = self.p, self.w, self.p.dim[operand]
+        if p.added(operand):
+            w.line(f"clear(s.d_{operand}, {dim * p.rows});")
+        elif operand not in p.summed or p.schedule.views_of(operand):
+            for start, size in p.unreached(operand):
+                for row in range(p.rows):
+                    w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
+
+    def _sum_parts(self, operand: str) -> None:
+        """The parts of all groups, in their order."""
+        p, w, dim = self.p, self.w, self.p.dim[operand]
+        for start, size in p.sum_ranges(operand):
+            with w.block(f"for (int n = threadIdx.x; n < {size * p.rows}; n += THREADS)"):
+                w.line(f"const int row = n / {size}, place = {start} + n % {size};")
+                w.line(f"const num* const part = s.p_{operand} + row * {p.slots * dim} + place;")
+                w.line("num sum = 0;")
+                w.line(f"for (int m = 0; m < {p.slots}; ++m) sum += part[m * {dim}];")
+                put = f"s.d_{operand}[row * {dim} + place]"
+                w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
+
+    # -- rows to shared memory and back --
+
+    def _row_of(self, operand: str, prefix: str = "") -> str:
+        """The first row of a step in an operand."""
+        if self.p.indexed:
+            index = {"x1": "call.src[e]", "out": "call.dst[e]"}.get(operand, "e")
+        else:
+            index = "q * ROWS" if self.p.rows > 1 else "q"
+        return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
+
+    def _rows_at_hand(self) -> None:
+        """Which edge, or how many rows there are."""
+        if self.p.owner:
+            self.w.line("const i64 e = call.order[q];")
+        elif self.p.indexed:
+            self.w.line("const i64 e = q;")
+        elif self.p.rows > 1:
+            self.w.line("const int n = rows_of(call, q);")
+
+    def _fetch(self) -> None:
+        p, w = self.p, self.w
+        with w.block("struct Call", "};"):
+            w.line(f"const real {', '.join('*' + o for o in SLOTS)};")
+            w.line(f"real {', '.join('*d_' + o for o in SLOTS)};")
+            w.line("i64 rows, owners;")
+            w.line(
+                "const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join"
+            )
+            w.line("num* sums;")
+        with w.block("DEVICE int rows_of(const Call& call, i64 q)"):
+            w.line("const i64 left = call.rows - q * ROWS;")
+            w.line("return left < ROWS ? (int)left : ROWS;")
+        with w.block("DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q)"):
+            self._rows_at_hand()
+            whole = [o for o in p.row_operands if p.whole(o)]
+            with w.block("if (n == ROWS)" if p.rows > 1 else ""):
+                w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
+                for o in p.row_operands:
+                    self._fetch_one(o, o in whole)
+            if p.rows > 1:
+                with w.block("else"):
+                    w.line("fetch_begin(barrier, 0);")
+                    for o in p.row_operands:
+                        self._fetch_one(o, False)
+
+    def _fetch_one(self, operand: str, whole: bool) -> None:
+        p, place = self.p, f"stage + {self.p.stage[operand]}"
+        if whole:
+            self.w.line(f"fetch({place}, {self._row_of(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
+        else:
+            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {self._count(operand)});")
+
+    def _count(self, operand: str) -> str:
+        return f"n * {self.p.dim[operand]}" if self.p.rows > 1 else str(self.p.dim[operand])
+
+    def _deliver(self) -> None:
+        p, w = self.p, self.w
+        with w.block("DEVICE void deliver_rows(const Call& call, const Step& s, i64 q)"):
+            self._rows_at_hand()
+            w.line("deliver_begin();")
+            for o in p.results:
+                place, count = self._row_of(o, "d_"), self._count(o)
+                if p.added(o):
+                    w.line(f"write_out({place}, s.d_{o}, {count});")
+                elif not p.whole(o):
+                    w.line(f"copy({place}, s.d_{o}, {count});")
+                elif p.rows > 1:
+                    w.line(f"if (n == ROWS) deliver({place}, s.d_{o}, {p.row_bytes(o) * p.rows});")
+                    w.line(f"else copy({place}, s.d_{o}, {count});")
+                else:
+                    w.line(f"deliver({place}, s.d_{o}, {p.row_bytes(o)});")
+            w.line("deliver_end();")
+
+    # -- the kernel --
+
+    def _kernel(self) -> None:
+        p, w = self.p, self.w
+        with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, 1) {ENTRY}(const Call call)'):
+            w.line("unsigned char* const shared = shared_memory();")
+            w.line("u64* const barriers = (u64*)shared;")
+            w.line("if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);")
+            w.line("Step s;")
+            self._fixed_places()
+            w.line("int at = 0;")
+            w.line("unsigned parity = 0;")
+            w.line("__syncthreads();")
+            if p.owner:
+                self._owners(p.owner)
+            else:
+                w.line("const i64 begin = blockIdx.x, by = gridDim.x, end = (call.rows + ROWS - 1) / ROWS;")
+                self._steps()
+            w.line("delivered();")
+
+    def _fixed_places(self) -> None:
+        """Areas that stay where they are."""
+        p, w = self.p, self.w
+        kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened}
+        for name, place in p.areas.items():
+            w.line(f"s.{name} = ({kinds.get(name, 'num')}*)(shared + {place});")
+        if p.schedule.shared_weights and "w" in p.given and p.dim["w"]:
+            w.line("s.w = call.w;")
+        if p.sums_weights:
+            w.line(f"s.d_w = call.sums + (i64)blockIdx.x * {p.dim['w']};")
+            w.line(f"clear(s.d_w, {p.dim['w']});")
+        if p.rows == 1:
+            w.line("s.rows = 1;")
+
+    def _owners(self, owner: str) -> None:
+        """The edges of one row of the owner after the other, added up in their order."""
+        w, dim = self.w, self.p.dim[owner]
+        with w.block("for (i64 o = blockIdx.x; o < call.owners; o += gridDim.x)"):
+            w.line("const i64 begin = call.first[o], by = 1, end = call.first[o + 1];")
+            w.line(f"clear(s.d_{owner}, {dim});")
+            self._steps()
+            w.line("__syncthreads();")
+            w.line(f"write_out(call.d_{owner} + o * {dim}, s.d_{owner}, {dim});")
+            w.line("__syncthreads();")
+
+    def _steps(self) -> None:
+        w, p = self.w, self.p
+        size = -(-p.stage_bytes // 128) * 128
+        place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
+        if p.stage_count > 1:
+            with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
+                w.line(
+                    f"if (begin + n * by < end) fetch_rows(call, {place.format('(at + n) % STAGES')}, begin + n * by);"
+                )
+                w.line("fetch_end();")
+        with w.block("for (i64 q = begin; q < end; q += by)"):
+            w.line("delivered();")
+            w.line("const i64 ahead = q + (STAGES - 1) * by;")
+            w.line(f"if (ahead < end) fetch_rows(call, {place.format('(at + STAGES - 1) % STAGES')}, ahead);")
+            w.line("fetch_end();")
+            w.line("fetched(barriers + at, parity);")
+            w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
+            self._places_of_step()
+            w.line("compute(s);")
+            w.line("deliver_rows(call, s, q);")
+            w.line("if (++at == STAGES) at = 0, parity ^= 1;")
+
+    def _places_of_step(self) -> None:
+        p, w = self.p, self.w
+        for o, place in p.stage.items():
+            w.line(f"s.{o} = (const real*)(stage + {place});")
+            if o in p.results and not p.added(o):
+                w.line(f"s.d_{o} = (real*)(stage + {place});")
+        if p.rows > 1:
+            w.line("s.rows = rows_of(call, q);")
+
+    def _sum(self) -> None:
+        """The blocks' parts of the gradient of weights that all rows share, in the order of the blocks."""
+        w, dim = self.w, self.p.dim["w"]
+        with w.block(f'extern "C" __global__ void {SUM_ENTRY}(const num* sums, real* d_w, int blocks)'):
+            w.line("const int n = blockIdx.x * blockDim.x + threadIdx.x;")
+            w.line(f"if (n >= {dim}) return;")
+            w.line("num sum = 0;")
+            w.line(f"for (int b = 0; b < blocks; ++b) sum += sums[(i64)b * {dim} + n];")
+            w.line("d_w[n] = narrow(sum);")

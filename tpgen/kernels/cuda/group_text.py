@@ -1,0 +1,225 @@
+"""The function of one group: all its paths at one channel and one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cuda.groups import LANES, Group, Held, power_of_two
+from tpgen.kernels.cuda.placement import CudaPlacement, looped
+from tpgen.kernels.cuda.tables import TableSet
+from tpgen.kernels.placement.values import PlacedTable
+from tpgen.kernels.sweep.statements import (
+    Accumulate,
+    Component,
+    Define,
+    Local,
+    Reduce,
+    Statement,
+    Sum,
+    TableEntry,
+    Value,
+)
+from tpgen.kernels.sweep.sweep import PathSweep
+from tpgen.kernels.sweep.terms import INDEX, PathTerm
+
+_MOST = 32  # numbers that are summed over lanes together
+
+
+class GroupText:
+    """Writes a group's function: `row`, `c` (the channel) and `v` (the copy of the other input) are its variables."""
+
+    def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
+        self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
+        self.dtype = placement.schedule.target.dtype
+
+    def write(self) -> None:
+        head = f"DEVICE void group_{self.group.number}(const Step& s, const int chunk, const int set)"
+        with self.w.block(head):
+            self._place()
+            for operand, start, size in self._sums():
+                for position in range(start, start + size):
+                    self.w.line(f"num y_{operand}_{position} = 0;")
+            for n, path in enumerate(self.group.paths):
+                self._path(n, path)
+            self._add_sums()
+
+    # -- which row and channel --
+
+    def _place(self) -> None:
+        w, g = self.w, self.group
+        w.line("const int lane = threadIdx.x % 32;")
+        w.line(f"const int row = set{f' * {g.rows} + lane / {g.width}' if g.rows > 1 else ''};")
+        mine = f"lane % {g.width}" if g.width < LANES else "lane"
+        w.line(f"const int channel = {mine}{f' + chunk * {LANES}' if g.chunks > 1 else ''};")
+        ragged = g.channels % g.width != 0
+        checks = [f"channel < {g.channels}"] * ragged + ["row < s.rows"] * (self.p.rows > 1)
+        w.line(f"const bool alive = {' && '.join(checks) or 'true'};")
+        w.line(f"const int c = {f'channel < {g.channels} ? channel : {g.channels - 1}' if ragged else 'channel'};")
+        for operand in dict.fromkeys(h.view.operand for h in g.held):
+            if operand in self.p.given:
+                at = "" if self.p.shared_weights(operand) else f" + row * {self.p.dim[operand]}"
+                w.line(f"const real* const {operand} = s.{operand}{at};")
+            if operand in self.p.opened:
+                kind = "num" if self.p.added(operand) else "real"
+                at = "" if self.p.shared_weights(operand) else f" + row * {self.p.dim[operand]}"
+                w.line(f"{kind}* const d_{operand} = s.d_{operand}{at};")
+        if self.p.table_size:
+            w.line(f"const num* const T = s.T + row * {self.p.table_size};")
+        for operand in self.p.summed:
+            slot = f"row * {self.p.slots} + {g.slot}{' + chunk' if g.chunks > 1 else ''}"
+            w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
+
+    # -- one path --
+
+    def _path(self, n: int, path: PathSweep) -> None:
+        term, (_, copies) = path.term, self.s.loop(path.term)
+        held = [h for h in self.group.held if any(h.view is self.s.view(term, leg.operand) for leg in term.legs)]
+        inside = [h for h in held if copies > 1 and looped(h.view)]
+        outside = [h for h in held if h not in inside]
+        with self.w.paths(term.path):
+            self.w.line(f"// path {term.path}: {term.text}")
+            self._begin(term, [h for h in outside if h.first == n])
+            with self.w.block(f"for (int v = 0; v < {copies}; ++v)" if copies > 1 else ""):
+                self._begin(term, inside)
+                self._table(term)
+                summed = self._summed_copy(term)
+                if summed:
+                    self.w.line(f"num y[{power_of_two(summed[1])}] = {{}};")
+                for stage in path.stages:
+                    for statement in stage.statements:
+                        self._statement(term, statement)
+                self._end(term, inside)
+                if summed:
+                    self._fold_copy(*summed)
+            self._end(term, [h for h in outside if h.last == n])
+
+    def _begin(self, term: PathTerm, held: list[Held]) -> None:
+        for h in held:
+            o, segment = h.view.operand, h.view.segment
+            for n in h.loads:
+                self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._address(term, h, n)}]);")
+            for n in range(h.view.components if h.opened else 0):
+                self.w.line(f"num d_{o}_{segment}_{n} = 0;")
+
+    def _end(self, term: PathTerm, held: list[Held]) -> None:
+        for h in held:
+            if not h.opened:
+                continue
+            o, segment = h.view.operand, h.view.segment
+            put = "{} += {};" if self.p.added(o) else "{} = narrow({});"
+            with self.w.block("if (alive)"):
+                for n in range(h.view.components):
+                    self.w.line(put.format(f"d_{o}[{self._address(term, h, n)}]", f"d_{o}_{segment}_{n}"))
+
+    def _address(self, term: PathTerm, held: Held, component: int) -> str:
+        """Where a component stands in its row."""
+        leg = term.leg(held.view.operand)
+        assert leg is not None
+        letter, copies = self.s.loop(term)
+        variables = {self.s.channel(term): "c", letter: "v" if copies > 1 else "0"}
+        variables[INDEX.get(leg.operand, "")] = str(component)
+        return place_text(
+            held.view.start, [(variables[a], term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
+        )
+
+    # -- tables --
+
+    def _found(self, term: PathTerm) -> tuple[TableSet, PlacedTable, int] | None:
+        """The set that a path's table is in, the table, and its first entry."""
+        for found in self.p.table_sets:
+            for table, first in zip(found.tables, found.firsts, strict=True):
+                if term in table.table.terms:
+                    return found, table, first
+        return None
+
+    def _table(self, term: PathTerm) -> None:
+        found = self._found(term)
+        if found is None:
+            return
+        tables, table, first = found
+        copy = f" + v * {tables.entries}" if tables.copies > 1 else ""
+        for n in range(0, table.entries, 4):
+            self.w.line(f"const quad t{n // 4} = four(T + {tables.offset + first + n}{copy});")
+
+    # -- statements --
+
+    def _statement(self, term: PathTerm, statement: Statement) -> None:
+        match statement:
+            case Define() | Reduce():
+                self.w.line(f"const num {statement.name} = {self._sum(statement.terms)};")
+            case Accumulate():
+                self.w.line(f"{self._target(term, statement.component)} += {self._sum(statement.terms)};")
+
+    def _target(self, term: PathTerm, c: Component) -> str:
+        if self.s.view(term, c.operand):
+            return f"d_{c.operand}_{c.segment}_{c.index}"
+        placed = self.s.table(term)
+        assert placed is not None
+        if placed.copies > 1:
+            return f"y[{c.index}]"
+        return f"y_{c.operand}_{placed.start + c.index * placed.index_stride}"
+
+    def _sum(self, terms: Sum) -> str:
+        return total([times(t.coefficient, " * ".join(map(self._value, t.factors)), self.dtype) for t in terms])
+
+    def _value(self, value: Value) -> str:
+        if isinstance(value, Component):
+            return f"{value.operand}_{value.segment}_{value.index}"
+        if isinstance(value, TableEntry):
+            return f"t{value.index // 4}.{'xyzw'[value.index % 4]}"
+        assert isinstance(value, Local)
+        return value.name
+
+    # -- sums over channels --
+
+    def _sums(self) -> Iterator[tuple[str, int, int]]:
+        """Operand, start and size of what all paths of the group add to, in parts that fit the lanes."""
+        for operand in self.p.summed:
+            tables = [t for path in self.group.paths if (t := self._sums_into(path.term, operand)) and t.copies == 1]
+            if tables:
+                start, stop = min(t.start for t in tables), max(t.start + self._components(t) for t in tables)
+                yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
+
+    def _sums_into(self, term: PathTerm, operand: str) -> PlacedTable | None:
+        table = self.s.table(term)
+        return table if table and table.operand == operand else None
+
+    def _components(self, table: PlacedTable) -> int:
+        return table.table.terms[0].size(INDEX[table.operand])
+
+    def _add_sums(self) -> None:
+        for operand, start, size in self._sums():
+            values = [f"alive ? y_{operand}_{n} : 0" for n in range(start, start + size)]
+            with self.w.block(""):
+                self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
+                self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
+
+    def _summed_copy(self, term: PathTerm) -> tuple[PlacedTable, int] | None:
+        """The table of an operand that is open and has several copies, and its components."""
+        table = self.s.table(term)
+        if table is None or table.copies == 1 or table.operand not in self.p.opened:
+            return None
+        return table, self._components(table)
+
+    def _fold_copy(self, table: PlacedTable, size: int) -> None:
+        """The sum over channels for the copy at hand."""
+        if not self._always_alive:
+            self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")
+        place = f"p_{table.operand} + {table.start} + v * {table.copy_stride}"
+        self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, {place}, {table.index_stride});")
+
+    @property
+    def _always_alive(self) -> bool:
+        return self.group.channels % self.group.width == 0 and self.p.rows == 1
+
+
+def place_text(start: int, steps: list[tuple[str, int]]) -> str:
+    """An address: constants added up, variables with their strides.
+
+    >>> place_text(64, [("c", 3), ("2", 1)]), place_text(0, [("v", 8), ("c", 1)])
+    ('66 + c * 3', 'v * 8 + c')
+    """
+    constant = start + sum(int(name) * stride for name, stride in steps if name.isdigit())
+    parts = [f"{name} * {stride}" if stride != 1 else name for name, stride in steps if not name.isdigit()]
+    return " + ".join([str(constant)] * bool(constant or not parts) + parts)

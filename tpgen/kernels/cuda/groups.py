@@ -1,0 +1,129 @@
+"""Which paths a warp runs together: those that meet in a segment of channels.
+
+A *group* is such paths.  What two of them add to is then one lane's own, and what they read is read once.  A *unit* is
+a group, 32 lanes wide, for some rows: one warp's work.  Where a segment has fewer channels, a warp takes several rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.kernels.placement.values import ChannelSchedule, View
+from tpgen.kernels.sweep.statements import Accumulate, Load
+from tpgen.kernels.sweep.sweep import PathSweep
+
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Held:
+    """A segment whose numbers at one channel stand in registers, from the first path that needs them to the last."""
+
+    view: View
+    first: int  # of the paths of its group
+    last: int
+    loads: tuple[int, ...]  # components that are read
+    opened: bool  # whether some path adds to it
+
+
+@dataclass(frozen=True)
+class Group:
+    """Paths that meet in segments of channels."""
+
+    number: int
+    paths: tuple[PathSweep, ...]
+    held: tuple[Held, ...]
+    channels: int
+    width: int  # lanes for one row
+    slot: int  # number of its first 32 channels among those of all groups
+
+    @property
+    def rows(self) -> int:
+        """Rows that one warp takes at once."""
+        return LANES // self.width
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.channels // LANES)
+
+    @cached_property
+    def cost(self) -> int:
+        """Statements of one warp: what units are balanced by."""
+        return sum(len(stage.statements) for path in self.paths for stage in path.stages)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One warp's work: 32 channels of a group, for the rows of one set; of all sets, where rows are added up."""
+
+    group: Group
+    chunk: int
+    rows: int  # the first set of rows
+
+
+def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
+    """The groups of a sweep's paths, where a block has so many rows at hand."""
+    groups: list[Group] = []
+    slot = 0
+    for members in _meeting(schedule, paths):
+        channels = members[0].term.size(schedule.channel(members[0].term))
+        width = max(min(power_of_two(channels), LANES), LANES // rows)
+        group = Group(len(groups), members, _held(schedule, members), channels, width, slot)
+        groups.append(group)
+        slot += group.chunks
+    return tuple(groups)
+
+
+def power_of_two(size: int) -> int:
+    """The next power of two.
+
+    >>> power_of_two(5), power_of_two(8)
+    (8, 8)
+    """
+    return 1 << (size - 1).bit_length()
+
+
+def _meeting(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
+    """Paths in classes that share no segment of channels, each in an order in which neighbours share."""
+    classes: list[tuple[set[View], list[PathSweep]]] = []
+    for path in paths:
+        views = set(_views(schedule, path))
+        met = [c for c in classes if c[0] & views]
+        merged = (views.union(*(c[0] for c in met)), [*(p for c in met for p in c[1]), path])
+        classes = [c for c in classes if c not in met] + [merged]
+    return [tuple(members) for _, members in classes]
+
+
+def _views(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
+    found = [schedule.view(path.term, leg.operand) for leg in path.term.legs]
+    return [view for view in found if view]
+
+
+def _held(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[Held, ...]:
+    users: dict[View, list[int]] = {}
+    for n, path in enumerate(paths):
+        for view in _views(schedule, path):
+            users.setdefault(view, []).append(n)
+    made = (_one_held(view, [paths[n] for n in at], at) for view, at in users.items())
+    return tuple(held for held in made if held.loads or held.opened)
+
+
+def _one_held(view: View, paths: list[PathSweep], at: list[int]) -> Held:
+    key = (view.operand, view.segment)
+    touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
+    mine = [s for s in touching if (s.component.operand, s.component.segment) == key]
+    loads = sorted({s.component.index for s in mine if isinstance(s, Load)})
+    return Held(view, at[0], at[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
+
+
+def balance(units: Iterable[Unit], warps: int) -> tuple[tuple[Unit, ...], ...]:
+    """The units of each warp: the longest first, each to the warp that has least."""
+    taken: list[list[Unit]] = [[] for _ in range(warps)]
+    load = [0] * warps
+    for unit in sorted(units, key=lambda u: -u.group.cost):
+        least = load.index(min(load))
+        taken[least].append(unit)
+        load[least] += unit.group.cost
+    return tuple(map(tuple, taken))
