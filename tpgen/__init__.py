@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tpgen.nn.symmetric_contraction import SymmetricContraction
     from tpgen.nn.tensor_product import TensorProduct
     from tpgen.planner.plan import Plan, make_plan
+    from tpgen.verification.verify import verify
 
 __all__ = [
     "ElementwiseTensorProduct",
@@ -52,6 +53,7 @@ __all__ = [
     "make_plan",
     "register_adapter",
     "restore",
+    "verify",
 ]
 
 # Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
@@ -75,6 +77,7 @@ _HOMES = {
     "make_plan": "planner.plan",
     "register_adapter": "conversion.adapters",
     "restore": "conversion.convert",
+    "verify": "verification.verify",
 }
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "explore": "Write every stage of a product onto one HTML page.",
     "dump": "Print what is generated at a stage, from plan to C++.",
     "check": "Check results, equivariance and gradients of a product.",
+    "verify": "Ask a product or network every law it must obey.",
     "bench": "Measure contenders on problems, once they are right.",
     "tune": 'Time every strategy; "auto" then takes the fastest.',
     "cache": "Show, remove or build ahead the compiled kernels.",

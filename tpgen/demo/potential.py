@@ -6,6 +6,8 @@ r"""A small potential of e3nn's modules alone, as people write them: energies, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from e3nn import o3
 from e3nn.math import soft_one_hot_linspace
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.convert import convert
 from tpgen.conversion.report import Conversion
+from tpgen.verification.verify import Verification, verify
 
 ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
 HARMONICS = o3.Irreps.spherical_harmonics(2)
@@ -77,6 +80,12 @@ def atoms(side: int) -> tuple[Tensor, Tensor]:
     positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
     elements = torch.randint(ELEMENTS, (len(grid),), generator=generator)
     return positions, nn.functional.one_hot(elements, ELEMENTS).to(positions)
+
+
+def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
+    """Verify a converted potential: all laws, or those named."""
+    torch.manual_seed(0)
+    return verify(convert(Potential(channels)), atoms(2), only=laws)
 
 
 def convert_potential(side: int, channels: int) -> Conversion:

@@ -19,12 +19,12 @@ from tpgen.benchmarking.markdown import markdown_report
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.demo.polynomials import POLYNOMIALS, write_polynomial
-from tpgen.demo.potential import convert_potential
+from tpgen.demo.potential import convert_potential, verify_potential
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
-from tpgen.inspection.laws.check import check_product, verdict
+from tpgen.inspection.laws.check import check_product, counted, verdict
 from tpgen.inspection.laws.laws import default_dtype
 from tpgen.inspection.stages.dump import STAGES, dump_files
 from tpgen.nn.products import FullyConnectedTensorProduct
@@ -46,6 +46,7 @@ class Tour:
     tasks: tuple[str, ...]
     seconds: float  # for each task of each problem
     potential: tuple[int, int]  # atoms along an edge of the lattice, channels
+    laws: tuple[str, ...] | None = None  # that the potential is verified by; None: all
 
 
 WHOLE = Tour(
@@ -59,7 +60,7 @@ WHOLE = Tour(
     seconds=4.0,
     potential=(5, 32),
 )
-SHORT = Tour(("article",), (), 3, 1, False, ("e3nn/eager", "tpgen-auto/eager"), ("forward",), 0.1, (2, 4))
+SHORT = Tour(("article",), (), 3, 1, False, ("e3nn/eager", "tpgen-auto/eager"), ("forward",), 0.1, (2, 4), ("equivariant", "forces"))
 
 
 @dataclass(frozen=True)
@@ -281,10 +282,26 @@ def measure(folder: Path, tour: Tour, console: Console) -> Section:
     return Section(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
+# --- verifying ----------------------------------------------------------------------------------------------------
+
+
+def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
+    """Every law that the converted potential must obey."""
+    with console.status("   a converted potential: verify"):
+        report = verify_potential(4, tour.laws)
+    (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
+    (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
+    console.print(f"   a converted potential: verified ({counted(report.findings)})")
+    wrong = [] if report.passed else [f"the potential breaks {', '.join(report.failed)}"]
+    text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
+    return Section(f"{text}\n```\n{report}\n```\n", tuple(wrong))
+
+
 STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
     "Plan, dump and check": show_products,
     "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Convert a whole network by one line": convert_network,
     "Measure": measure,
+    "Verify": verify_network,
 }

@@ -13,7 +13,7 @@ under test can hold, so an error is one that the product made.  What cannot be c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -109,7 +109,16 @@ def finding_cells(finding: Finding) -> tuple[str, ...]:
 
 def verdict(report: CheckReport) -> str:
     """One line: how many comparisons passed, failed and could not be made."""
-    count = {s: sum(f.status == s for f in report.findings) for s in (PASSED, FAILED, NOT_COMPARED)}
+    return counted(report.findings)
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """How many findings there are of each status.
+
+    >>> counted([Finding("linear", "x1", PASSED)])
+    '1 passed, 0 failed'
+    """
+    count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}
     return ", ".join(f"{n} {status}" for status, n in count.items() if n or status != NOT_COMPARED)
 
 

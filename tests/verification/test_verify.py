@@ -1,0 +1,377 @@
+"""Every law holds for what is right, and is seen to be broken by a fault planted for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+import tpgen
+from tests.machine import KERNEL, needs_compiler
+from tests.verification import potentials
+from tests.verification.potentials import Pairs, inputs
+from tpgen.cli import main
+from tpgen.errors import InputError
+from tpgen.inspection.laws.check import FAILED, NOT_COMPARED
+from tpgen.kernels.libraries import build
+from tpgen.kernels.operators import runtime, targets
+from tpgen.kernels.sweep.statements import Accumulate, Component
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import make_plan
+from tpgen.planner.presets import channelwise
+from tpgen.verification.verify import LAWS, Verification, verify
+
+PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvw", True), (1, 1, 2, "uvu", False)]
+PLAN = make_plan("2x0e+2x1o", "0e+1o", "2x0e+2x1o+2x1e", PATHS)
+
+
+def product(strategy: str = "einsum", **options) -> TensorProduct:
+    return TensorProduct.from_plan(PLAN, internal_weights=False, strategy=strategy, **options).double()
+
+
+RIGHT: dict[str, Callable[[str], nn.Module]] = {
+    "product": product,
+    "convolution": lambda s: tpgen.TensorProductConv.from_plan(channelwise("2x0e+2x1o", "0e+1o", "1o"), strategy=s),
+    "linear layer": lambda s: tpgen.Linear("2x0e+2x1o", "3x0e+2x1o", biases=True, strategy=s),
+    "layer with channels": lambda s: tpgen.Linear("2x0e+1o", "2x0e+1o", f_in=2, f_out=2, biases=True, strategy=s),
+    "contraction": lambda s: tpgen.SymmetricContraction("2x0e+2x1o", "2x0e+2x1o", 2, num_elements=2, strategy=s),
+    "polynomial": lambda s: tpgen.Polynomial(
+        {"x": "2x0e+2x1o", "y": "0e+1o"}, "2x0e+2x1o", [("x", "x", "y"), ("x",)], weights="given", strategy=s
+    ),
+}
+
+
+@pytest.mark.parametrize("strategy", ["einsum", KERNEL])
+@pytest.mark.parametrize("name", RIGHT)
+def test_every_law_holds(name: str, strategy: str) -> None:
+    report = verify(RIGHT[name](strategy), rows=4)
+    assert report.passed, str(report)
+    assert {"equivariant", "linear", "third order", "Hessian", "compiled", "saved"} <= {f.law for f in report.findings}
+    assert all(f.status != NOT_COMPARED for f in report.findings), str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_law_holds_of_a_potential(dtype: torch.dtype) -> None:
+    report = verify(Pairs().to(dtype), inputs(dtype))
+    assert report.passed, str(report)
+    of_products = {"definition", "e3nn", "right", "linear", "normalisation"}
+    assert {f.law for f in report.findings} == set(LAWS) - of_products
+    assert report.settings == "positions: points; forces: 1x1o"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+class Wrong(TensorProduct):
+    """A product that is spoilt in one way."""
+
+    def __init__(self, spoil: Callable[[Tensor, Tensor, Tensor], Tensor], right: float = 1.0) -> None:
+        self._setup(PLAN, False, strategy="einsum")
+        self.double()
+        self.spoil, self.right_scale = spoil, right
+
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        return self.spoil(super().forward(x, y, weight), x, y)
+
+    def right(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        return self.right_scale * super().right(y, weight)
+
+
+OF_MODULES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "a path a little too large": ("definition", lambda: Wrong(lambda out, x, y: out * 1.00001)),
+    "another normalisation": ("normalisation", lambda: Wrong(lambda out, x, y: 1.1 * out)),
+    "another than e3nn's": ("e3nn", lambda: Wrong(lambda out, x, y: 1.1 * out)),
+    "right is another product": ("right", lambda: Wrong(lambda out, x, y: out, right=1.001)),
+    "a square of an input": ("linear", lambda: Wrong(lambda out, x, y: out + 0.01 * x[:, :1] ** 2)),
+    "components exchanged": ("equivariant", lambda: Wrong(lambda out, x, y: out.roll(1, 1))),
+    "rows that know of each other": ("permutation", lambda: Wrong(lambda out, x, y: out + 0.01 * x[:, :1].cumsum(0))),
+    "a result cut off from its inputs": ("first order", lambda: Wrong(lambda out, x, y: out.detach() + 0.0 * x.sum())),
+    "shared memory of two calls": ("repeated", lambda: Wrong(lambda out, x, y: out + 1e-12 * torch.rand(1).item())),
+}  # fmt: skip
+OF_POTENTIALS: dict[str, str] = {
+    "Upside": "forces",
+    "Pushed": "conservation",
+    "Noisy": "repeated",
+    "Threaded": "threads",
+    "Compiled": "compiled",
+    "Anchored": "translation",
+    "Ordered": "permutation",
+    "Tilted": "equivariant",
+    "Handed": "equivariant",
+    "Cliff": "conservation",
+    "Steep": "first order",
+    "Curved": "second order",
+    "Lopsided": "Hessian",
+    "Forgetful": "saved",
+    "Shifting": "saved",
+}
+
+
+@pytest.mark.parametrize("fault", OF_MODULES)
+def test_a_fault_of_a_product_is_caught(fault: str) -> None:
+    law, made = OF_MODULES[fault]
+    assert verify(made(), only=[law]).failed == (law,)
+
+
+@pytest.mark.parametrize("fault", OF_POTENTIALS)
+def test_a_fault_of_a_potential_is_caught(fault: str) -> None:
+    law = OF_POTENTIALS[fault]
+    report = verify(getattr(potentials, fault)().double(), inputs(), only=[law])
+    assert report.failed == (law,), str(report)
+
+
+def test_a_mirror_image_is_seen_by_parity_alone() -> None:
+    report = verify(potentials.Handed().double(), inputs(), only=["equivariant"])
+    assert report.finding("equivariant", "parity, energy").status == FAILED
+    assert report.finding("equivariant", "rotations, energy").status != FAILED
+
+
+@pytest.fixture
+def fresh_kernels() -> Iterator[None]:
+    """Kernels of a fault live no longer than its test."""
+    for found in (targets.target_of, runtime.product_of):
+        found.cache_clear()
+    yield
+    for found in (targets.target_of, runtime.product_of):
+        found.cache_clear()
+
+
+def spoilt(sweep, slot: str, change: Callable[[Accumulate], Accumulate]):
+    """A sweep with the last addition to an operand changed."""
+    paths = list(sweep.paths)
+    for n, path in reversed(list(enumerate(paths))):
+        stages = list(path.stages)
+        for s, stage in reversed(list(enumerate(stages))):
+            statements = list(stage.statements)
+            for k, found in reversed(list(enumerate(statements))):
+                if isinstance(found, Accumulate) and found.component.operand == slot:
+                    statements[k] = change(found)
+                    stages[s] = replace(stage, statements=tuple(statements))
+                    paths[n] = replace(path, stages=tuple(stages))
+                    return replace(sweep, paths=tuple(paths))
+    return sweep
+
+
+def _elsewhere(found: Accumulate) -> Accumulate:
+    where = found.component
+    return replace(found, component=Component(where.operand, where.segment, (where.index + 1) % 3))
+
+
+def _scaled(found: Accumulate) -> Accumulate:
+    return replace(
+        found, terms=(replace(found.terms[0], coefficient=1.001 * found.terms[0].coefficient), *found.terms[1:])
+    )
+
+
+def _left_out(found: Accumulate) -> Accumulate:
+    return replace(found, terms=(replace(found.terms[0], coefficient=0.0),))
+
+
+OF_SWEEPS = {
+    "a sum into another component": ("equivariant", "out", _elsewhere),
+    "a number of the product": ("definition", "out", _scaled),
+    "an addition left out": ("definition", "out", _left_out),
+    "a number of the gradient of input 1": ("first order", "x1", _scaled),
+    "a sign of the gradient of input 2": (
+        "first order",
+        "x2",
+        lambda found: replace(found, terms=tuple(replace(t, coefficient=-t.coefficient) for t in found.terms)),
+    ),
+    "an addition to the gradient of weights left out": ("Hessian", "w", _left_out),
+    "the gradient of weights in second derivatives": ("second order", "w", _scaled),
+    "the gradient of input 2 in third derivatives": ("third order", "x2", _scaled),
+}
+
+
+@pytest.mark.usefixtures("fresh_kernels")
+@pytest.mark.parametrize("fault", OF_SWEEPS)
+def test_a_fault_of_a_sweep_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    law, slot, change = OF_SWEEPS[fault]
+    right = targets.make_sweep
+    monkeypatch.setattr(targets, "make_sweep", lambda *given: spoilt(right(*given), slot, change))
+    row = replace(targets.KERNEL_TARGETS["interpreter"], device="cpu")
+    monkeypatch.setitem(targets.KERNEL_TARGETS, "cpp", row)
+    assert verify(product("kernel"), only=[law], rows=3).failed == (law,)
+
+
+OF_TEXTS = {
+    "a constant": ("definition", r"(\d\.\d{3})\d{4,}", r"\g<1>9999"),
+    "a sum for a difference": ("equivariant", r"(?<=ci1j2) - (?=[^;]*ci2j1)", " + "),
+    "a component for another": ("equivariant", r"(const vec ci1j2 = x\[1\] \* y)\[2\]", r"\g<1>[1]"),
+    "a path left out": ("definition", r"(?m)^ *path_1\(.*;$", ""),
+    "a weight for another": ("linear", r"weights\[2 \+ \(", r"weights[0 * n + 2] * weights[2 + ("),
+    "one row for all": ("permutation", r"x1 \+ e \* 8", "x1 + q * 8"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("fresh_kernels")
+@pytest.mark.parametrize("fault", OF_TEXTS)
+def test_a_fault_of_the_generated_text_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    law, pattern, other = OF_TEXTS[fault]
+    right = build.load
+
+    def load(text: str, *rest):
+        changed, count = re.subn(pattern, other, text, count=1)
+        assert count == 1
+        return right(changed, *rest)
+
+    monkeypatch.setattr(build, "load", load)
+    assert verify(product("kernel"), only=[law], rows=3).failed == (law,)
+
+
+def test_every_law_has_a_fault() -> None:
+    caught = {law for law, *_ in (*OF_MODULES.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())} | set(
+        OF_POTENTIALS.values()
+    )
+    assert caught == set(LAWS)
+    assert len(OF_MODULES) + len(OF_POTENTIALS) + len(OF_SWEEPS) + len(OF_TEXTS) >= 20
+
+
+def test_a_module_that_breaks_down_breaks_the_law_and_the_others_go_on() -> None:
+    def break_down(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if len(x) == 64:
+            raise RuntimeError("out of luck\nlong story")
+        return out
+
+    report = verify(Wrong(break_down), only=["normalisation", "definition"])
+    assert report.finding("normalisation").why == "RuntimeError: out of luck"
+    assert report.failed == ("normalisation",)
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+class Readout(nn.Module):
+    """Vectors of nodes to a scalar and a vector, and a list of edges."""
+
+    def forward(self, data: dict[str, Tensor], edges: Tensor) -> tuple[Tensor, Tensor]:
+        messages = data["v"][edges[0]]
+        summed = torch.zeros_like(data["v"]).index_add(0, edges[1], messages)
+        return summed.square().sum(), summed
+
+
+def test_frames_are_given_by_name_or_in_order() -> None:
+    given = ({"v": torch.randn(4, 3, dtype=torch.float64)}, torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    for irreps_in, irreps_out in ((["1o"], ["0e", "1o"]), ({"v": "1o"}, {"[1]": "1o"})):
+        report = verify(Readout(), given, irreps_in=irreps_in, irreps_out=irreps_out, only=["equivariant"])
+        assert report.passed, str(report)
+    assert verify(Readout(), given, irreps_in=["1o"], irreps_out=["0e", None], only=["equivariant"]).failed
+
+
+def test_a_converted_network_is_compared_with_the_stock_one() -> None:
+    from e3nn import o3
+
+    torch.manual_seed(0)
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e+1o", "3x0e+2x1o"), o3.Linear("3x0e+2x1o", "0e")))
+    report = verify(network, (torch.randn(3, 5),), irreps_in=["2x0e+1o"], irreps_out=["0e"])
+    assert report.passed, str(report)
+    assert report.finding("stock", "second derivatives").status == "passed"
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    class Frees(Pairs):
+        def forward(self, positions, charges):
+            positions = positions.detach().requires_grad_() if not positions.requires_grad else positions
+            energy = self.energy(positions, charges)
+            return {"energy": energy, "forces": -torch.autograd.grad(energy, positions)[0]}
+
+    report = verify(Frees().double(), inputs(), only=["first order"])
+    assert "the network frees its graph: give it in the mode" in report.finding("first order").why
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_prints_and_is_strict_json() -> None:
+    report = verify(Wrong(lambda out, x, y: out * float("nan")), only=["definition", "linear"])
+    assert str(report).startswith(
+        f"product {PLAN.irreps_in1} x {PLAN.irreps_in2} -> {PLAN.irreps_out}: BROKEN: definition, linear"
+    )
+    fields = json.loads(report.to_json(), parse_constant=pytest.fail)
+    assert fields["passed"] is False
+    assert fields["failed"] == ["definition", "linear"]
+    assert fields["findings"][0]["absolute"] == "nan"
+
+
+def test_the_worst_of_each_law_is_shown() -> None:
+    report = verify(product(), only=["linear"])
+    (worst,) = report.worst()
+    assert worst.relative == max(f.relative for f in report.findings)
+
+
+def test_progress_names_the_laws() -> None:
+    seen: list[str] = []
+    verify(product(), only=["definition", "saved"], progress=seen.append)
+    assert seen == ["definition", "saved"]
+
+
+SINGLE = inputs(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: verify("article"), "give a torch.nn.Module or a plan, got a str"),
+        (lambda: verify(Pairs()), r"Pairs is no module of tpgen's: give the arguments of a call, as in verify\(net"),
+        (lambda: verify(Pairs(), torch.ones(3)), "inputs: give the arguments of a call as a tuple, got a Tensor"),
+        (lambda: verify(nn.Identity(), (torch.ones(3).long(),)), "with floating tensors as inputs, and there is none"),
+        (lambda: verify(Pairs(), SINGLE, irreps_in=["1o"]), "irreps_in: give one for each of the floating tensors pos"),
+        (lambda: verify(Pairs(), SINGLE, irreps_out={"force": "1o"}), "unknown tensor 'force': did you mean 'forces'"),
+        (lambda: verify(Pairs(), SINGLE, irreps_out={"forces": "2e"}), r"of \(5, 3\) must have 5 entries to be 1x2e"),
+        (lambda: verify(product(), SINGLE), "inputs and irreps are for networks: a product brings its own"),
+        (lambda: verify(product(), only=["linaer"]), "unknown law 'linaer': did you mean 'linear'"),
+        (lambda: verify(product(), rows=0), "rows: a verification needs one row at least, got 0"),
+        (lambda: verify(product(), backend="eager"), "unknown backend 'eager'; known backends: inductor, aot_eager"),
+        (lambda: verify(nn.Identity(), (torch.ones(3).to(torch.float8_e5m2),)), "unknown dtype 'torch.float8_e5m2'"),
+    ],
+)
+def test_wrong_arguments_are_named(call: Callable[[], Verification], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call()
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def wrong_network() -> tuple[nn.Module, list[Tensor]]:
+    return potentials.Tilted().double(), list(inputs())
+
+
+def test_the_command_says_it_by_its_exit_code() -> None:
+    run = CliRunner()
+    done = run.invoke(main, ["verify", "article", "--strategy", "einsum", "--only", "definition", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["passed"] is True
+    where = f"{__name__}:wrong_network"
+    done = run.invoke(main, ["verify", "--network", where, "--only", "equivariant"])
+    assert done.exit_code == 1
+    assert "BROKEN: equivariant" in done.output
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["article", "--turns", "x=1o"], "--turns is for networks"),
+        (["--network", f"{__name__}:wrong_network", "--turns", "x"], "write NAME=IRREPS"),
+        (["--network", f"{__name__}:wrong_network", "--dtype", "float64"], "leave out --dtype"),
+    ],
+)
+def test_the_command_names_wrong_options(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["verify", *arguments])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_a_report_survives_a_file() -> None:
+    held = io.BytesIO()
+    torch.save(verify(product(), only=["definition"]), held)
+    held.seek(0)
+    assert torch.load(held, weights_only=False).passed

@@ -1,0 +1,79 @@
+"""``tpgen verify``: does a product, or a whole network, obey every law that it must?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.problems import Problem
+from tpgen.verification.verify import LAWS, Verification
+from tpgen.verification.verify import verify as verification
+
+_LAWS = click.Choice(list(LAWS), case_sensitive=False)
+
+
+@click.command()
+@subject_options
+@run_options
+@click.option("--rows", type=click.IntRange(min=1), default=8, show_default=True, help="Rows of the random batch.")
+@click.option(
+    "--turns", multiple=True, metavar="NAME=IRREPS", help="How an input or result of a network turns; repeat."
+)
+@click.option("--only", type=_LAWS, multiple=True, help="One law; repeat for more.")
+@click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
+    """Ask a product or network every law it must obey.
+
+    The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
+    problem or a network.  Exit code 1 where a law is broken.
+    """
+    with Console(stderr=True).status("verify") as status:
+        report = _verified(progress=lambda law: status.update(f"verify: {law}"), **options)
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        text = Text(str(report))
+        text.highlight_words(["passed"], "green")
+        text.highlight_words(["failed", "BROKEN"], "bold red")
+        text.highlight_words(["not compared"], "yellow")
+        Console().print(text, soft_wrap=True)
+    ctx.exit(0 if report.passed else 1)
+
+
+def _verified(
+    problem: Problem | None,
+    network: str | None,
+    rows: int,
+    turns: tuple[str, ...],
+    only: tuple[str, ...],
+    **options: Any,
+) -> Verification:
+    shared = {"only": only or None, "backend": options.pop("compile_with"), "progress": options.pop("progress")}
+    if network is None:
+        if turns:
+            raise click.UsageError("--turns is for networks: a product brings its irreps")
+        dtype, device = options.pop("dtype"), options.pop("device")
+        product = TensorProduct.from_plan(problem.plan, internal_weights=False, **options)  # type: ignore[union-attr]
+        return verification(product.to(device=device, dtype=dtype), rows=rows, **shared)
+    refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
+    found, (irreps_in, irreps_out) = find_network(network), _turns(turns)
+    return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
+
+
+def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+    """Irreps of inputs, and of results; None where nothing is said."""
+    ends: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for text in turns:
+        name, equals, irreps = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--turns {text!r}: write NAME=IRREPS for an input, out:NAME=IRREPS for a result")
+        ends[name.startswith("out:")][name.removeprefix("out:")] = irreps
+    return ends[0] or None, ends[1] or None

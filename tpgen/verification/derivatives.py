@@ -1,0 +1,203 @@
+r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
+
+With a cotangent c and directions v, the orders are gradients of one another:
+
+.. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
+
+Where there is a slow definition, they are compared with those of it, operand by operand; where there is none, with
+differences of :math:`s_{k-1}` in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tpgen.verification.laws import Outcomes, Pair
+from tpgen.verification.subject import Named, Subject
+
+Function = Callable[[Named], Named]
+STEP, DIRECTIONS = 5e-5, 3
+FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
+NOTHING = "nothing of the results can be differentiated"
+
+
+def derivative(order: int, subject: Subject) -> Outcomes:
+    """The gradients of an order."""
+    return _by_definition(order, subject) if subject.reference else _by_differences(order, subject)
+
+
+def _by_definition(order: int, subject: Subject) -> Outcomes:
+    assert subject.reference is not None
+    cotangents = draws(subject.reference(subject.given), seed=7)
+    leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
+    got, expected = (
+        gradients(order, partial(_dotted, function), leaves, cotangents) for function in (subject, subject.reference)
+    )
+    named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
+    return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
+
+
+def _dotted(function: Function, leaves: Named, cotangents: Named) -> Tensor:
+    """The results with their cotangents, which are leaves themselves."""
+    found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
+    return _sum([(found[name] * leaves[f"cotangent {name}"]).sum() for name in cotangents])
+
+
+def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named, cotangents: Named) -> Named:
+    """The gradients of an order with respect to every operand; zeros where there is none."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    found = scalar(leaves, cotangents)
+    for level in range(1, order + 1):
+        first = _gradient(found, leaves, create_graph=level < order)
+        found = _contracted(first, draws(given, seed=level))
+    return first
+
+
+def _gradient(scalar: Tensor, leaves: Named, create_graph: bool) -> Named:
+    if not scalar.requires_grad:
+        return {name: torch.zeros_like(x) for name, x in leaves.items()}
+    found = torch.autograd.grad(scalar, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def _contracted(gradient: Named, along: Named) -> Tensor:
+    return _sum([(g * along[name]).sum() for name, g in gradient.items()])
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
+
+
+def draws(like: Named, seed: int) -> Named:
+    """Normally distributed numbers for each tensor, the same for the same names and shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
+
+
+# --- without a definition: differences ------------------------------------------------------------------------------
+
+
+def _by_differences(order: int, subject: Subject) -> Outcomes:
+    exact, leaves = with_parameters(subject)
+    function = differentiable(exact, leaves)
+    if function is None:
+        return {"": NOTHING}
+    cotangents = draws(function(leaves), seed=7)
+
+    def scalar(given: Named, c: Named) -> Tensor:
+        return _contracted(function(given), c)
+
+    def below(given: Named) -> Tensor:
+        """s of the order below, as a number."""
+        if order == 1:
+            return scalar(given, cotangents).detach()
+        found = gradients(order - 1, scalar, given, cotangents)
+        return _contracted(found, draws(given, seed=order - 1)).detach()
+
+    try:
+        gradient = gradients(order, scalar, leaves, cotangents)
+        return {part: _along(gradient, below, leaves, names) for part, names in _parts(leaves).items()}
+    except RuntimeError as error:
+        if "a second time" in str(error):
+            return {"": FREED}
+        raise
+
+
+def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str]) -> Pair:
+    """Slopes along a few directions, and central differences of fourth order."""
+    got, expected = [], []
+    for seed in range(DIRECTIONS):
+        along = draws({name: leaves[name] for name in names}, seed=100 + seed)
+        got.append(_contracted({name: gradient[name] for name in names}, along))
+        at = [function(_moved(leaves, along, n * STEP)) for n in (-2, -1, 1, 2)]
+        expected.append((8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP))
+    return torch.stack(got), torch.stack(expected)
+
+
+def _moved(leaves: Named, along: Named, step: float) -> Named:
+    return {name: x + step * along[name] if name in along else x for name, x in leaves.items()}
+
+
+def _parts(leaves: Named) -> dict[str, list[str]]:
+    parameters = [name for name in leaves if name.startswith(PARAMETER)]
+    inputs = [name for name in leaves if not name.startswith(PARAMETER)]
+    return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
+
+
+PARAMETER = "parameter "
+
+
+def with_parameters(subject: Subject) -> tuple[Function, Named]:
+    """A copy in float64 as a function of its operands and parameters, and these."""
+    exact = subject.in_float64()
+    parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
+
+    def function(leaves: Named) -> Named:
+        held = {name: leaves[PARAMETER + name] for name in parameters}
+        run = partial(_held, exact.module, held) if held else exact.module
+        return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)}, run)
+
+    given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
+    return function, given
+
+
+def _held(module: nn.Module, parameters: Named, *given: Any, **named: Any) -> Any:
+    own = {name: p.to(module.get_parameter(name).device) for name, p in parameters.items()}
+    return functional_call(module, own, given, named)
+
+
+def differentiable(function: Function, leaves: Named) -> Function | None:
+    """The results that derivatives can be taken of: forces made without a graph are none of them."""
+    tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    kept = [name for name, y in function(tracked).items() if y.requires_grad]
+    if not kept:
+        return None
+    return lambda given: {name: y for name, y in function(given).items() if name in kept}
+
+
+# --- the Hessian ------------------------------------------------------------------------------------------------------
+
+
+def hessian(subject: Subject) -> Outcomes:
+    """Symmetric: u·Hv is v·Hu, for the results with a cotangent as one number."""
+    function: Function | None = subject
+    leaves = subject.given
+    if subject.reference is None:
+        exact, leaves = with_parameters(subject)
+        function = differentiable(exact, leaves)
+    if function is None:
+        return {"": NOTHING}
+    try:
+        return {"": _crossed(function, leaves)}
+    except RuntimeError as error:
+        if "a second time" in str(error):
+            return {"": FREED}
+        raise
+
+
+def _crossed(function: Function, given: Named) -> Pair:
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    found = function(leaves)
+    first = _gradient(_contracted(found, draws(found, seed=7)), leaves, create_graph=True)
+    directions = [draws(given, seed=200 + n) for n in range(DIRECTIONS)]
+    products = [_times(first, leaves, v) for v in directions]
+    got, expected = [], []
+    for a in range(DIRECTIONS):
+        for b in range(a):
+            got.append(_contracted(products[a], directions[b]))
+            expected.append(_contracted(products[b], directions[a]))
+    return torch.stack(got), torch.stack(expected)
+
+
+def _times(first: Named, leaves: Named, along: Named) -> Named:
+    scalar = _contracted(first, along)
+    if not scalar.requires_grad:
+        return {name: torch.zeros_like(x) for name, x in leaves.items()}
+    found = torch.autograd.grad(scalar, list(leaves.values()), retain_graph=True, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))

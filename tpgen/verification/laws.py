@@ -1,0 +1,112 @@
+"""The laws of values: each a function ``subject -> {part: (got, expected)}``, or a text that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tpgen.planner.equivariance import random_rotation
+from tpgen.verification.subject import Frame, Named, Subject
+
+Pair = tuple[Tensor, Tensor]
+Outcomes = Mapping[str, Pair | str]
+
+
+def always(subject: Subject) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Law:
+    """What must be equal, for whom, and how nearly.
+
+    ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.
+    """
+
+    about: str
+    compare: Callable[[Subject], Outcomes]
+    applies: Callable[[Subject], bool] = always
+    slack: float = 1.0
+    limit: float | None = None
+
+
+def pairs(got: Named, expected: Named) -> dict[str, Pair]:
+    """Results by name, beside what they must be; the one of a module with one result has no name."""
+    return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
+
+
+def definition(subject: Subject) -> Outcomes:
+    assert subject.reference is not None
+    return pairs(subject(subject.given), subject.reference(subject.given))
+
+
+def linear(subject: Subject) -> Outcomes:
+    """A combination gives that of the results; where there is a constant, one with coefficients of sum 1."""
+    outcomes: dict[str, Pair | str] = {}
+    for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
+        for part, names in groups.items():
+            one, two = ({name: found[name] for name in names} for found in (subject.given, subject.others))
+            mixed = {name: a * one[name] + b * two[name] for name in names}
+            got, first, second = (subject({**subject.given, **changed})["out"] for changed in (mixed, one, two))
+            outcomes[part] = (got, a * first + b * second)
+    return outcomes
+
+
+def equivariant(subject: Subject) -> Outcomes:
+    """Turned inputs give turned results, of proper rotations and of those with an inversion."""
+    generator = torch.Generator().manual_seed(1)
+    turns = [random_rotation(generator) for _ in range(3)]
+    straight = subject(subject.given)
+    found = {"rotations": _turned(subject, straight, turns[:2])}
+    found["parity"] = _turned(subject, straight, [-torch.eye(3, dtype=torch.float64), -turns[2]])
+    return {
+        f"{part}{', ' + name if name else ''}": pair for part, pairs in found.items() for name, pair in pairs.items()
+    }
+
+
+def _turned(subject: Subject, straight: Named, matrices: list[Tensor]) -> dict[str, Pair]:
+    got: dict[str, list[Tensor]] = {name: [] for name in straight}
+    expected: dict[str, list[Tensor]] = {name: [] for name in straight}
+    for matrix in matrices:
+        for name, value in subject(_all_turned(subject.given, subject.turns, matrix)).items():
+            got[name].append(value)
+            expected[name].append(subject.result_frame(name).turn(straight[name], matrix))
+    return pairs(_stacked(got), _stacked(expected))
+
+
+def _all_turned(given: Named, frames: Mapping[str, Frame], matrix: Tensor) -> Named:
+    return {name: frames[name].turn(x, matrix) if name in frames else x for name, x in given.items()}
+
+
+def _stacked(found: dict[str, list[Tensor]]) -> Named:
+    return {name: torch.stack(values) for name, values in found.items()}
+
+
+def translation(subject: Subject) -> Outcomes:
+    """Places that are shifted together change nothing; a result that is a place is shifted with them."""
+    shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
+    moved = {name: x + shift if _moves(subject, name) else x for name, x in subject.given.items()}
+    straight = subject(subject.given)
+    expected = {name: y + shift if subject.result_frame(name).moves else y for name, y in straight.items()}
+    return pairs(subject(moved), expected)
+
+
+def _moves(subject: Subject, name: str) -> bool:
+    return name in subject.turns and subject.turns[name].moves
+
+
+def has_places(subject: Subject) -> bool:
+    return any(found.moves for found in subject.turns.values())
+
+
+def permutation(subject: Subject) -> Outcomes:
+    assert subject.relabel is not None
+    return pairs(*subject.relabel(subject))
+
+
+def normalisation(subject: Subject) -> Outcomes:
+    assert subject.moments is not None
+    return subject.moments()

@@ -1,0 +1,314 @@
+"""tpgen's own modules as subjects: operands, how they turn, and the slow definition of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tpgen.emitter.polynomial import read_operand, write_output
+from tpgen.form.polynomial import form_of
+from tpgen.form.reference import reference_linear, reference_product
+from tpgen.form.sampling import random_operands
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.linear import Linear
+from tpgen.nn.polynomial import Polynomial
+from tpgen.nn.polynomial_module import PolynomialModule
+from tpgen.nn.symmetric_contraction import SymmetricContraction
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.equivariance import representation
+from tpgen.planner.polynomial_plan import OUT, Operand
+from tpgen.verification.moments import linear_moments, product_moments
+from tpgen.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
+
+NODES = 5
+
+
+def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
+    """Numbers that the dtype can hold, in float64."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
+
+
+def _settings(module: Any) -> str:
+    layouts = tuple(getattr(module, "layout", ()))
+    layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
+    return ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
+
+
+# --- products and convolutions --------------------------------------------------------------------------------------
+
+
+def product_subject(product: TensorProduct, rows: int) -> Subject:
+    plan, like = product.plan, product.output_mask
+    generator = torch.Generator().manual_seed(0)
+    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
+    given, others = (_operands(plan, rows, names, generator, like.dtype) for _ in range(2))
+    turns, results = _product_frames(product)
+    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    return Subject(
+        kind="product",
+        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}",
+        module=product,
+        call=lambda run, x: {"out": run(*x.values())},
+        given=given,
+        others=others,
+        dtype=like.dtype,
+        device=like.device,
+        turns=turns,
+        results=results,
+        linear={name: (name,) for name in names if name != "w" or not constant},
+        affine={"w": ("w",)} if constant else {},
+        reference=lambda x: {"out": reference_product(plan, x["x1"], x["x2"], x.get("w"), product.layout)},
+        moments=partial(product_moments, product),
+        relabel=partial(_rows_in_order, ("x1", "x2") if plan.shared_weights else names),
+        settings=_settings(product),
+    )
+
+
+def _operands(plan: Any, rows: int, names: tuple[str, ...], generator: torch.Generator, dtype: torch.dtype) -> Named:
+    found = random_operands(plan, rows, names, generator=generator, dtype=dtype)
+    return {name: x.double() for name, x in found.items()}
+
+
+def _product_frames(product: TensorProduct) -> tuple[dict[str, Frame], dict[str, Frame]]:
+    plan, (first, second, out) = product.plan, product.layout
+    turns = {"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)}
+    return turns, {"out": frame(plan.irreps_out, out)}
+
+
+def _rows_in_order(by_row: tuple[str, ...], subject: Subject) -> tuple[Named, Named]:
+    """Rows are independent: the rows in another order give the results in that order."""
+    rows = subject.given[by_row[0]].shape[0]
+    order = another_order(rows)
+    got = subject({name: x[order] if name in by_row else x for name, x in subject.given.items()})
+    return got, {name: y[order] for name, y in subject(subject.given).items()}
+
+
+def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
+    """A convolution of a random graph: nodes without edges, and edges that come twice, are in it."""
+    plan, like = conv.plan, conv.output_mask
+    generator = torch.Generator().manual_seed(0)
+    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
+    src, dst = torch.randint(NODES, (2, rows), generator=generator)
+
+    def operands() -> Named:
+        found = _operands(plan, rows, names, generator, like.dtype)
+        return {**found, "x1": _draw(like.dtype, generator, NODES, plan.irreps_in1.dim)}
+
+    def called(ends: tuple[Tensor, Tensor]) -> Callable[[Run, Named], Named]:
+        on = [end.to(like.device) for end in ends]
+        return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
+
+    def reference(x: Named) -> Named:
+        messages = reference_product(plan, x["x1"][src], x["x2"], x.get("w"), conv.layout)
+        return {"out": messages.new_zeros(NODES, messages.shape[1]).index_add(0, dst, messages)}
+
+    def relabelled(subject: Subject) -> tuple[Named, Named]:
+        """Nodes and edges in another order."""
+        nodes, edges = another_order(NODES), another_order(rows)
+        number = torch.argsort(nodes)  # the new number of each node
+        moved = {**subject.given, "x1": subject.given["x1"][nodes], "x2": subject.given["x2"][edges]}
+        if "w" in moved and not plan.shared_weights:
+            moved["w"] = moved["w"][edges]
+        call = called((number[src][edges], number[dst][edges]))
+        got = subject.calling(call)(moved)
+        return got, {name: y[nodes] for name, y in subject(subject.given).items()}
+
+    turns, results = _product_frames(conv)
+    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    return Subject(
+        kind="convolution",
+        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}, {rows} edges of {NODES} nodes",
+        module=conv,
+        call=called((src, dst)),
+        given=operands(),
+        others=operands(),
+        dtype=like.dtype,
+        device=like.device,
+        turns=turns,
+        results=results,
+        linear={name: (name,) for name in names if name != "w" or not constant},
+        affine={"w": ("w",)} if constant else {},
+        reference=reference,
+        relabel=relabelled,
+        settings=_settings(conv),
+    )
+
+
+# --- linear layers --------------------------------------------------------------------------------------------------
+
+
+def linear_subject(layer: Linear, rows: int) -> Subject:
+    plan, like = layer.plan, layer.output_mask
+    generator = torch.Generator().manual_seed(0)
+    channels = () if plan.f_in is None else (plan.f_in,)
+    pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
+    each = () if plan.shared_weights else (rows,)
+    shapes = {"x": (rows, *channels, plan.irreps_in.dim), "w": (*each, *pair, plan.weight_numel)}
+    if plan.bias_numel:
+        shapes["b"] = (*each, *pair[1:], plan.bias_numel)
+
+    def operands() -> Named:
+        return {name: _draw(like.dtype, generator, *shape) for name, shape in shapes.items()}
+
+    return Subject(
+        kind="linear layer",
+        title=f"{plan.irreps_in} -> {plan.irreps_out}",
+        module=layer,
+        call=lambda run, x: {"out": run(*x.values())},
+        given=operands(),
+        others=operands(),
+        dtype=like.dtype,
+        device=like.device,
+        turns={"x": frame(plan.irreps_in, layer.layout[0])},
+        results={"out": frame(plan.irreps_out, layer.layout[1])},
+        linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
+        reference=partial(_linear_reference, layer),
+        moments=partial(linear_moments, layer),
+        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes)),
+        settings=_settings(layer),
+    )
+
+
+def _linear_reference(layer: Linear, x: Named) -> Named:
+    """Every channel to every channel, as layers without any."""
+    plan, pairs = layer.plan, x["w"]
+    if plan.f_in is None:
+        out = reference_linear(plan, x["x"], pairs, layer.layout)
+    else:
+        columns = [
+            [reference_linear(plan, x["x"][:, i], pairs[..., i, o, :], layer.layout) for i in range(plan.f_in)]
+            for o in range(plan.f_out or 0)
+        ]
+        out = torch.stack([torch.stack(column).sum(0) for column in columns], 1)
+    if "b" in x:
+        bias = x["b"].expand(*out.shape[:-1], plan.bias_numel)
+        out = out.index_add(-1, layer._bias_index.cpu(), bias)
+    return {"out": out}
+
+
+# --- polynomials ----------------------------------------------------------------------------------------------------
+
+
+def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
+    """A polynomial or a symmetric contraction, with its own weights, or random ones where they are given to calls."""
+    plan, like = module.plan, module._like
+    generator = torch.Generator().manual_seed(0)
+    channels, elements = _sizes(module)
+    index = torch.randint(elements, (rows,), generator=generator) if elements else None
+    names = _weight_names(module)
+
+    def operands(own: bool) -> Named:
+        found = {o.name: _draw(like.dtype, generator, *_shape(o, rows, channels)) for o in plan.inputs}
+        for o, name in zip(plan.weights, names, strict=True):
+            parameter = module.get_parameter(name) if name else None
+            shape = (1, o.dim, channels) if parameter is None else tuple(parameter.shape)
+            stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
+            found[o.name] = _draw(like.dtype, generator, *shape) if stored is None else stored
+        return found
+
+    def reference(x: Named) -> Named:
+        weights = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
+        return {"out": _polynomial_reference(module, {**x, **weights})}
+
+    def called(rows_of: Tensor | None) -> Callable[[Run, Named], Named]:
+        return partial(_call_polynomial, module, names, None if rows_of is None else rows_of.to(like.device))
+
+    def relabelled(subject: Subject) -> tuple[Named, Named]:
+        order = another_order(rows)
+        moved = {o.name: subject.given[o.name][order] for o in plan.inputs}
+        got = subject.calling(called(None if index is None else index[order]))({**subject.given, **moved})
+        return got, {name: y[order] for name, y in subject(subject.given).items()}
+
+    weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
+    constant = any(not term.weight for term in plan.terms)
+    return Subject(
+        kind="polynomial",
+        title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
+        module=module,
+        call=called(index),
+        given=operands(own=True),
+        others=operands(own=False),
+        dtype=like.dtype,
+        device=like.device,
+        turns={o.name: _polynomial_frame(o) for o in plan.inputs},
+        results={"out": _polynomial_frame(plan.out)},
+        linear={} if constant else weights,
+        affine=weights if constant else {},
+        reference=reference,
+        relabel=relabelled,
+        settings=_settings(module),
+        slack=2.0,  # more factors than a product has
+    )
+
+
+def _sizes(module: PolynomialModule) -> tuple[int, int | None]:
+    """Numbers of channels and of elements."""
+    assert isinstance(module, (Polynomial, SymmetricContraction))
+    return module.channels, module.num_elements
+
+
+def _weight_names(module: PolynomialModule) -> list[str]:
+    """The parameter of each tensor of weights in the plan; no name for weights that are given to calls."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    if not names:
+        return [""] * len(module.plan.weights)
+    held = module._weights(None) if isinstance(module, SymmetricContraction) else module._weights(None, 0)  # type: ignore[operator]
+    return [names[id(p)] for p in held]
+
+
+def _shape(o: Operand, rows: int, channels: int) -> tuple[int, ...]:
+    if not o.channels:
+        return (rows, o.dim)
+    return (rows, channels, o.dim) if o.layout == "channel" else (rows, channels * o.dim)
+
+
+def _polynomial_frame(o: Operand) -> Frame:
+    def turned(x: Tensor, matrix: Tensor) -> Tensor:
+        flat = read_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
+        return write_output(o, flat @ representation(o.irreps, matrix).T).reshape(x.shape)
+
+    return Frame(str(o.irreps), turned)
+
+
+def _call_polynomial(module: PolynomialModule, names: list[str], index: Tensor | None, run: Run, x: Named) -> Named:
+    inputs = [x[o.name] for o in module.plan.inputs]
+    weights = [x[o.name] for o in module.plan.weights]
+    keywords: dict[str, Any] = {"weights": weights} if weights and not any(names) else {}
+    if index is not None:
+        keywords["y" if isinstance(module, SymmetricContraction) else "index"] = index
+    if not any(names):
+        return {"out": run(*inputs, **keywords)}
+    held = {prefix_of(run) + name: w for name, w in zip(names, weights, strict=True)}
+    return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
+
+
+def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
+    """The form itself: every monomial on its own."""
+    plan = module.plan
+    values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
+    gradient = form_of(plan).gradient(OUT)
+    rows, (channels, _) = next(iter(x.values())).shape[0], _sizes(module)
+    zero = torch.zeros(rows, channels, dtype=torch.float64)
+    parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
+    return write_output(plan.out, torch.stack(parts, -1))
+
+
+SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
+    TensorProductConv: conv_subject,
+    TensorProduct: product_subject,
+    Linear: linear_subject,
+    PolynomialModule: polynomial_subject,
+}
+
+
+def module_subject(module: nn.Module, rows: int) -> Subject | None:
+    """One of tpgen's own modules as a subject; None for any other."""
+    for cls, made in SUBJECTS.items():
+        if isinstance(module, cls):
+            return made(module, rows)
+    return None

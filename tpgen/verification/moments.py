@@ -1,0 +1,139 @@
+r"""Normalisation, measured: random inputs and weights of products and linear layers, and mean squares of results.
+
+Operands are signs scaled to the variances that the plan was made for: a second moment depends on nothing else, and
+signs scatter it least.  With :math:`n_p` the number of summed elements of a path and :math:`w_p` its path weight,
+
+.. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
+    \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
+
+is expected of each component, and of the squared norm of each copy where irreps are normalised by norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from tpgen.nn.linear import Linear
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.normalization import fan_in
+from tpgen.planner.plan import Path, Plan
+
+Moments = dict[str, tuple[Tensor, Tensor] | str]
+ROWS, MOST, ENOUGH = 64, 200, 0.01  # rows of a draw, draws at most, and the relative standard error aimed at
+LIMIT = 0.05  # what may be wrong with a mean of that error, five times over
+
+
+def product_moments(product: TensorProduct) -> Moments:
+    plan = product.plan
+    if "none" in (plan.irrep_normalization, plan.path_normalization):
+        return {"": "the product was asked not to be normalised"}
+    generator = torch.Generator().manual_seed(3)
+    norm = plan.irrep_normalization == "norm"
+    scales = [
+        _scale(irreps, variances, layout, norm)
+        for irreps, variances, layout in (
+            (plan.irreps_in1, plan.in1_var, product.layout[0]),
+            (plan.irreps_in2, plan.in2_var, product.layout[1]),
+        )
+    ]
+    weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
+
+    def draw() -> Tensor:
+        like = product.output_mask
+        x1, x2 = (scale * _signs(generator, ROWS, len(scale)) for scale in scales)
+        w = _signs(generator, *weights)
+        return product(*(x.to(like) for x in (x1, x2, w))).detach().to("cpu", torch.float64)
+
+    expected = {i: _expected(plan, paths) for i, paths in _by_output(plan.paths).items()}
+    found = _mean_squares(draw, plan.irreps_out, list(expected))
+    dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
+    return _compared(found, expected, dims, plan.irreps_out)
+
+
+def linear_moments(layer: Linear) -> Moments:
+    plan, generator = layer.plan, torch.Generator().manual_seed(3)
+    pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
+    weights = (*(() if plan.shared_weights else (ROWS,)), *pair, plan.weight_numel)
+    biases = (*(() if plan.shared_weights else (ROWS,)), *pair[1:], plan.bias_numel)
+
+    def draw() -> Tensor:
+        like = layer.output_mask
+        x = _signs(generator, ROWS, *pair[:1], plan.irreps_in.dim)
+        out = layer(x.to(like), _signs(generator, *weights).to(like), like.new_zeros(biases))
+        return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
+
+    expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)
+    found = _mean_squares(draw, plan.irreps_out, list(expected))
+    return _compared(found, expected, dict.fromkeys(expected, 1), plan.irreps_out)
+
+
+def _signs(generator: torch.Generator, *shape: int) -> Tensor:
+    return 2.0 * torch.randint(2, shape, generator=generator).double() - 1.0
+
+
+def _scale(irreps: Irreps, variances: Sequence[float], layout: str, norm: bool) -> Tensor:
+    """The standard deviation of every entry; in both layouts a segment's entries are alike."""
+    parts = [
+        torch.full((mul * ir.dim,), (var / (ir.dim if norm else 1)) ** 0.5, dtype=torch.float64)
+        for (mul, ir), var in zip(irreps, variances, strict=True)
+    ]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def _by_output(paths: Sequence[Path]) -> dict[int, list[Path]]:
+    found: dict[int, list[Path]] = {}
+    for path in paths:
+        found.setdefault(path.out.index, []).append(path)
+    return found
+
+
+def _expected(plan: Plan, paths: list[Path]) -> float | str:
+    """The mean square of a segment's components, or why there is no rule for it."""
+    plain = [(path.in1.index, path.in2.index) for path in paths if path.weight is None]
+    if len(set(plain)) < len(plain):
+        return "paths without weights add up"
+    elements = [fan_in(path.mode.fan_in, dict(path.sizes)) for path in paths]
+    counts = elements if plan.path_normalization == "element" else [1] * len(paths)
+    variances = [plan.in1_var[path.in1.index] * plan.in2_var[path.in2.index] for path in paths]
+    if plan.path_normalization == "element":
+        counts = [n * v for n, v in zip(counts, variances, strict=True)]  # type: ignore[misc]
+    mean = sum(p.factors.path_weight * n for p, n in zip(paths, counts, strict=True)) / sum(counts)
+    return plan.out_var[paths[0].out.index] * mean
+
+
+def _mean_squares(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int]) -> dict[int, list[float]]:
+    """The mean square of each segment in each draw, of as many draws as it takes."""
+    found: dict[int, list[float]] = {i: [] for i in segments}
+    slices = irreps.slices()
+    for number in range(MOST):
+        squares = draw().square().mean(0)
+        for i in segments:
+            found[i].append(float(squares[slices[i]].mean()))
+        if number >= 9 and all(_error(values) < ENOUGH for values in found.values()):
+            break
+    return found
+
+
+def _error(values: list[float]) -> float:
+    """The relative standard error of a mean."""
+    x = torch.tensor(values, dtype=torch.float64)
+    return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
+
+
+def _compared(found: dict[int, list[float]], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps) -> Moments:
+    outcomes: Moments = {}
+    for i, values in found.items():
+        part = f"{i}: {irreps[i]}"
+        mean = dims[i] * sum(values) / len(values)
+        if isinstance(expected[i], str):
+            outcomes[part] = expected[i]
+        elif expected[i] > 0.0 and _error(values) > ENOUGH:
+            outcomes[part] = f"{len(values)} draws leave an error of {_error(values):.0%}"
+        else:
+            outcomes[part] = torch.tensor([mean]), torch.tensor([expected[i]])
+    return outcomes or {"": "no path reaches any result"}

@@ -1,0 +1,200 @@
+"""Any network as a subject: its floating inputs and results by name, and how each turns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tpgen.errors import InputError, unknown
+from tpgen.inspection.training import is_floating
+from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, another_order, frame
+
+# What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
+KNOWN: dict[str, str] = {
+    "positions": "cartesian_points",
+    "pos": "cartesian_points",
+    "cell": "cartesian_vectors",
+    "shifts": "cartesian_vectors",
+    "edge_cell_shift_vectors": "cartesian_vectors",
+    "forces": "1o",
+    "dipole": "1o",
+    "stress": "cartesian_tensors",
+    "virials": "cartesian_tensors",
+    "virial": "cartesian_tensors",
+}
+ENERGIES = ("energy", "total_energy", "potential_energy")
+FORCES = ("forces", "force")
+
+
+def network_subject(
+    network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
+) -> Subject:
+    """A network with the arguments of a call.
+
+    ``irreps_in`` and ``irreps_out`` say how inputs and results turn: one for each argument (of results: of a tuple),
+    or a mapping from names.  Without a word about them, tensors of known names turn as `KNOWN` says.
+    """
+    if not isinstance(inputs, (tuple, list)):
+        raise InputError(f"inputs: give the arguments of a call as a tuple, got a {type(inputs).__name__}")
+    names, leaves, spec = _flat(network, inputs)
+    floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
+    if not floating:
+        raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
+    like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
+
+    def call_with(values: Sequence[Any]) -> Callable[[Run, Named], Named]:
+        def call(run: Run, named: Named) -> Named:
+            given = [named.get(name, value) for name, value in zip(names, values, strict=True)]
+            return _results(run(*pytree.tree_unflatten(given, spec)))
+
+        return call
+
+    call, given = call_with(leaves), {name: x.detach().to("cpu", torch.float64) for name, x in floating.items()}
+    base = Subject(
+        kind="network",
+        title=type(network).__name__,
+        module=network,
+        call=call,
+        given=given,
+        dtype=like.dtype,
+        device=like.device,
+        slack=20.0,
+        exact=lambda: deepcopy(network).double(),
+    )
+    straight = base(given)
+    turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
+    _check_fits({**given, **straight}, {**turns, **results})
+    points = next((name for name, found in turns.items() if found.moves), None)
+    fields: dict[str, Any] = {
+        "turns": turns,
+        "results": results,
+        "points": points,
+        "energy": _named(straight, ENERGIES) or _only_scalar(straight),
+        "forces": _named(straight, FORCES),
+        "settings": _said(turns, results),
+    }
+    if points is not None:
+        fields["relabel"] = _Relabelled(points, dict(zip(names, leaves, strict=True)), call_with)
+    return _replaced(base, fields)
+
+
+def _replaced(subject: Subject, fields: dict[str, Any]) -> Subject:
+    return type(subject)(**{**{name: getattr(subject, name) for name in subject.__dataclass_fields__}, **fields})
+
+
+def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
+    """The leaves of the arguments by name: that of the argument, or the key in a dict."""
+    found, spec = pytree.tree_flatten_with_path(list(inputs))
+    arguments = _arguments(network, len(inputs))
+    names = [_name(arguments, path) for path, _ in found]
+    return names, [leaf for _, leaf in found], spec
+
+
+def _arguments(network: nn.Module, number: int) -> list[str]:
+    try:
+        named = [p.name for p in inspect.signature(network.forward).parameters.values() if p.kind < 2]
+    except (TypeError, ValueError):
+        named = []
+    return (named + [f"input{n}" for n in range(len(named), number)])[:number]
+
+
+def _name(arguments: list[str], path: tuple[Any, ...]) -> str:
+    """``positions``, ``data['positions']``: the last key is what a tensor is known by."""
+    return arguments[path[0].idx] + pytree.keystr(path[1:])
+
+
+def _short(name: str) -> str:
+    """
+    >>> _short("data['positions']"), _short("positions")
+    ('positions', 'positions')
+    """
+    return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
+
+
+def _results(found: Any) -> Named:
+    leaves = pytree.tree_flatten_with_path(found)[0]
+    named = {_short(pytree.keystr(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+    if not named:
+        raise InputError(
+            "the network returns no floating tensors: it must return a tensor, or tuples, lists and dicts of some"
+        )
+    return named
+
+
+def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
+    """The frame of each name: from a mapping, from a list in the order of the names, or what is known of them."""
+    known = {name: KNOWN[_short(name)] for name in names if _short(name) in KNOWN}
+    if given is None:
+        return {name: frame(found) for name, found in known.items()}
+    if not isinstance(given, Mapping):
+        listed = [given] if isinstance(given, str) or not isinstance(given, (list, tuple)) else list(given)
+        if len(listed) != len(names):
+            raise InputError(
+                f"{what}: give one for each of the floating tensors {', '.join(names)} (None for what does not turn), "
+                f"or a mapping from their names; got {len(listed)}"
+            )
+        return {name: frame(found) for name, found in zip(names, listed, strict=True)}
+    by_short = {_short(name): name for name in names} | {name: name for name in names}
+    for name in given:
+        if name not in by_short:
+            raise InputError(f"{what}: {unknown('tensor', name, by_short)}")
+    chosen = {by_short[name]: found for name, found in given.items()}
+    return {name: frame(found) for name, found in {**known, **chosen}.items()}
+
+
+def _check_fits(found: Named, frames: Mapping[str, Frame]) -> None:
+    """Raise `InputError` where a tensor has not the shape that its irreps need."""
+    for name, how in frames.items():
+        how.turn(found[name], torch.eye(3, dtype=torch.float64))
+
+
+def _named(found: Named, known: Sequence[str]) -> str | None:
+    return next((name for name in known if name in found), None)
+
+
+def _only_scalar(found: Named) -> str | None:
+    """The one number that a network returns, which can only be an energy where there are points."""
+    return next(iter(found)) if len(found) == 1 and next(iter(found.values())).numel() == 1 else None
+
+
+def _said(turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> str:
+    ends = [f"{name}: {found.said}" for name, found in (*turns.items(), *results.items()) if found is not STILL]
+    return "; ".join(ends) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
+
+
+class _Relabelled:
+    """The points in another order: tensors with a row for each follow, and integers (2, edges) are renumbered."""
+
+    def __init__(self, points: str, values: dict[str, Any], call_with: Callable) -> None:
+        self.points, self.values, self.call_with = points, values, call_with
+
+    def __call__(self, subject: Subject) -> tuple[Named, Named]:
+        number = subject.given[self.points].shape[0]
+        order = another_order(number)
+        place = torch.argsort(order)
+
+        def moved(x: Any) -> Any:
+            if not isinstance(x, Tensor) or x.dim() == 0:
+                return x
+            if x.shape[0] == number:
+                return x[order.to(x.device)]
+            if x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and _indexes(x, number):
+                return place.to(x.device)[x]
+            return x
+
+        got = subject.calling(self.call_with([moved(x) for x in self.values.values()]))(
+            {name: moved(x) for name, x in subject.given.items()}
+        )
+        straight = subject(subject.given)
+        expected = {name: y[order] if y.dim() and y.shape[0] == number else y for name, y in straight.items()}
+        return got, expected
+
+
+def _indexes(x: Tensor, number: int) -> bool:
+    return x.numel() > 0 and int(x.min()) >= 0 and int(x.max()) < number

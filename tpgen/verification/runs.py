@@ -1,0 +1,145 @@
+"""The laws of programs: compiled as eager, the same at every call and on any number of threads, and after a save."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
+from tpgen.verification.derivatives import draws, gradients
+from tpgen.verification.laws import Outcomes, pairs
+from tpgen.verification.subject import Named, Run, Subject
+
+REPEATS = 3
+
+
+def compiled(subject: Subject) -> Outcomes:
+    """The module under `torch.compile`, and its gradients."""
+    run = compile_program(subject.module, Config(backend=subject.backend))
+    try:
+        with _quiet():
+            got = _with_gradients(subject, run)
+    except Exception as error:
+        if type(error).__module__.startswith("torch._dynamo"):
+            return {"": f"torch.compile cannot take it: {_first_line(error)}"}
+        if "does not currently support double backward" in str(error):
+            return _values_alone(subject, run)
+        raise
+    return pairs(got, _with_gradients(subject))
+
+
+def _values_alone(subject: Subject, run: Run) -> Outcomes:
+    """Where gradients are taken within, as forces are: torch has no further ones of what it compiled."""
+    with _quiet():
+        got = _values(subject, run)
+    return {**pairs(got, _values(subject)), "gradients": "torch.compile has none of a function that takes some itself"}
+
+
+def _values(subject: Subject, run: Run | None = None) -> Named:
+    return {name: y.detach() for name, y in subject(subject.given, run).items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Dynamo says of the code around: what it cannot take is a finding."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {said[0][:120]}"
+
+
+def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
+    """Results, and the gradients of their combination with a cotangent."""
+
+    def scalar(leaves: Named, cotangents: Named) -> torch.Tensor:
+        found = subject(leaves, run)
+        kept = [(found[name] * c).sum() for name, c in cotangents.items() if found[name].requires_grad]
+        return torch.stack(kept).sum() if kept else torch.zeros(())
+
+    found = _values(subject, run)
+    slopes = gradients(1, scalar, subject.given, draws(found, seed=7))
+    return found | {f"gradient of {name}": g for name, g in slopes.items()}
+
+
+def repeated(subject: Subject) -> Outcomes:
+    """The same bits at each of a few calls."""
+    first = _with_gradients(subject)
+    again = [_with_gradients(subject) for _ in range(REPEATS - 1)]
+    return pairs({name: torch.stack([one[name] for one in again]) for name in first}, _stacked(first, len(again)))
+
+
+def threads(subject: Subject) -> Outcomes:
+    """The same numbers on one thread and on several."""
+    found = []
+    for number in (1, max(2, torch.get_num_threads())):
+        with _threads(number):
+            found.append(_with_gradients(subject))
+    return pairs(found[1], found[0])
+
+
+def on_cpu(subject: Subject) -> bool:
+    return subject.device.type == "cpu"
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _stacked(found: Named, times: int) -> Named:
+    return {name: torch.stack([x] * times) for name, x in found.items()}
+
+
+def saved(subject: Subject) -> Outcomes:
+    """A copy that loads the state, and the module out of a file: the same bits."""
+    found: dict = {}
+    expected = _values(subject)
+    for part, again in (("state_dict", _from_state), ("file", _from_file)):
+        try:
+            module = again(subject.module)
+        except Exception as error:
+            found[part] = _first_line(error)
+            continue
+        named = pairs(_values(subject, module), expected)
+        found |= {f"{part}{', ' + name if name else ''}": pair for name, pair in named.items()}
+    return found
+
+
+def _from_state(module: nn.Module) -> nn.Module:
+    copy, held = deepcopy(module), io.BytesIO()
+    torch.save(module.state_dict(), held)
+    held.seek(0)
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter.zero_()
+    copy.load_state_dict(torch.load(held, weights_only=True))
+    return copy
+
+
+def _from_file(module: nn.Module) -> nn.Module:
+    held = io.BytesIO()
+    torch.save(module, held)
+    held.seek(0)
+    return torch.load(held, weights_only=False)

@@ -1,0 +1,137 @@
+"""What is verified: a module, operands by name, and how each of them turns with space.
+
+Laws are written in float64 on the CPU; a subject runs its module in the module's own dtype and on its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.errors import InputError
+from tpgen.inspection.laws.laws import transform
+from tpgen.planner.instruction import parse_irreps
+
+Named = dict[str, Tensor]
+Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
+Run = Callable[..., Any]  # the module, or what stands in for it
+Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a tensor turns; one that ``moves`` holds places, which a translation shifts."""
+
+    said: str
+    turn: Turn
+    moves: bool = False
+
+
+def _vectors(x: Tensor, matrix: Tensor) -> Tensor:
+    return x @ matrix.T
+
+
+FRAMES: dict[str, Frame] = {
+    "cartesian_points": Frame("points", _vectors, moves=True),
+    "cartesian_vectors": Frame("vectors", _vectors),
+    "cartesian_tensors": Frame("tensors of rank two", lambda x, matrix: matrix @ x @ matrix.T),
+}
+STILL = Frame("stays", lambda x, matrix: x)
+
+
+def frame(given: Any, layout: str = "mul_ir") -> Frame:
+    """A name of `FRAMES`, irreps of the last axis, or None for what does not turn.
+
+    >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
+    ('2x0e+1x1o', 'stays', True)
+    """
+    if given is None:
+        return STILL
+    if isinstance(given, str) and given in FRAMES:
+        return FRAMES[given]
+    irreps = parse_irreps(given, "irreps")
+    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix))
+
+
+def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
+    if x.dim() == 0 and irreps.dim == 1:
+        return _transformed(x.reshape(1), irreps, layout, matrix).reshape(())
+    if irreps.dim == 1 and (x.shape[-1] != 1 or x.dim() == 1):  # one scalar for each entry
+        return _transformed(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
+    if x.shape[-1] != irreps.dim:
+        raise InputError(f"the last axis of {tuple(x.shape)} must have {irreps.dim} entries to be {irreps}")
+    return transform(x, irreps, layout, matrix)
+
+
+def another_order(number: int) -> Tensor:
+    """A permutation that leaves nothing in its place.
+
+    >>> another_order(3)
+    tensor([1, 2, 0])
+    """
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(2))
+    return torch.empty_like(order).scatter_(0, order, order.roll(1))
+
+
+def prefix_of(run: Run) -> str:
+    """What `torch.compile` puts before the names of a module's parameters."""
+    return "_orig_mod." if hasattr(run, "_orig_mod") else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A module with operands: tensors in float64 on the CPU, of values that its dtype can hold.
+
+    `call` runs a module, or what stands in for it, with operands of the module's dtype.
+    """
+
+    kind: str
+    title: str
+    module: nn.Module
+    call: Callable[[Run, Named], Named]
+    given: Named
+    others: Named = field(default_factory=dict)  # a second draw, where a law needs two
+    dtype: torch.dtype
+    device: torch.device
+    turns: Mapping[str, Frame] = field(default_factory=dict)  # operands and results that turn; the others stay
+    results: Mapping[str, Frame] = field(default_factory=dict)
+    linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
+    affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
+    reference: Callable[[Named], Named] | None = None
+    moments: Moments | None = None
+    relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected
+    points: str | None = None  # where a potential has its positions, energy and forces
+    energy: str | None = None
+    forces: str | None = None
+    settings: str = ""
+    slack: float = 1.0  # how many products deep it is
+    backend: str = "aot_eager"  # that it is compiled with
+    exact: Callable[[], nn.Module] | None = None  # a copy in float64
+
+    def __call__(self, operands: Named, run: Run | None = None) -> Named:
+        """The results of a call in float64."""
+        own = {name: x.to(self.device, self.dtype) for name, x in operands.items()}
+        found = self.call(self.module if run is None else run, own)
+        return {name: y.to("cpu", torch.float64) for name, y in found.items()}
+
+    def in_float64(self) -> Subject:
+        """The same of a copy in float64."""
+        if self.dtype == torch.float64 and self.exact is None:
+            return self
+        copy = self.exact() if self.exact else deepcopy(self.module).double()
+        return replace(self, module=copy, dtype=torch.float64, exact=None)
+
+    def result_frame(self, name: str) -> Frame:
+        return self.results.get(name, STILL)
+
+    def calling(self, call: Callable[[Run, Named], Named]) -> Subject:
+        """The same, called in another way."""
+        return replace(self, call=call)
+
+    def compiled_with(self, backend: str) -> Subject:
+        return replace(self, backend=backend)

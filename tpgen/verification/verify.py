@@ -1,0 +1,264 @@
+"""`verify`: every law that a module must obey, on its device and in its dtype, as a report with an exit status."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from tpgen.compiler.backends import BACKENDS, check_backend
+from tpgen.compiler.config import Config
+from tpgen.conversion.convert import conversion_report
+from tpgen.conversion.proof import LIMIT as PROVEN
+from tpgen.errors import InputError, unknown
+from tpgen.inspection.laws.check import FAILED, TOLERANCES, Finding, counted, finding_cells, judge
+from tpgen.inspection.laws.laws import LAWS as OF_PRODUCTS
+from tpgen.inspection.laws.laws import sample
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+from tpgen.text import table
+from tpgen.verification import derivatives, dynamics, laws, moments, runs
+from tpgen.verification.laws import Law, Outcomes
+from tpgen.verification.modules import module_subject
+from tpgen.verification.networks import network_subject
+from tpgen.verification.subject import Subject
+
+
+def _has(field: str) -> Callable[[Subject], bool]:
+    return lambda subject: bool(getattr(subject, field))
+
+
+def _is_product(subject: Subject) -> bool:
+    return subject.kind == "product"
+
+
+def _of_product(name: str) -> Callable[[Subject], Outcomes]:
+    """A law that only products have."""
+    return lambda subject: OF_PRODUCTS[name].compare(sample(subject.module, 4))  # type: ignore[arg-type]
+
+
+def _is_network(subject: Subject) -> bool:
+    return subject.kind == "network"
+
+
+def _turns(subject: Subject) -> bool:
+    return bool(subject.turns)
+
+
+LAWS: dict[str, Law] = {
+    "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
+    "e3nn": Law("equal to e3nn's product", _of_product("e3nn"), _is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", _of_product("right = forward"), _is_product, slack=2),
+    "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
+    "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
+    "translation": Law("nothing changes where all points are shifted", laws.translation, laws.has_places, slack=5),
+    "permutation": Law("rows or points in another order give results in it", laws.permutation, _has("relabel")),
+    "normalisation": Law(
+        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
+    ),
+    "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
+    "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
+    "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
+    "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
+    "forces": Law("forces are the slope of the energy", dynamics.forces, dynamics.has_forces, limit=1e-6),
+    "conservation": Law("a trajectory keeps its energy", dynamics.conservation, dynamics.is_potential, limit=1e-3),
+    "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
+    "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
+    "threads": Law("the same numbers on any number of threads", runs.threads, runs.on_cpu),
+    "saved": Law("the same bits after a save", runs.saved, limit=0.0),
+}
+DIFFERENCES = 1e-6  # the limit of derivatives that are compared with differences in float64
+BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What every law says about one module: the largest errors, or why it says nothing."""
+
+    kind: str
+    title: str
+    settings: str
+    dtype: str
+    device: str
+    seconds: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no comparison failed."""
+        return all(finding.status != FAILED for finding in self.findings)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The laws that are broken."""
+        return tuple(dict.fromkeys(f.law for f in self.findings if f.status == FAILED))
+
+    def finding(self, law: str, part: str = "") -> Finding:
+        return next(f for f in self.findings if (f.law, f.part) == (law, part))
+
+    def worst(self) -> tuple[Finding, ...]:
+        """The finding of each law that is nearest to its tolerance, or beyond it."""
+        found: dict[str, Finding] = {}
+        for finding in self.findings:
+            if finding.law not in found or _share(finding) > _share(found[finding.law]):
+                found[finding.law] = finding
+        return tuple(found.values())
+
+    def to_json(self) -> str:
+        """All findings as strict JSON; an error that is not a number is written as text."""
+        fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
+        for finding in fields["findings"]:
+            for name in ("absolute", "relative"):
+                if finding[name] is not None and not abs(finding[name]) < float("inf"):
+                    finding[name] = str(finding[name])
+        return json.dumps(fields, allow_nan=False)
+
+    def __str__(self) -> str:
+        said = "every law holds" if self.passed else f"BROKEN: {', '.join(self.failed)}"
+        head = f"{self.kind} {self.title}: {said}"
+        under = f"{self.settings}\n{self.dtype} on {self.device}, {self.seconds:.1f} s"
+        columns = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
+        rows = [columns, *(finding_cells(finding) for finding in self.worst())]
+        foot = f"largest error of each law; of all comparisons {counted(self.findings)}"
+        return f"{head}\n{under}\n\n{table(rows)}\n\n{foot}"
+
+
+def _share(finding: Finding) -> float:
+    """How much of its tolerance a finding takes; failures first, what was not compared last."""
+    if finding.relative is None or finding.tolerance is None:
+        return float("inf") if finding.status == FAILED else -1.0
+    share = finding.relative / finding.tolerance if finding.tolerance else finding.relative
+    return share if share == share else float("inf")
+
+
+def verify(
+    subject: Any,
+    inputs: Sequence[Any] | None = None,
+    *,
+    irreps_in: Any = None,
+    irreps_out: Any = None,
+    only: Iterable[str] | None = None,
+    rows: int = 8,
+    backend: str = "aot_eager",
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """Whether a module obeys every law that it must obey, on its own device and in its own dtype.
+
+    Parameters
+    ----------
+    subject
+        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, a plan, or any network.
+    inputs
+        of a network: the arguments of a call, as a tuple.
+    irreps_in, irreps_out
+        of a network: how its floating inputs and results turn.  One for each, or a mapping from names: irreps,
+        ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
+        of known names, such as ``positions`` and ``forces``, need no word.
+    only
+        names of `LAWS`; all of them where it is left out.
+    rows
+        of random operands, for tpgen's modules.
+    backend
+        of `torch.compile`, which the compiled module is run with.
+    progress
+        called with the name of each law.
+
+    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding.
+
+    >>> from tpgen.nn.tensor_product import TensorProduct
+    >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")
+    >>> report = verify(product, only=["definition", "equivariant", "third order"])
+    >>> report.passed, report.finding("equivariant", "parity").status
+    (True, 'passed')
+    """
+    chosen = _chosen(only)
+    made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
+    if made.dtype not in TOLERANCES:
+        raise InputError(unknown("dtype", str(made.dtype), map(str, TOLERANCES)))
+    start, findings = time.perf_counter(), []
+    for name in chosen:
+        law = LAWS[name]
+        if law.applies(made):
+            if progress:
+                progress(name)
+            findings += _findings(name, law, made)
+    if _is_network(made) and only is None:
+        findings += _proof(made, inputs or ())
+    return Verification(
+        made.kind,
+        made.title,
+        made.settings,
+        str(made.dtype).removeprefix("torch."),
+        str(made.device),
+        time.perf_counter() - start,
+        tuple(findings),
+    )
+
+
+def _chosen(only: Iterable[str] | None) -> list[str]:
+    chosen = list(LAWS) if only is None else list(only)
+    for name in chosen:
+        if name not in LAWS:
+            raise InputError(unknown("law", name, LAWS))
+    return chosen
+
+
+def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
+    if rows < 1:
+        raise InputError(f"rows: a verification needs one row at least, got {rows}")
+    if backend in ("eager", "script") or backend not in BACKENDS:
+        raise InputError(unknown("backend", backend, [name for name in BACKENDS if name not in ("eager", "script")]))
+    check_backend(Config(backend=backend))
+    if isinstance(subject, Plan):
+        subject = TensorProduct.from_plan(subject, internal_weights=False)
+    if not isinstance(subject, nn.Module):
+        raise InputError(f"give a torch.nn.Module or a plan, got a {type(subject).__name__}")
+    made = module_subject(subject, rows)
+    if made is None:
+        if inputs is None:
+            raise InputError(
+                f"{type(subject).__name__} is no module of tpgen's: give the arguments of a call, as in "
+                "verify(network, (x,))"
+            )
+        made = network_subject(subject, inputs, irreps_in, irreps_out)
+    elif (inputs, irreps_in, irreps_out) != (None, None, None):
+        raise InputError(f"inputs and irreps are for networks: a {made.kind} brings its own")
+    return made.compiled_with(backend)
+
+
+def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
+    """What a law finds; a module that breaks down under it breaks it, and the others go on."""
+    tolerance = law.slack * subject.slack * TOLERANCES[subject.dtype] if law.limit is None else law.limit
+    if name in BY_DIFFERENCES and subject.reference is None:
+        tolerance = DIFFERENCES
+    try:
+        outcomes: Mapping[str, Any] = law.compare(subject)
+    except RuntimeError as error:
+        outcomes = {"": error}
+    return [judge(name, part, outcome, tolerance) for part, outcome in outcomes.items()]
+
+
+def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
+    """A converted network against the stock one that it came from, in float64."""
+    report = conversion_report(subject.module)
+    if not report.replaced:
+        return []
+    proof = conversion_report(subject.module, prove=inputs).proof
+    assert proof is not None
+    return [
+        Finding(
+            "stock",
+            d.what,
+            "passed" if d.relative <= PROVEN else FAILED,
+            d.absolute,
+            d.relative,
+            PROVEN,
+            "" if d.relative <= PROVEN else d.where,
+        )
+        for d in proof.differences
+    ]
