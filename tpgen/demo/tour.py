@@ -60,7 +60,18 @@ WHOLE = Tour(
     seconds=4.0,
     potential=(5, 32),
 )
-SHORT = Tour(("article",), (), 3, 1, False, ("e3nn/eager", "tpgen-auto/eager"), ("forward",), 0.1, (2, 4), ("equivariant", "forces"))
+SHORT = Tour(
+    ("article",),
+    (),
+    3,
+    1,
+    False,
+    ("e3nn/eager", "tpgen-auto/eager"),
+    ("forward",),
+    0.1,
+    (2, 4),
+    ("equivariant", "forces"),
+)
 
 
 @dataclass(frozen=True)

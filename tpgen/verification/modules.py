@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tpgen.emitter.polynomial import read_operand, write_output
-from tpgen.form.polynomial import form_of
+from tpgen.form.polynomial import form_of, read_operand, write_operand
 from tpgen.form.reference import reference_linear, reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.conv import TensorProductConv
@@ -270,7 +269,7 @@ def _shape(o: Operand, rows: int, channels: int) -> tuple[int, ...]:
 def _polynomial_frame(o: Operand) -> Frame:
     def turned(x: Tensor, matrix: Tensor) -> Tensor:
         flat = read_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
-        return write_output(o, flat @ representation(o.irreps, matrix).T).reshape(x.shape)
+        return write_operand(o, flat @ representation(o.irreps, matrix).T).reshape(x.shape)
 
     return Frame(str(o.irreps), turned)
 
@@ -295,7 +294,7 @@ def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
     rows, (channels, _) = next(iter(x.values())).shape[0], _sizes(module)
     zero = torch.zeros(rows, channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
-    return write_output(plan.out, torch.stack(parts, -1))
+    return write_operand(plan.out, torch.stack(parts, -1))
 
 
 SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
