@@ -1,27 +1,26 @@
 """Whole networks of other projects, stock against converted: energy, forces and stress, and a training step.
 
-    .clients/mace/bin/python benchmarks/networks.py mace --atoms 64 --threads 1
-    .clients/nequip/bin/python benchmarks/networks.py nequip --atoms 512
-    .clients/sevenn/bin/python benchmarks/networks.py sevenn
+    .clients/mace/bin/python -m benchmarks.networks mace --atoms 64 --threads 1
+    .clients/mace/bin/python -m benchmarks.networks mace --size small --modes scripted compiled
+    .clients/nequip/bin/python -m benchmarks.networks nequip --atoms 512 --memory
+    .clients/sevenn/bin/python -m benchmarks.networks sevenn --agree
 
-Each project has an environment of its own (``make clients``).  Stock and converted are called in turn, and medians of
-the ratios are shown.  ``--agree`` compares energies, forces, stress and the gradients of a force loss in float64.
+Each project has an environment of its own (``make clients``).  Stock, other modes of stock and converted are called in
+turn, and medians of the ratios are shown.  ``--agree`` compares energies, forces, stress and the gradients of a force
+loss in float64; ``--memory`` shows the peak memory of a training step.  `benchmarks.network_table` runs all of it.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tpgen import conversion_report, convert  # before e3nn: MACE's version needs that with torch 2.6 and later
+import tpgen._e3nn  # noqa: F401  (before e3nn: MACE's version needs that with torch 2.6 and later)
 
 SPACING, CUTOFF, JITTER, ELEMENTS = 2.5, 5.0, 0.12, 4
 
@@ -43,23 +42,36 @@ class Case:
 
     model: nn.Module
     run: Callable[[nn.Module, bool], dict[str, Tensor]]
+    batch: dict[str, Tensor]
+    edges: int
 
 
 def lattice(atoms: int, dtype: torch.dtype) -> Structure:
-    """A simple cubic lattice of ``atoms`` = n³, some 28 neighbours each."""
-    n = round(atoms ** (1 / 3))
+    """A simple cubic lattice in a box as near to a cube as the number of atoms allows, some 28 neighbours each."""
+    sides = torch.tensor(_sides(atoms))
     generator = torch.Generator().manual_seed(0)
-    grid = torch.stack(torch.meshgrid(*3 * [torch.arange(n)], indexing="ij"), -1).reshape(-1, 3).double()
-    positions = SPACING * grid + JITTER * torch.randn(n**3, 3, generator=generator, dtype=torch.float64)
-    cell = SPACING * n * torch.eye(3, dtype=torch.float64)
+    grid = torch.stack(torch.meshgrid(*map(torch.arange, sides.tolist()), indexing="ij"), -1).reshape(-1, 3).double()
+    positions = SPACING * grid + JITTER * torch.randn(atoms, 3, generator=generator, dtype=torch.float64)
+    lengths = SPACING * sides.double()
     difference = positions[None, :] - positions[:, None]
-    wraps = -torch.round(difference / (SPACING * n))
-    near = (difference + wraps * SPACING * n).norm(dim=-1) < CUTOFF
+    wraps = -torch.round(difference / lengths)
+    near = (difference + wraps * lengths).norm(dim=-1) < CUTOFF
     near.fill_diagonal_(False)
     edges = torch.nonzero(near).T.contiguous()
     shifts = wraps[edges[0], edges[1]]
-    species = torch.randint(ELEMENTS, (n**3,), generator=generator)
-    return Structure(positions.to(dtype), species, cell.to(dtype), edges, shifts.to(dtype))
+    species = torch.randint(ELEMENTS, (atoms,), generator=generator)
+    return Structure(positions.to(dtype), species, torch.diag(lengths).to(dtype), edges, shifts.to(dtype))
+
+
+def _sides(atoms: int) -> tuple[int, int, int]:
+    """The box of so many atoms: 8, 8, 8 for 512, and 10, 10, 20 for 2,000."""
+    first = _divisor(atoms, round(atoms ** (1 / 3)))
+    second = _divisor(atoms // first, round((atoms // first) ** 0.5))
+    return first, second, atoms // first // second
+
+
+def _divisor(number: int, most: int) -> int:
+    return next(d for d in range(most, 0, -1) if number % d == 0)
 
 
 # --- the projects -----------------------------------------------------------------------------------------------------
@@ -91,7 +103,7 @@ def mace(
         found = network(dict(batch), training=training, compute_stress=True)
         return {name: found[name] for name in ("energy", "forces", "stress")}
 
-    return Case(model, run)
+    return Case(model, run, batch, s.edges.shape[1])
 
 
 def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2) -> Case:
@@ -119,7 +131,7 @@ def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2) -
         found = network.train(training)(dict(batch))
         return {name: found[key] for name, key in results.items()}
 
-    return Case(model, run)
+    return Case(model, run, batch, s.edges.shape[1])
 
 
 def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -> Case:
@@ -157,103 +169,29 @@ def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -
         found = network.train(training)(given)
         return {name: found[key] for name, key in results.items()}
 
-    return Case(model, run)
+    return Case(model, run, batch, s.edges.shape[1])
 
 
 def _widen(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-CASES: dict[str, Callable[..., Case]] = {"mace": mace, "nequip": nequip, "sevenn": sevenn}
-
-
-# --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def evaluation(case: Case, network: nn.Module) -> None:
-    case.run(network, False)
-
-
-def training(case: Case, network: nn.Module) -> None:
-    found = case.run(network, True)
-    loss = torch.stack([(x * torch.sin(x.detach())).sum() for x in found.values()]).sum()
-    network.zero_grad()
-    loss.backward()
-
-
-TASKS = {"energy+forces+stress": evaluation, "training step": training}
-
-
-def in_turn(case: Case, networks: dict[str, nn.Module], seconds: float) -> None:
-    for task, step in TASKS.items():
-        for network in networks.values():
-            for _ in range(2):
-                step(case, network)
-        times: dict[str, list[float]] = {name: [] for name in networks}
-        until = time.perf_counter() + seconds
-        while len(times["stock"]) < 3 or time.perf_counter() < until:
-            for name, network in networks.items():
-                start = time.perf_counter()
-                step(case, network)
-                times[name].append(time.perf_counter() - start)
-        for name, found in times.items():
-            ratios = [a / b for a, b in zip(times["stock"], found, strict=True)]
-            print(f"{task:22} {name:10} {1e3 * statistics.median(found):9.1f} ms  {statistics.median(ratios):5.2f}×")
-
-
-def agreement(case: Case, networks: dict[str, nn.Module]) -> None:
-    found, gradients = {}, {}
-    for name, network in networks.items():
-        found[name] = case.run(network, True)
-        network.zero_grad()
-        found[name]["forces"].square().sum().backward()
-        gradients[name] = {n: p.grad for n, p in network.named_parameters() if p.grad is not None}
-    for key in found["stock"]:
-        print(f"{key:22} relative difference {_relative(found['stock'][key], found['converted'][key]):.1e}")
-    worst = max(_relative(g, gradients["converted"][n]) for n, g in gradients["stock"].items())
-    print(f"{'gradients (forces²)':22} relative difference {worst:.1e}")
-
-
-def _relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / a.abs().max().clamp_min(1e-300))
-
-
-def profile(case: Case, network: nn.Module, rows: int = 25) -> None:
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    for task, step in TASKS.items():
-        step(case, network)
-        with profiler(activities=[ProfilerActivity.CPU]) as found:
-            for _ in range(3):
-                step(case, network)
-        print(task, found.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=60))
+# project -> what a size of it is called -> the case of so many atoms; the first is the one that is meant without a name
+SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
+    "mace": {
+        "128x0e+128x1o": mace,
+        "128x0e": partial(mace, hidden="128x0e"),
+        "64x0e+64x1o+64x2e": partial(mace, hidden="64x0e+64x1o+64x2e"),
+    },
+    "nequip": {"l=2, 64 features": nequip, "l=3, 32 features": partial(nequip, features=32, l_max=3)},
+    "sevenn": {"SevenNet-0": sevenn},
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("project", choices=CASES)
-    parser.add_argument("--atoms", type=int, default=64, help="a cube: 64, 216, 512, ...")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each task")
-    parser.add_argument("--agree", action="store_true", help="compare in float64 instead of measuring")
-    parser.add_argument("--profile", action="store_true", help="show the operators of the converted network instead")
-    parser.add_argument("--report", action="store_true", help="show what was converted")
-    asked: Any = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    dtype = torch.float64 if asked.agree else torch.float32
-    torch.set_default_dtype(dtype)
-    case = CASES[asked.project](asked.atoms, dtype)
-    networks = {"stock": case.model, "converted": convert(deepcopy(case.model))}
-    if asked.report:
-        print(conversion_report(networks["converted"]))
-    print(f"{asked.project}, {asked.atoms} atoms, {dtype}, {asked.threads} threads")
-    if asked.agree:
-        agreement(case, networks)
-    elif asked.profile:
-        profile(case, networks["converted"])
-    else:
-        in_turn(case, networks, asked.seconds)
+    from benchmarks.network_measures import main as measure
+
+    measure()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""What the projects themselves offer to make their models faster on a CPU: rivals of a conversion.
+
+Each is a function from a case to a network; what it takes to make it, and for its first call, is part of its price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from benchmarks.networks import Case
+from tpgen.conversion.convert import convert
+
+
+def converted(case: Case) -> nn.Module:
+    """What all of this is about."""
+    return convert(deepcopy(case.model))
+
+
+def scripted(case: Case) -> nn.Module:
+    """TorchScript, as these projects export for LAMMPS."""
+    from e3nn.util import jit
+
+    model = deepcopy(case.model)
+    if hasattr(model, "eval_type_map"):  # SevenNet: types are given, as a deployed model has them
+        model.eval_type_map = False  # type: ignore[assignment]
+    return jit.script(model)
+
+
+def mace_compiled(case: Case) -> nn.Module:
+    """MACE's ``compile_mode``."""
+    from mace.tools.compile import prepare
+    from mace.tools.scripts_utils import extract_model
+
+    model = prepare(extract_model)(model=deepcopy(case.model), map_location="cpu")
+    return torch.compile(model.to(next(case.model.parameters()).dtype), mode="default")  # type: ignore[return-value]
+
+
+def nequip_compiled(case: Case) -> nn.Module:
+    """NequIP's ahead-of-time compilation for single structures, without its command line."""
+    from tempfile import mkdtemp
+
+    from nequip.nn.compile import DictInputOutputWrapper
+    from nequip.scripts._compile_utils import COMPILE_TARGET_DICT
+    from nequip.utils.aot import aot_export_model
+
+    target = COMPILE_TARGET_DICT["ase"]
+    data = {name: case.batch[name] for name in target["input"]}
+    dims = {name: torch.export.Dim(f"num_{name}s", min=2) for name in ("node", "edge")}
+    path = aot_export_model(
+        model=deepcopy(case.model).eval(), device="cpu", input_fields=target["input"], output_fields=target["output"],
+        data=data, batch_map=target["batch_map_settings"](dims), output_path=f"{mkdtemp()}/model.nequip.pt2",
+        inductor_configs={"aot_inductor.metadata": {}},
+    )  # fmt: skip
+    return DictInputOutputWrapper(torch._inductor.aoti_load_package(path), target["input"], target["output"])
+
+
+# project -> name of a mode -> how to make it, and whether it can be trained
+MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
+    "mace": {"scripted": (scripted, True), "compiled": (mace_compiled, False)},
+    "nequip": {"compiled": (nequip_compiled, False)},
+    "sevenn": {"scripted": (scripted, True)},
+}

@@ -1,0 +1,57 @@
+"""Benchmarks of whole networks: their structures, and the page that they write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import network_table
+from benchmarks.network_measures import Row, line
+from benchmarks.network_table import UNITS, Unit, page
+from benchmarks.networks import SIZES, lattice
+
+
+@pytest.mark.parametrize("atoms, sides", [(27, (3, 3, 3)), (64, (4, 4, 4)), (100, (5, 4, 5))])
+def test_a_lattice_has_the_atoms_that_were_asked_for(atoms: int, sides: tuple[int, ...]) -> None:
+    found = lattice(atoms, torch.float64)
+    assert len(found.positions) == len(found.species) == atoms
+    assert torch.equal(found.cell, torch.diag(2.5 * torch.tensor(sides, dtype=torch.float64)))
+    vectors = found.positions[found.edges[1]] - found.positions[found.edges[0]] + found.shifts @ found.cell
+    assert vectors.norm(dim=1).max() < 5.0
+
+
+def test_every_unit_is_a_size_that_there_is() -> None:
+    assert all(unit.size in SIZES[unit.project] for unit in UNITS)
+    assert len({unit.file for unit in UNITS}) == len(UNITS)
+
+
+def test_the_page_compares_with_the_fastest_of_stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_table, "ROWS_DIR", tmp_path)
+    about = {"project": "mace", "size": "128x0e+128x1o", "atoms": 512, "edges": 9, "threads": 1}
+    step = {**about, "task": "training step"}
+    rows = {
+        Unit("mace", "128x0e+128x1o", 512, 20): [
+            Row(**step, mode="stock", seconds=6.0, ratio=1.0),
+            Row(**step, mode="scripted", seconds=4.0, ratio=1.5),
+            Row(**step, mode="converted", seconds=0.25, ratio=24.0),
+            Row(**{**step, "task": ""}, mode="compiled", why="failed"),
+        ],
+        Unit("mace", "128x0e+128x1o", 512, 0.3, memory=True): [
+            Row(**step, mode="stock", megabytes=2000.0),
+            Row(**step, mode="converted", megabytes=500.0),
+        ],
+    }
+    for unit, found in rows.items():
+        unit.file.write_text(json.dumps([asdict(row) for row in found]))
+    text = page(SimpleNamespace())
+    assert (
+        "| MACE 128x0e+128x1o | 512 | training step | 6.00 s | scripted 4.00 s | 250.0 ms | 16.0× | (≥ 20×) |" in text
+    )
+    assert "| MACE 128x0e+128x1o | 512 | 2,000 MB | 500 MB | 0.25 | ≤ 0.3 |" in text
+    assert "float32, 1 thread, medians" in text
+    assert line(rows[next(iter(rows))][3]).endswith("failed")
