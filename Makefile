@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients browser lint bench article kernels clean
+.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -62,6 +62,19 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site of docs/, written into site/.  A broken link or a docstring that cannot be read stops it.
+docs: .docs/.installed
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --quiet
+	@echo "open site/index.html"
+
+WANTED = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
+
+.docs/.installed: constraints.txt pyproject.toml
+	test -x .docs/bin/python || $(PYTHON) -m venv .docs
+	.docs/bin/python -c '$(WANTED)' | tr ' ' '\n' | \
+	    .docs/bin/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
+	touch $@
+
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.report
 
@@ -78,4 +91,4 @@ $(INSTALLED): constraints.txt pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build out *.egg-info
+	rm -rf $(VENV) .docs site build out *.egg-info

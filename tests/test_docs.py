@@ -29,7 +29,7 @@ from tests.machine import needs_compiler
 from tpgen.planner.modes import MODES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMPILED = ("kernels.md", "polynomials.md", "tracer.md")  # what they show is what generated kernels do
 MEASURED = ROOT / "docs" / "benchmarks.md"  # benchmarks.report writes it; may be linked before there is one
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

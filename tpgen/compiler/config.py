@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
+from typing_extensions import TypedDict
 
 from tpgen.form.form import Layout
 
@@ -48,6 +49,59 @@ class Config:
     def tells_torch_compile(self) -> bool:
         """Whether it asks anything of `torch.compile`."""
         return (self.dynamic, self.fullgraph, self.mode) != (None, False, None)
+
+
+class RunOptions(TypedDict, total=False):
+    """Fields of `Config` that every module takes as keywords; what is left out is `Config`'s default."""
+
+    strategy: str
+    backend: str
+    dynamic: bool | None
+    fullgraph: bool
+    mode: str | None
+
+
+class ConvertOptions(RunOptions, total=False):
+    """What `tpgen.convert` tells the modules of a network."""
+
+    streams: int
+
+
+class ModuleOptions(ConvertOptions, total=False):
+    """What a product is told."""
+
+    layout: Layout
+
+
+class ProductOptions(ModuleOptions, total=False):
+    """What the module of a plan is told."""
+
+    compile_right: bool
+
+
+class LinearOptions(RunOptions, total=False):
+    """What a linear layer is told."""
+
+    layout: str | tuple[str, str]
+
+
+class RequestOptions(ModuleOptions, total=False):
+    """What an inspection is told of a plan, or tells instead of a module."""
+
+    dtype: torch.dtype
+    device: str
+
+
+class StageOptions(RequestOptions, total=False):
+    """The same with the batch that a stage is traced with, where it needs one."""
+
+    rows: int
+
+
+class DirectionOptions(StageOptions, total=False):
+    """The same with the direction of the product."""
+
+    direction: str
 
 
 # What a module is told at construction; its dtype and device are those of its tensors.

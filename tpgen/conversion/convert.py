@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
+from typing_extensions import Unpack
 
-from tpgen.compiler.config import MODULE_FIELDS
+from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.conversion.adapters import adapters_for
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
@@ -30,13 +31,22 @@ def convert(
     prove: Inputs | None = None,
     measure: Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
-    **options: Any,
+    **options: Unpack[ConvertOptions],
 ) -> nn.Module:
     """Let e3nn's products, linear layers and harmonics inside a network, and modules of known projects, use tpgen.
 
     Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
     So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
     All modules are swapped or none.  What cannot be is a warning that says why, and a row of the report.
+
+    Raises `TpgenError` where there is nothing to convert, or where the proof fails; the network is then as it was.
+
+    >>> from e3nn import o3
+    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
+    >>> convert(network)["tp"]
+    ConvertedFullTensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
+    >>> type(restore(network)["tp"]).__name__
+    'FullTensorProduct'
 
     Parameters
     ----------
@@ -50,19 +60,11 @@ def convert(
         called with the `Conversion`, as in ``report=print``; `conversion_report` gives it later.
     options
         ``strategy``, ``backend`` and what else `TensorProduct` takes.
-
-    Raises `TpgenError` where there is nothing to convert, or where the proof fails; the network is then as it was.
-
-    >>> from e3nn import o3
-    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
-    >>> convert(network)["tp"]
-    ConvertedFullTensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
-    >>> type(restore(network)["tp"]).__name__
-    'FullTensorProduct'
     """
     _check_network("convert", network)
-    _check_options(options)
-    findings = collect(network, options)
+    told: dict[str, Any] = {**options}
+    _check_options(told)
+    findings = collect(network, told)
     swaps, kept = _split(findings)
     if not swaps:
         raise TpgenError(_nothing(network, kept))
@@ -71,7 +73,7 @@ def convert(
         type(network).__name__,
         _replaced(swaps, names),
         _stayed(kept, names),
-        *_compared(network, options, prove, measure),
+        *_compared(network, told, prove, measure),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import torch
 from torch import nn
+from typing_extensions import Unpack
 
 from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.stages.dump import Request
 from tpgen.nn.tensor_product import TensorProduct
@@ -16,7 +19,7 @@ from tpgen.planner.plan import Plan
 Subject = TensorProduct | Plan
 
 
-def request_of(subject: Subject, **options: object) -> Request:
+def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request:
     """The request that stands for a product; ``auto`` is decided in it.
 
     >>> from tpgen.planner.presets import channelwise
@@ -37,7 +40,7 @@ def request_of(subject: Subject, **options: object) -> Request:
         }
         return decided(Request(subject.plan, **{**given, **options}))  # type: ignore[arg-type]
     if isinstance(subject, Plan):
-        return decided(Request(subject, **options))  # type: ignore[arg-type]
+        return decided(Request(subject, **options))
     raise TpgenError(f"give a tpgen TensorProduct or a Plan, not {type(subject).__name__}; {_way_out(subject)}")
 
 
@@ -45,7 +48,7 @@ _OPTIONS = tuple(field.name for field in fields(Request) if field.name != "plan"
 _SHOWN = 4  # products of a network that an error names
 
 
-def _check_options(options: dict[str, object]) -> None:
+def _check_options(options: Mapping[str, object]) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TpgenError(unknown("option", name, _OPTIONS))

@@ -75,6 +75,10 @@ def inline_products(
 ) -> FlatNetwork:
     """Replace the calls of products by their programs, and compute once what is computed alike.
 
+    The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
+    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
+    single program, such as one with a list of weights.
+
     Parameters
     ----------
     graph_module
@@ -90,10 +94,6 @@ def inline_products(
         then takes batches of the same form (any number of rows) only.
     shared
         whether to compute once what is computed alike; without it the graph is as it was put together, to compare with.
-
-    The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
-    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
-    single program, such as one with a list of weights.
     """
     _check(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()

@@ -102,6 +102,13 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     else that the steps read (numbers, parameters, what is computed from them) is constant and is kept.  Where a step is
     one-to-one on positive numbers only, as ``square``, the inverse gives the positive one.
 
+    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
+
+    >>> import torch
+    >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
+    >>> double(torch.tensor(1.5)).sin()
+    tensor(0.5000)
+
     Parameters
     ----------
     graph_module
@@ -110,13 +117,6 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
         further inverses, which go before `INVERSES`: by function, by class or path of a module, or by name.  Each is a
         function ``(y, place, *constants) -> x`` in torch code: ``place`` is the position that the input has among the
         step's arguments, and ``constants`` are the other arguments.
-
-    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
-
-    >>> import torch
-    >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
-    >>> double(torch.tensor(1.5)).sin()
-    tensor(0.5000)
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(

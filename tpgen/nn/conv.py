@@ -55,6 +55,8 @@ class TensorProductConv(TensorProduct):
     ) -> Tensor:
         """Sum the products of all edges into the nodes they point to.
 
+        Returns ``(num_nodes, out)``; nodes without edges are zero.
+
         Parameters
         ----------
         x
@@ -71,8 +73,6 @@ class TensorProductConv(TensorProduct):
         check_index
             check that indices are in range, on each call and in each derivative.  Give False only for edges that are
             known to be right: an index out of range is undefined behaviour then.
-
-        Returns ``(num_nodes, out)``; nodes without edges are zero.
         """
         if not torch.jit.is_scripting() and not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)

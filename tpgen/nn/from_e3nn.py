@@ -6,14 +6,16 @@ from typing import Any
 
 import e3nn.o3
 from torch import nn
+from typing_extensions import Unpack
 
+from tpgen.compiler.config import ProductOptions
 from tpgen.errors import TpgenError
 from tpgen.nn.products import TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan, make_plan
 
 
-def from_e3nn(product: nn.Module, **options: Any) -> TensorProduct:
+def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:
     """The tpgen product that computes what an e3nn product does, with the same weights: the parameter, not a copy.
 
     ``options`` are the module options of `TensorProduct` (layout, strategy, backend, …).

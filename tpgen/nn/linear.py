@@ -9,9 +9,10 @@ from typing import Any, Optional
 import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
+from typing_extensions import Unpack
 
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
+from tpgen.compiler.config import MODULE_FIELDS, Choice, Config, LinearOptions
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
 from tpgen.form.form import Form
@@ -93,14 +94,16 @@ class Linear(FormModule, FlatWeights):
         biases: bool | Sequence[bool] = False,
         path_normalization: str = "element",
         _optimize_einsums: bool | None = None,
-        **options: Any,
+        **options: Unpack[LinearOptions],
     ) -> None:
         shared = shared_weights is None or shared_weights
         plan = make_linear_plan(irreps_in, irreps_out, instructions, biases, f_in, f_out, path_normalization, shared)
         self._setup(plan, internal_weights, **options)
 
     @classmethod
-    def from_plan(cls, plan: LinearPlan, internal_weights: bool | None = None, **options: Any) -> "Linear":
+    def from_plan(
+        cls, plan: LinearPlan, internal_weights: bool | None = None, **options: Unpack[LinearOptions]
+    ) -> "Linear":
         """The module of a plan.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
@@ -114,7 +117,7 @@ class Linear(FormModule, FlatWeights):
         self,
         plan: LinearPlan,
         internal_weights: bool | None,
-        **options: Any,
+        **options: Unpack[LinearOptions],
     ) -> None:
         check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
@@ -125,7 +128,7 @@ class Linear(FormModule, FlatWeights):
         self._decide_ownership(
             plan.shared_weights if internal_weights is None else internal_weights, plan.shared_weights
         )
-        config = Config(**options)
+        config = Config(**options)  # type: ignore[arg-type]  # a linear layer has two ends, a product three
         self.layout = split_linear_layout(config.layout)
         self._shapes(plan)
         self._parameters_of(plan)

@@ -3,13 +3,15 @@
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
+from typing_extensions import Unpack
 
+from tpgen.compiler.config import ProductOptions
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import elementwise, full, fully_connected, tensor_square
@@ -19,7 +21,26 @@ _TO_PLAN = ("in1_var", "in2_var", "out_var", "path_normalization", "shared_weigh
 _E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
 
 
-def _split(options: dict[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+class PresetOptions(ProductOptions, total=False):
+    """Keywords of a product with a rule for its instructions: e3nn's, and those of a module."""
+
+    in1_var: Sequence[float] | None
+    in2_var: Sequence[float] | None
+    out_var: Sequence[float] | None
+    shared_weights: bool | None
+    internal_weights: bool | None
+    compile_left_right: bool
+    _specialized_code: bool | None
+    _optimize_einsums: bool | None
+
+
+class WeightlessOptions(PresetOptions, total=False):
+    """The same of a product whose class has no argument for the normalisation of paths."""
+
+    path_normalization: str | None
+
+
+def _split(options: Mapping[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keyword arguments of the planner, and those of the module."""
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
     planning = {name: options.pop(name) for name in _TO_PLAN if name in options}
@@ -33,7 +54,9 @@ def _split(options: dict[str, Any], irrep_normalization: str | None) -> tuple[di
 
 class _Preset(TensorProduct):
     @classmethod
-    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Any) -> TensorProduct:
+    def from_plan(
+        cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
+    ) -> TensorProduct:
         """A preset's instructions follow from its irreps: the module of any other plan is a plain `TensorProduct`."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
@@ -58,10 +81,10 @@ class FullyConnectedTensorProduct(_Preset):
         irreps_out: Any,
         irrep_normalization: str | None = None,
         path_normalization: str | None = None,
-        **options: Any,
+        **options: Unpack[PresetOptions],
     ) -> None:
-        planning, options = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
-        self._build(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), options)
+        planning, told = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
+        self._build(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), told)
 
 
 class _Filtered(_Preset):
@@ -75,10 +98,10 @@ class _Filtered(_Preset):
         irreps_in2: Any,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
-        **options: Any,
+        **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, options = _split(options, irrep_normalization)
-        self._build(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), options)
+        planning, told = _split(options, irrep_normalization)
+        self._build(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), told)
 
 
 @compile_mode("script")
@@ -119,10 +142,10 @@ class TensorSquare(_Preset):
         irreps_out: Any | None = None,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
-        **options: Any,
+        **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, options = _split(options, irrep_normalization)
-        self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), options)
+        planning, told = _split(options, irrep_normalization)
+        self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), told)
         self.irreps_in = self.irreps_in1
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.config import MODULE_FIELDS, Choice, Config
+from tpgen.compiler.config import MODULE_FIELDS, Choice, Config, ModuleOptions, ProductOptions
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
@@ -27,7 +28,7 @@ from tpgen.nn.weights import FlatWeights
 from tpgen.planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain import Explanation
+    from tpgen.inspection.costs.explain import ExplainOptions, Explanation
 
 
 class _Unwritten(nn.Module):
@@ -113,7 +114,7 @@ class TensorProduct(FormModule, FlatWeights):
         normalization: str | None = None,
         _specialized_code: bool | None = None,
         _optimize_einsums: bool | None = None,
-        **options: Any,
+        **options: Unpack[ModuleOptions],
     ) -> None:
         if normalization is not None:
             warnings.warn("normalization is deprecated, use irrep_normalization", DeprecationWarning, stacklevel=2)
@@ -135,7 +136,9 @@ class TensorProduct(FormModule, FlatWeights):
         self._setup(plan, internal_weights, compile_right=compile_right, **options)
 
     @classmethod
-    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Any) -> "TensorProduct":
+    def from_plan(
+        cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
+    ) -> "TensorProduct":
         """The module of a plan, such as a preset's.
 
         >>> from tpgen.planner.presets import channelwise
@@ -152,7 +155,7 @@ class TensorProduct(FormModule, FlatWeights):
         internal_weights: bool | None,
         *,
         compile_right: bool = False,
-        **options: Any,
+        **options: Unpack[ModuleOptions],
     ) -> None:
         check_options(name for name in options if name not in MODULE_FIELDS)
         super().__init__()
@@ -319,7 +322,7 @@ class TensorProduct(FormModule, FlatWeights):
             sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
         return draw_product(self.plan, sizes, aspect_ratio, ax)
 
-    def explain(self, **options: Any) -> "Explanation":
+    def explain(self, **options: Unpack["ExplainOptions"]) -> "Explanation":
         """What each path costs, why it is scaled so and how it is written: `tpgen.explain` of this product."""
         from tpgen.inspection.costs.explain import explain
 

@@ -16,8 +16,10 @@ from math import prod, sqrt
 from pathlib import Path as FilePath
 
 import torch
+from typing_extensions import Unpack
 
 from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
 from tpgen.inspection.clock import best_seconds
@@ -117,6 +119,20 @@ class Explanation:
         return explanation_text(self)
 
 
+class ExplainedOptions(RequestOptions, total=False):
+    """How a product is written, and what it is explained for."""
+
+    nodes: int | None
+    ceilings: Ceilings | None
+
+
+class ExplainOptions(ExplainedOptions, total=False):
+    """The keywords of `explain`."""
+
+    rows: int
+    measure: bool
+
+
 def explain(
     subject: Subject,
     *,
@@ -124,7 +140,7 @@ def explain(
     nodes: int | None = None,
     measure: bool = False,
     ceilings: Ceilings | None = None,
-    **options: object,
+    **options: Unpack[RequestOptions],
 ) -> Explanation:
     """Explain a product or a plan.
 
@@ -164,7 +180,7 @@ def explain(
     return _measured(found, request) if measure else found
 
 
-def _asked(subject: Subject, options: dict) -> str:
+def _asked(subject: Subject, options: RequestOptions) -> str:
     """Why the product is written as it is."""
     if isinstance(subject, TensorProduct) and "strategy" not in options:
         return subject.choice.reason

@@ -8,9 +8,12 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
+
+from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explain import Explanation, PathExplanation, explain
+from tpgen.inspection.costs.explain import ExplainedOptions, Explanation, PathExplanation, explain
 from tpgen.inspection.costs.explain_text import totals
 from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
@@ -54,7 +57,7 @@ def write_explorer(
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,
-    **options: object,
+    **options: Unpack[ExplainedOptions],
 ) -> Path:
     """Write the explorer of a product or a plan into one HTML file, and return its path.
 
@@ -73,11 +76,15 @@ def write_explorer(
 
 
 def explorer_page(
-    subject: Subject, rows: int = 1000, measure: bool = False, inductor: bool = False, **options: object
+    subject: Subject,
+    rows: int = 1000,
+    measure: bool = False,
+    inductor: bool = False,
+    **options: Unpack[ExplainedOptions],
 ) -> str:
     """The page as text; see `write_explorer`."""
-    found = explain(subject, rows=rows, measure=measure, **options)  # type: ignore[arg-type]
-    asked = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
+    found = explain(subject, rows=rows, measure=measure, **options)
+    asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
     panes = _panes(subject, inductor, asked)
     opened = [pane.stage.name for pane in panes if pane.stage.name in _OPEN and not pane.stage.missing]
     here = files("tpgen.inspection.explorer")
@@ -96,7 +103,7 @@ def explorer_page(
     )
 
 
-def _panes(subject: Subject, inductor: bool, options: dict[str, object]) -> list[Pane]:
+def _panes(subject: Subject, inductor: bool, options: dict[str, Any]) -> list[Pane]:
     """Graphs in the strategy asked for, or a readable one where that is one call; C++ wherever there can be any."""
     request = request_of(subject, **options)
     strategy = READABLE if request.strategy == "kernel" else request.strategy

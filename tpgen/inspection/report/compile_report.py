@@ -50,6 +50,8 @@ def compile_report(
     buffers and torch's random numbers are put back as they were.  Dynamo is reset on the way: what this process
     compiled before compiles again at its next call.
 
+    Raises `ReportError` for a module that is none or fails on the inputs, for unknown sections, and for no repeats.
+
     Parameters
     ----------
     module, inputs
@@ -66,8 +68,6 @@ def compile_report(
         how often each backend is timed.
     progress
         called with the name of each section as it begins.
-
-    Raises `ReportError` for a module that is none or fails on the inputs, for unknown sections, and for no repeats.
     """
     names = tuple(SECTIONS if sections is None else sections)
     for name in names:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from typing_extensions import Unpack
 
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import compile_program, script
-from tpgen.compiler.config import Config
+from tpgen.compiler.config import Config, StageOptions
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import Form, split_layout
@@ -169,7 +170,7 @@ STAGES: dict[str, Stage] = {
 }
 
 
-def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: object) -> str:
+def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
     """The text of one stage of one direction.
 
     ``options`` are the other fields of `Request`: layout, strategy, backend, dtype, device, rows.  A strategy of
@@ -183,11 +184,11 @@ def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: ob
     """
     find_stage(stage)
     check_direction(plan, direction, stage)
-    return STAGES[stage].write(Request(plan, direction, **options))  # type: ignore[arg-type]
+    return STAGES[stage].write(Request(plan, direction, **options))
 
 
 def dump_files(
-    plan: Plan, stages: Iterable[str], directions: Iterable[str] = ("forward",), **options: object
+    plan: Plan, stages: Iterable[str], directions: Iterable[str] = ("forward",), **options: Unpack[StageOptions]
 ) -> dict[str, str]:
     """Texts of several stages and directions, by file name; ``"all"`` stands for every direction the product has.
 
@@ -204,7 +205,7 @@ def dump_files(
         wanted = list(dict.fromkeys(d for direction in asked for d in _spelled_out(plan, direction, name)))
         for direction in wanted if stage.by_direction else wanted[:1]:
             file = f"{name}.{direction}.{stage.suffix}" if stage.by_direction else f"{name}.{stage.suffix}"
-            files[file] = stage.write(Request(plan, direction, **options))  # type: ignore[arg-type]
+            files[file] = stage.write(Request(plan, direction, **options))
     return files
 
 
@@ -250,7 +251,7 @@ def check_direction(plan: Plan, direction: str, stage: str) -> None:
         raise EmitError(f"stage {stage!r} has no direction {direction!r}: {why}")
 
 
-def default_stage(plan: Plan, direction: str = "forward", **options: object) -> str:
+def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
     """What a reader wants to see first: the C++ of a kernel, the code of a graph.
 
     >>> from tpgen.planner.presets import full
@@ -259,7 +260,7 @@ def default_stage(plan: Plan, direction: str = "forward", **options: object) -> 
     """
     if direction in STAGES["cpp"].lacks:
         return "code"
-    request = Request(plan, **options)  # type: ignore[arg-type]
+    request = Request(plan, **options)
     return "cpp" if choose_strategy(plan, request).strategy == "kernel" else "code"
 
 

@@ -14,6 +14,9 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
+from typing_extensions import Unpack
+
+from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, unknown
 from tpgen.inspection.stages.compiled_origins import CPP_STAGES, trace_inductor, trace_joint, trace_sweep
 from tpgen.inspection.stages.dump import Request, product_directions
@@ -96,7 +99,9 @@ class Provenance:
         return "\n".join([head, *rows])
 
 
-def provenance(subject: Subject, stages: Iterable[str] = DEFAULT_STAGES, **options: object) -> Provenance:
+def provenance(
+    subject: Subject, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
+) -> Provenance:
     """Trace the lines of a product or a plan through the stages.
 
     ``options`` are the fields of `tpgen.inspection.stages.dump.Request`: direction, layout, strategy, dtype, device,

@@ -1,0 +1,35 @@
+"""The site of the docs leaves nothing out; `make docs` builds it and stops at a broken link."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import tpgen
+
+ROOT = Path(__file__).parent.parent
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+ENTRIES = re.findall(r"^::: (tpgen[\w.]+)$", REFERENCE, flags=re.MULTILINE)
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    named = set(re.findall(r"[\w/]+\.md", CONFIG.split("\nnav:\n")[1]))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    examples = {f"examples/{path.stem}.md" for path in (ROOT / "docs" / "examples").glob("*.*")}
+    assert pages | examples <= named
+
+
+def test_every_entry_of_the_reference_is_there() -> None:
+    for entry in ENTRIES:
+        try:
+            import_module(entry)
+        except ModuleNotFoundError:
+            module, _, name = entry.rpartition(".")
+            assert getattr(import_module(module), name).__doc__, entry
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    homes = {f"tpgen.{home}.{name}" for name, home in tpgen._HOMES.items()}
+    assert not {home for home in homes if home not in ENTRIES and home.rpartition(".")[0] not in ENTRIES}
