@@ -118,7 +118,10 @@ def test_presets_by_name() -> None:
         (lambda: fully_connected("1a", "1o", "0e"), "irreps_in1: cannot read irreps '1a'"),
         (lambda: channelwise("1o", "1o", "x"), "irreps_filter: cannot read irreps 'x'"),
         (lambda: tensor_square("?"), r"irreps_in: cannot read irreps '\?'"),
-        (lambda: find_problem("mace-huge"), "unknown problem 'mace-huge'; known problems: article, mace-medium"),
+        (
+            lambda: find_problem("mace-huge"),
+            r"unknown problem 'mace-huge': did you mean 'mace-large'\?; known problems: article, mace-medium",
+        ),
     ],
 )
 def test_errors(make, match: str) -> None:
