@@ -6,6 +6,7 @@ import pytest
 
 from tpgen.errors import EmitError
 from tpgen.form.form import make_form
+from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
@@ -27,7 +28,7 @@ def test_a_form_is_scheduled_once_for_a_target() -> None:
 def test_a_channel_placement_says_where_things_stand() -> None:
     text = str(placed(channelwise("16x0e+16x1o", "0e+1o", "0e", shared_weights=False), "w", "x1"))
     assert text.startswith("channel placement: opens x1, w; 16 lanes of float32\n  blocks of 112 rows, tiles of 16\n")
-    assert "scratch: a_x1[64], a_w[32], t_x2[64], T[64], 224 numbers a thread" in text
+    assert "scratch: t_x2[64], T[64], 128 numbers a thread" in text  # each segment is written once, in memory
     assert "path 0: 1 x 1 vectors; x1[0] read and stored in memory, w[0] read and stored in memory, out[0] " in text
     assert "x1[1] read and stored in tiles of memory" in text
 
@@ -45,6 +46,20 @@ def test_the_first_path_into_a_segment_stores_and_later_ones_add() -> None:
     text = str(placed(channelwise("16x0e+16x1o", "0e+1o", "0e+1o", shared_weights=False), "x1"))
     assert text.count("stored in scratch") == 2  # two segments of x1, each touched by several paths
     assert text.count("added in scratch") == 2
+
+
+def test_rows_form_groups_where_there_are_many_paths() -> None:
+    degrees = [f"{n}{'eo'[n % 2]}" for n in range(5)]
+    for mul, opened, rows in ((16, "out", 8), (64, "out", 4), (128, "out", 2)):
+        wide = "+".join(f"{mul}x{ir}" for ir in degrees)
+        placement = placed(channelwise(wide, "+".join(degrees), wide), opened)
+        assert isinstance(placement, ChannelPlacement)
+        assert (placement.in_parts, placement.group) == (True, rows)
+        assert f"groups of {rows} rows" in str(placement)
+        first, second = (path.term for path in placement.sweep.paths[:2])
+        assert {view.operand for view in placement.ahead(first)} == {"w", "out"}
+        assert placement.schedule.view(second, "w") in placement.ahead(first)
+        assert not placement.ahead(placement.sweep.paths[-1].term)
 
 
 def test_owners_are_named() -> None:

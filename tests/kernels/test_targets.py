@@ -18,7 +18,7 @@ from tpgen.kernels.operators.description import Description
 from tpgen.kernels.operators.ops import describe, kernel_product, kernel_supported
 from tpgen.kernels.operators.runtime import Product
 from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges, target_of
-from tpgen.kernels.placement import planning
+from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.presets import channelwise
@@ -80,6 +80,25 @@ def test_many_paths_compiled_in_parts_agree() -> None:
     found = [run(target, description, ("x1", "x2", "w"), given, None) for target in KERNEL_TARGETS]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@needs_compiler
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "_MANY", 3)
+    monkeypatch.setattr(channel, "_GROUP", 3)  # more than one of them in a tile, and a rest
+    wide = "8x0e+9x1o+8x2e"
+    description = Description(channelwise(wide, "0e+1o", wide, shared_weights=shared), ("mul_ir",) * 3)
+    given = operands(description.plan, ROWS)
+    gather = edges() if gathered else None
+    if gathered:
+        given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
+    for opened in OPENED:
+        assert "static void row_group" in description.source(opened, torch.float64, gathered).text
+        found = [run(target, description, opened, given, gather) for target in KERNEL_TARGETS]
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
 @pytest.fixture

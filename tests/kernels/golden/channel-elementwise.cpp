@@ -164,7 +164,7 @@ template <int O, int M, int D> static inline void unstage(const num* s, real* p)
 }
 static void tabulate(int n, num* T) {
 }
-static void row(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_out, num* s_x1, num* a_x1, num* s_x2, num* a_out) {
+static void row(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_out, num* s_x1, num* a_x1, num* s_x2) {
   stage<1, 16, 3>(x1 + 0, s_x1 + 0);
   stage<1, 16, 3>(x2 + 0, s_x2 + 0);
   // path 0: 16x1o x 16x1o -> 16x0e (uuu)
@@ -280,11 +280,10 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 240 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 288 * sizeof(num))) scratch = 0;
+    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 144 * sizeof(num))) scratch = 0;
     num* const s_x1 = scratch + 0;
     num* const a_x1 = scratch + 48;
     num* const s_x2 = scratch + 96;
-    num* const a_out = scratch + 144;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
       if (!scratch) { *failed = 1; continue; }
       const i64 end = least(rows, (b + 1) * span);
@@ -292,7 +291,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         const int n = least(W, end - q);
         for (int r = 0; r < n; ++r) {
           const i64 e = q + r;
-          row(x1 + e * 48, x2 + e * 48, w, out + e * 144, d_x1 + e * 48, d_out + e * 144, s_x1, a_x1, s_x2, a_out);
+          row(x1 + e * 48, x2 + e * 48, w, out + e * 144, d_x1 + e * 48, d_out + e * 144, s_x1, a_x1, s_x2);
         }
       }
     }

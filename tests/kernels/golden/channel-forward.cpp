@@ -190,7 +190,7 @@ static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
     store(t + 8 * W, -0.31622776f * x2 + 0.5477226f * x4);
   }
 }
-static void row(const real* x1, const real* x2, const real* w, real* d_out, num* s_x1, num* a_out, num* t_x2, const num* T) {
+static void row(const real* x1, const real* x2, const real* w, real* d_out, num* s_x1, num* t_x2, const num* T) {
   stage<1, 16, 1>(x1 + 0, s_x1 + 0);
   stage<1, 16, 3>(x1 + 16, s_x1 + 16);
   // path 0: 16x0e x 1x0e -> 16x0e (uvu)
@@ -260,11 +260,10 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 329 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 688 * sizeof(num))) scratch = 0;
+    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 512 * sizeof(num))) scratch = 0;
     num* const s_x1 = scratch + 0;
-    num* const a_out = scratch + 64;
-    num* const t_x2 = scratch + 240;
-    num* const T = scratch + 384;
+    num* const t_x2 = scratch + 64;
+    num* const T = scratch + 208;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
       if (!scratch) { *failed = 1; continue; }
       const i64 end = least(rows, (b + 1) * span);
@@ -275,7 +274,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         tabulate(n, T, p_x2, t_x2);
         for (int r = 0; r < n; ++r) {
           const i64 e = q + r;
-          row(x1 + e * 64, x2 + e * 9, w + e * 80, d_out + e * 176, s_x1, a_out, t_x2, T + r);
+          row(x1 + e * 64, x2 + e * 9, w + e * 80, d_out + e * 176, s_x1, t_x2, T + r);
         }
       }
     }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tpgen.kernels.cpp.channel_groups import GroupBlocks, RowGroup
+from tpgen.kernels.cpp.channel_rows import RowBlocks, row_arguments
 from tpgen.kernels.cpp.channel_vectors import LOCAL, deliver, fetch
 from tpgen.kernels.cpp.expressions import Spelling, components, runs
-from tpgen.kernels.cpp.parts import Arguments, Parts, declared
+from tpgen.kernels.cpp.parts import Parts, declared
+from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.stage import Stage
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Reduce
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import SLOTS, PathTerm
+from tpgen.kernels.sweep.terms import PathTerm
 
 
 class ChannelText:
@@ -24,9 +27,11 @@ class ChannelText:
         self.dtype = placement.schedule.target.dtype
 
     def write(self) -> None:
-        tables, paths = self._parts() if self.p.in_parts else ((), ())
-        self._tables(tables)
-        self._row(paths)
+        if self.p.in_parts:
+            self._parts()
+        else:
+            self._tables()
+            self._row()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.block(f"static void finish({arguments})"):
@@ -34,23 +39,44 @@ class ChannelText:
 
     # -- parts --
 
-    def _parts(self) -> tuple[list[str], list[str]]:
-        """Functions of tables and of some paths each; how they are called."""
-        parts = Parts(self.w)
+    def _parts(self) -> None:
+        """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
+        parts, group = Parts(self.w), RowGroup(self.p)
         for placed in self._placed():
             with parts.part([("num*", "T"), ("num*", f"t_{placed.operand}")]):
                 self._table(placed)
+        tables = len(parts.calls)
+        self.w.raw(header("ahead"))
         for paths in self.p.parts:
-            with parts.part(self._row_arguments()):
-                self._paths(paths)
-        return parts.calls[: -len(self.p.parts)], parts.calls[-len(self.p.parts) :]
+            with parts.part(group.arguments):
+                for path in paths:
+                    with group.each(self.w):
+                        self._ahead(path.term)
+                        self._path(path)
+        self._tables(parts.calls[:tables])
+        with self.w.block(f"static void row_group({declared(group.arguments)})"):
+            with group.each(self.w):
+                self._begin()
+            for call in parts.calls[tables:]:
+                self.w.line(call)
+            with group.each(self.w):
+                self._end()
+
+    def _ahead(self, term: PathTerm) -> None:
+        """Ask for what the row's next path has in memory."""
+        for view in self.p.ahead(term):
+            size = view.outer * view.channels * view.inner
+            if view.operand in self.p.given:
+                self.w.line(f"will_read<{size}>({view.operand} + {view.start});")
+            if view.operand in self.p.opened:
+                self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
     # -- tables --
 
     def _placed(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in self.p.tabulated_operands]
 
-    def _tables(self, calls: Sequence[str]) -> None:
+    def _tables(self, calls: Sequence[str] = ()) -> None:
         operands = self.p.tabulated_operands
         arguments = "".join(f", const real* const* p_{o}, num* t_{o}" for o in operands)
         with self.w.block(f"static void tabulate(int n, num* T{arguments})"):
@@ -82,31 +108,24 @@ class ChannelText:
 
     # -- one row --
 
-    def _row_arguments(self) -> Arguments:
-        """Type and name of what the row function takes."""
-        arguments = [("const real*", o) for o in self.p.given]
-        arguments += [("real*", f"d_{o}") for o in self.p.opened]
-        arguments += [("const num*" if name == "T" else "num*", name) for name in self.p.scratch]
-        if self.s.shared_weights and self.p.reads_scratch("w"):
-            arguments.append(("const num*", "s_w"))
-        if self.p.sums_weights:
-            arguments.append(("num*", "a_w"))
-        return arguments
+    def _row(self) -> None:
+        with self.w.block(f"static void row({declared(row_arguments(self.p))})"):
+            self._begin()
+            for path in self.p.sweep.paths:
+                self._path(path)
+            self._end()
 
-    def _row(self, calls: Sequence[str]) -> None:
-        with self.w.block(f"static void row({declared(self._row_arguments())})"):
-            for operand in self.p.given:
-                for v in self.p.stages(operand):
-                    shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                    self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
-            self._clear()
-            for call in calls:
-                self.w.line(call)
-            if not calls:
-                self._paths(self.p.sweep.paths)
-            for operand in self.p.opened:
-                if not self.p.carried(operand):
-                    self._write_out(operand, f"a_{operand}")
+    def _begin(self) -> None:
+        for operand in self.p.given:
+            for v in self.p.stages(operand):
+                shape = f"<{v.outer}, {v.channels}, {v.inner}>"
+                self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
+        self._clear()
+
+    def _end(self) -> None:
+        for operand in self.p.opened:
+            if not self.p.carried(operand):
+                self._write_out(operand, f"a_{operand}")
 
     def _clear(self) -> None:
         for view in self.p.cleared:
@@ -131,10 +150,6 @@ class ChannelText:
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
     # -- paths --
-
-    def _paths(self, paths: Sequence[PathSweep]) -> None:
-        for path in paths:
-            self._path(path)
 
     def _path(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
@@ -189,56 +204,4 @@ class ChannelText:
         self._write_out("w", "sums")
 
     def write_rows(self, indexed: bool) -> None:
-        w = self.w
-        if self.p.owner:
-            self._owned_rows(self.p.owner)
-            return
-        w.line("const i64 end = least(rows, (b + 1) * span);")
-        with w.block("for (i64 q = b * span; q < end; q += W)"):
-            w.line("const int n = least(W, end - q);")
-            self._tabulate("q + r", indexed)
-            with w.block("for (int r = 0; r < n; ++r)"):
-                w.line("const i64 e = q + r;")
-                w.line(f"row({self._row_call(indexed, 'r')});")
-
-    def _owned_rows(self, owner: str) -> None:
-        w = self.w
-        w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
-        w.line("const i64 end = first[to];")
-        w.line("i64 q = first[from], tile = q;")
-        sums = self.p.owner_sums
-        with w.block("for (i64 o = from; o < to; ++o)"):
-            for name in sums:
-                w.line(f"clear({name}, {self.p.scratch[name]});")
-            with w.block("for (; q < first[o + 1]; ++q)"):
-                if self.p.tabulated_operands:
-                    with w.block("if (q == tile)"):
-                        w.line("const int n = least(W, end - q);")
-                        self._tabulate("order[q + r]", True)
-                        w.line("tile += n;")
-                w.line("const i64 e = order[q];")
-                w.line(f"row({self._row_call(True, '(q - first[from]) % W')});")
-            w.line(f"finish(d_{owner} + o * {self.p.dim[owner]}{''.join(', ' + name for name in sums)});")
-
-    def _tabulate(self, row: str, indexed: bool) -> None:
-        operands = self.p.tabulated_operands
-        for o in operands:
-            self.w.line(f"const real* p_{o}[W] = {{}};")
-            place = self._row_of(o, indexed)
-            self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; p_{o}[r] = {place}; }}")
-        if operands:
-            self.w.line(f"tabulate(n, T{''.join(f', p_{o}, t_{o}' for o in operands)});")
-
-    def _row_of(self, operand: str, indexed: bool, prefix: str = "") -> str:
-        """Pointer to the row of an operand that row ``e`` of the product reads or writes."""
-        if operand == "w" and self.s.shared_weights:
-            return f"{prefix}w"
-        index = {"x1": "src[e]", "out": "dst[e]"}.get(operand, "e") if indexed else "e"
-        return f"{prefix}{operand} + {index} * {self.p.dim[operand]}"
-
-    def _row_call(self, indexed: bool, lane: str) -> str:
-        values = {"T": f"T + {lane}", "s_w": "weights" if self.s.shared_weights else "s_w"}
-        for o in SLOTS:
-            values[o] = self._row_of(o, indexed)
-            values[f"d_{o}"] = self._row_of(o, indexed, "d_")
-        return ", ".join(values.get(name, name) for _, name in self._row_arguments())
+        (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w, indexed).write()

@@ -6,6 +6,9 @@ from halves, quarters and so on, so that nothing behind it is read or written.
 
 from __future__ import annotations
 
+from tpgen.kernels.cpp import rotations
+from tpgen.kernels.cpp.rotations import order
+
 Lane = tuple[int, int] | None  # of a vector; None where any number will do
 
 
@@ -30,14 +33,14 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
     return statements
 
 
-def order(lanes: list[int]) -> str:
-    return ", ".join(map(str, lanes))
-
-
 def tile(lanes: int, width: int) -> str:
     """``W`` items of ``width`` numbers <-> ``width`` vectors."""
-    split = [shuffles([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]") for d in range(width)]
-    join = [shuffles([divmod(m * lanes + e, width)[::-1] for e in range(lanes)], "v", f"m[{m}]") for m in range(width)]
+    if rotations.rotates(lanes, width):
+        split, join = [rotations.split(lanes, width)], [rotations.join(lanes, width)]
+    else:
+        places: list[list[Lane]] = [[divmod(m * lanes + e, width)[::-1] for e in range(lanes)] for m in range(width)]
+        split = [shuffles([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]") for d in range(width)]
+        join = [shuffles(wanted, "v", f"m[{m}]") for m, wanted in enumerate(places)]
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
     return _struct(f"Tile<{width}>", width, fetches, split, join, puts)

@@ -13,6 +13,8 @@ from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32
+# Rows that take a path together, and numbers staged for them: with more they leave the nearest cache.
+_GROUP, _GROUP_STAGED = 8, 6400
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class ChannelPlacement(OpenedSlots):
     def reads_scratch(self, operand: str) -> bool:
         return operand in self.given and any(self.staged(v) for v in self.schedule.views_of(operand))
 
+    def adds_in_scratch(self, operand: str) -> bool:
+        return operand in self.opened and any(self.staged(v) for v in self.schedule.views_of(operand))
+
     def stages(self, operand: str) -> list[View]:
         """Segments that a row moves to scratch before its paths."""
         if operand not in self.given or (self.carried(operand) and operand != self.owner):
@@ -101,6 +106,12 @@ class ChannelPlacement(OpenedSlots):
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Size of every scratch area of a thread, in numbers."""
+        rows = self.group if self.in_parts else 1
+        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._areas.items()}
+
+    @cached_property
+    def _areas(self) -> dict[str, int]:
+        """The same for a single row."""
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
         for operand in SLOTS:
@@ -108,7 +119,7 @@ class ChannelPlacement(OpenedSlots):
                 continue
             if self.reads_scratch(operand):
                 areas[f"s_{operand}"] = s.scratch_size(operand)
-            if operand in self.opened:
+            if self.adds_in_scratch(operand):
                 areas[f"a_{operand}"] = s.scratch_size(operand)
         for operand in s.scalar_operands:
             if self.tabulated(operand):
@@ -121,7 +132,32 @@ class ChannelPlacement(OpenedSlots):
     @property
     def owner_sums(self) -> list[str]:
         """Areas that hold the sum of one owner until it is complete."""
-        return [name for name in self.scratch if name in (f"a_{self.owner}", f"r_{self.owner}")]
+        return [name for name in self._areas if name in (f"a_{self.owner}", f"r_{self.owner}")]
+
+    # -- groups of rows --
+
+    @cached_property
+    def group(self) -> int:
+        """Rows that take a path together, where there are many paths."""
+        staged = sum(size for name, size in self._areas.items() if name.startswith("s_"))
+        return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
+
+    def ahead(self, term: PathTerm) -> list[View]:
+        """Segments in memory of the path behind this one; none where rows go alone, from end to end."""
+        if self.group == 1:
+            return []
+        terms = [path.term for path in self.sweep.paths]
+        behind = terms[terms.index(term) + 1 :][:1]
+        seen = [self.schedule.view(t, leg.operand) for t in behind for leg in t.legs]
+        return [view for view in seen if view and not self.staged(view)]
+
+    def by_row(self, name: str) -> bool:
+        """Whether each row of a group has a scratch area of its own."""
+        return name in self._areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
+
+    def row_stride(self, name: str) -> int:
+        """Numbers from what a row has in scratch to what the next one has: tables have a row in each lane."""
+        return self._areas[name] if self.by_row(name) else int(name == "T")
 
     # -- who writes first --
 
@@ -164,7 +200,7 @@ class ChannelPlacement(OpenedSlots):
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         lines = [
             f"channel placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}",
-            f"  {self.blocks}",
+            f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts,
             f"  scratch: {areas_text(self.scratch)}",
         ]
         lines += [f"  T{t.table.number} of {t.operand}: {t.copies} x {t.entries} entries" for t in self.schedule.tables]
