@@ -106,8 +106,8 @@ def test_a_library_removed_between_check_and_use_is_built_again(
 ) -> None:
     finished = cache.finished
 
-    def removed(key: str) -> cache.Entry | None:
-        entry = finished(key)
+    def removed(*wanted: str) -> cache.Entry | None:
+        entry = finished(*wanted)
         entry.library.unlink()
         return entry
 

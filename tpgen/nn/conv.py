@@ -78,6 +78,10 @@ class TensorProductConv(TensorProduct):
             node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             if node is not None:
                 return node
+        if not torch.jit.is_scripting():
+            made = self._quick_edges(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            if made is not None:
+                return made
         edge_src, edge_dst = _long("edge_src", edge_src), _long("edge_dst", edge_dst)
         if torch.jit.is_scripting():
             return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
@@ -91,6 +95,22 @@ class TensorProductConv(TensorProduct):
             description = self._checked if check_index else self._trusting
             return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
         return self._evaluate("forward", x, y, w, edge_src, edge_dst, nodes)
+
+    def _quick_edges(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Optional[Tensor],  # noqa: UP045
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: Optional[int],  # noqa: UP045
+        check_index: bool,
+    ) -> Optional[Tensor]:  # noqa: UP045
+        """The sum of a usual call by a kernel, or None."""
+        nodes = x.shape[0] if num_nodes is None and isinstance(x, Tensor) and x.dim() else num_nodes
+        if type(nodes) is not int or not (isinstance(src, Tensor) and isinstance(dst, Tensor)):
+            return None
+        return self._quick(self._checked if check_index else self._trusting, x, y, weight, src, dst, nodes)
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -20,6 +20,8 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
 from tpgen.form.form import Form, split_layout
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import quick_product
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
@@ -190,6 +192,8 @@ class TensorProduct(FormModule, FlatWeights):
     def _write_programs(self) -> None:
         """Write the forward program, and `right` again where it was written."""
         super()._write_programs()
+        kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
+        self._quick_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _Unwritten()
         self._right_program = right if isinstance(right, _Unwritten) else self._program("right")
 
@@ -213,6 +217,9 @@ class TensorProduct(FormModule, FlatWeights):
         """
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
+        made = self._quick(self._quick_text, x, y, weight)
+        if made is not None:
+            return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
             node = leaf_call(self, x, y, weight)
             if node is not None:
@@ -235,6 +242,31 @@ class TensorProduct(FormModule, FlatWeights):
         w = self._given_weight(weight)
         y, w = self._fit({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
+
+    def _quick(
+        self,
+        text: str,
+        x: Tensor,
+        y: Tensor,
+        weight: Optional[Tensor],  # noqa: UP045
+        src: Optional[Tensor] = None,  # noqa: UP045
+        dst: Optional[Tensor] = None,  # noqa: UP045
+        nodes: int = 0,
+    ) -> Optional[Tensor]:  # noqa: UP045
+        """The result of a usual call by the kernel of that description; None for any other, and where it does not fit.
+
+        Small products are called often enough to notice a submodule, or a buffer that `Module` looks up.
+        """
+        if weight is not None:
+            w = weight if self.weight_numel else None
+        else:
+            w = self._parameters.get("weight") if self.internal_weights else self._buffers.get("weight")
+        if not text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
+            return None
+        like = self._buffers["output_mask"]
+        if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
+            return None
+        return quick_product(x, y, w, text, src, dst, nodes)
 
     def _is_plain(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
         """Whether a call is the usual one: rows alike, nothing to convert, nothing to complain of.

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.spawn import get_executable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +28,7 @@ from tpgen.kernels.libraries.cache import CacheInfo, Entry
 from tpgen.kernels.libraries.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.libraries.units import compile_library, cores
 
-_loaded: dict[str, Callable[..., int]] = {}
+_loaded: dict[str, ctypes.CDLL] = {}
 _building: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 _alone = True  # whether this process had a single thread when it was last forked
@@ -42,58 +42,75 @@ _ARGUMENTS = {
 }
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A library to be: its source, the function that it must have, and the files of what it calls."""
+
+    text: str
+    entry: str = ENTRY
+    links: tuple[str, ...] = ()
+    kind: str = cache.KERNEL
+
+    def key(self, compiler: Compiler) -> str:
+        return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
+
+
 def load(text: str, indexed: bool = False) -> Callable[..., int]:
-    """The entry point of a source, compiled if the cache has it not.
+    """The entry point of a kernel's source, compiled if the cache has it not.
 
     Raises `BackendError` where there is no compiler or it fails.
     """
+    function = getattr(load_library(Wanted(text)), ENTRY)
+    function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
+    return function
+
+
+def load_library(wanted: Wanted) -> ctypes.CDLL:
+    """A library, compiled if the cache has it not.  Raises `BackendError` as `load` does."""
     compiler = need_compiler()
-    key = _key(text, compiler)
+    key = wanted.key(compiler)
     with _guard:
         lock = _building.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            function = _function(key, text, compiler)
-            function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
-            _loaded[key] = function
+            _loaded[key] = _found_or_made(key, wanted, compiler)
         return _loaded[key]
 
 
-def _function(key: str, text: str, compiler: Compiler) -> Any:
-    """The entry point of a source, from the cache or made now."""
-    found = cache.finished(key)
+def _found_or_made(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    found = cache.finished(key, wanted.kind)
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
-            return _entry(found.library)
+            return _opened(found.library, wanted)
     directory = cache.current_directory()
     try:
-        return _make(Entry(directory, key), text, compiler)
+        return _make(Entry(directory, key, wanted.kind), wanted, compiler)
     except OSError as error:  # the directory went away, became read-only or filled up
         cache.forget_directory()
         instead = cache.fallback(str(directory), error.strerror or str(error))
     try:
-        return _make(Entry(instead, key), text, compiler)
+        return _make(Entry(instead, key, wanted.kind), wanted, compiler)
     except OSError as again:
         raise BackendError(
             f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
         ) from again
 
 
-def _make(entry: Entry, text: str, compiler: Compiler) -> Any:
-    """The entry point of a library that is built, tried and published, unless another process was faster."""
+def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    """The library, built, tried and published, unless another process was faster."""
     with entry.locked():
         if entry.intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
-                return _entry(entry.library)
-        cache.write_whole(entry.source, text)
+                return _opened(entry.library, wanted)
+        cache.write_whole(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
-            compile_library(compiler, entry, built)
-            _try(compiler, built)
+            compile_library(compiler, entry, built, wanted.links)
+            _try(compiler, built, wanted)
             entry.publish(built)
         finally:
             built.unlink(missing_ok=True)
-        return _entry(entry.library)
+        return _opened(entry.library, wanted)
 
 
 def _before_fork() -> None:
@@ -125,9 +142,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-def _entry(library: Path) -> Any:
+def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
     try:
-        return getattr(ctypes.CDLL(str(library)), ENTRY)
+        opened = ctypes.CDLL(str(library))
+        getattr(opened, wanted.entry)
+        return opened
     except (OSError, AttributeError) as error:
         raise BackendError(
             f"the built kernel {library} cannot be loaded: {error}; the directory may forbid running code from it, "
@@ -152,11 +171,7 @@ def cache_clear() -> int:
     return cache.clear()
 
 
-def _key(text: str, compiler: Compiler) -> str:
-    return hashlib.sha256(json.dumps([text, *compiler.identity]).encode()).hexdigest()[:32]
-
-
-# loads a library as this process will: after the OpenMP runtime that it binds to
+# loads a library as this process will: after the OpenMP runtime that it binds to, and what it calls
 _TRIAL = """
 import ctypes, sys
 entry, library, *before = sys.argv[1:]
@@ -166,14 +181,14 @@ getattr(ctypes.CDLL(library), entry)
 """
 
 
-def _try(compiler: Compiler, library: Path) -> None:
+def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
     """Load a new library in a process of its own: a broken one may end the process that loads it."""
     python = get_executable()
     if not python:  # an embedded interpreter that names none
-        _entry(library)
+        _opened(library, wanted)
         return
-    before = [compiler.runtime] if compiler.runtime else []
-    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, ENTRY, str(library), *before]
+    before = [*([compiler.runtime] if compiler.runtime else []), *wanted.links]
+    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, wanted.entry, str(library), *before]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]

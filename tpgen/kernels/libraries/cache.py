@@ -25,8 +25,9 @@ from tpgen.kernels.libraries.locks import lock
 from tpgen.kernels.libraries.trust import check_private, make_private, read_own, real
 from tpgen.text import quantity
 
-_LIBRARY, _LOCK = ".so", ".lock"
-_SUFFIXES = (_LIBRARY, ".cpp", ".o", ".sha256", ".choice.json", _LOCK)
+KERNEL, RUNTIME = ".so", ".runtime"  # libraries: of one kernel, and of the operators that call them
+_LOCK = ".lock"
+_SUFFIXES = (KERNEL, RUNTIME, ".cpp", ".o", ".sha256", ".choice.json", _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
 _OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
@@ -46,17 +47,18 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class Entry:
-    """The files of one kernel."""
+    """The files of one library."""
 
     directory: Path
     key: str
+    kind: str = KERNEL
 
     def file(self, suffix: str) -> Path:
         return self.directory / (self.key + suffix)
 
     @property
     def library(self) -> Path:
-        return self.file(_LIBRARY)
+        return self.file(self.kind)
 
     @property
     def source(self) -> Path:
@@ -164,12 +166,12 @@ def _remove(made: str, owner: int) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def finished(key: str) -> Entry | None:
+def finished(key: str, kind: str = KERNEL) -> Entry | None:
     """The entry if it stands, whole, in the user's directory, which need not be writable for that.
 
     Raises `BackendError` as `directory` does.
     """
-    wanted = Entry(default_directory(), key)
+    wanted = Entry(default_directory(), key, kind)
     try:
         check_private(wanted.directory)
     except OSError:
@@ -191,7 +193,7 @@ def info() -> CacheInfo:
     for key, file in _ours(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
-            kernels += file.name == key + _LIBRARY
+            kernels += file.name == key + KERNEL
     return CacheInfo(str(path), kernels, size)
 
 

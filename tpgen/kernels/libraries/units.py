@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,14 +41,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def compile_library(compiler: Compiler, entry: Entry, library: Path) -> None:
+def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
     """The library of an entry's source, of several units where the text is in parts.
 
     Raises `BackendError` where the compiler fails, `OSError` where there is no room.
     """
     units = unit_flags(entry.source.read_text(), _most_units())
     if len(units) == 1:
-        _run(compiler.command([entry.source], library), entry)
+        _run(compiler.command([entry.source], library, links), entry)
         return
     made: list[Path] = []
     try:
@@ -57,7 +58,7 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path) -> None:
             # the last first: they take longest
             for done in [pool.submit(_run, command, entry) for command in reversed(commands)]:
                 done.result()
-        _run(compiler.command(made, library), entry)
+        _run(compiler.command(made, library, links), entry)
     finally:
         for file in made:
             file.unlink(missing_ok=True)

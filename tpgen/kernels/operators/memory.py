@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 _PAGE = 2**21
-_LARGE = _PAGE // 2
+LARGE = _PAGE // 2  # results of so many bytes and more
 _KEPT = 256 * 2**20
 _WINDOW = 1000
 _HAVE_SLABS = hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MADV_HUGEPAGE")
@@ -165,7 +165,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """
     count = prod(shape)
     size = count * dtype.itemsize
-    if size < _LARGE or _slabs.limit == 0:
+    if size < LARGE or _slabs.limit == 0:
         return torch.empty(shape, dtype=dtype)
     try:
         slab = _slabs.take(_rounded(size))

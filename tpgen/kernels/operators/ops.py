@@ -49,7 +49,7 @@ def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -
     torch.Size([2, 24])
     """
     x1, x2, w = _alike(x1, x2, w)
-    return _product(x1, x2, w, description)
+    return _products.form(_product_call(x1, x2, w, description))[0]
 
 
 def kernel_conv(
@@ -73,7 +73,21 @@ def kernel_conv(
     """
     x1, x2, w = _alike(x1, x2, w)
     src, dst = _index("edge_src", edge_src), _index("edge_dst", edge_dst)
-    return _product(x1, x2, w, description, src, dst, num_nodes)
+    return _products.form(_product_call(x1, x2, w, description, src, dst, num_nodes))[0]
+
+
+def quick_product(
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    description: str,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
+    nodes: int = 0,
+) -> Tensor | None:
+    """The product, or None where the call is not a usual one that fits; `kernel_product` sees to those."""
+    made = _products.at_once(Call(x1, x2, w, None, src, dst, description, OUT, nodes))
+    return made[0] if made else None
 
 
 def _index(name: str, index: Tensor) -> Tensor:
@@ -177,13 +191,32 @@ class _Products(Operator[Call]):
     def pull_back(
         self, call: Call, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
+        if call.mask == OUT:
+            return self._pull_back_product(call, cotangents[0], wanted)
         return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(wanted)), added)
+
+    def _pull_back_product(self, call: Call, g: Tensor | None, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+        """The same rule where the result alone was open, the usual case, in few steps."""
+        mask = wanted[0] | wanted[1] << 1 | wanted[2] << 2
+        if g is None or not mask:
+            return (None,) * len(SLOT_BITS)
+        x1, x2, w, _, src, dst, description, *_ = call
+        found = self.form(Call(x1, x2, w, g, src, dst, description, mask))
+        rest = iter(found)
+        return [*(next(rest) if yes else None for yes in wanted[:3]), None]
 
     def push_forward(self, call: Call, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         opened = slots_in(call.mask)
         found = push_forward(_at(call), call.point, opened, tangents)
         pairs = zip([call.point[n] for n in opened], found, strict=True)
         return [torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs]
+
+    def quick(self, call: Call) -> Sequence[Tensor]:
+        return product_of(call.description).quick(call)
+
+    def needs_grad(self, call: Call) -> bool:
+        x1, x2, w, g, *_ = call
+        return x1.requires_grad or x2.requires_grad or w.requires_grad or (g is not None and g.requires_grad)
 
     def fold(self, size: int, dims: Sequence[int | None], call: Call) -> tuple[Call, Unfold]:
         return fold_batch(size, Call(*dims), call)  # type: ignore[arg-type]
@@ -195,13 +228,13 @@ _products = _Products()
 def _at(call: Call) -> Evaluate:
     """The rule of the head of this file: the form where one operand is replaced."""
 
-    def evaluate(replaced: int, moved: Sequence[Tensor], opened: tuple[int, ...]) -> list[Tensor]:
+    def evaluate(replaced: int, moved: Sequence[Tensor], opened: tuple[int, ...]) -> Sequence[Tensor]:
         text = call.description
         if SLOT_BITS[replaced] == W:  # unweighted paths do not depend on what stands in the weights' place
             text = product_of(text).description.weighted
         x1, x2, w, g = moved
         mask = sum(SLOT_BITS[n] for n in opened)
-        return _products.evaluate(Call(x1, x2, w, g, call.src, call.dst, text, mask, call.nodes))
+        return _products.form(Call(x1, x2, w, g, call.src, call.dst, text, mask, call.nodes))
 
     return evaluate
 

@@ -80,15 +80,44 @@ class Operator(Generic[C]):
         """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of all arguments."""
         raise NotImplementedError
 
+    def quick(self, call: C) -> Sequence[Tensor]:
+        """The open slots where the runtime takes the call, with nothing recorded; else nothing."""
+        return ()
+
+    def needs_grad(self, call: C) -> bool:
+        """Whether a tensor of a call requires a gradient."""
+        return any(isinstance(x, Tensor) and x.requires_grad for x in self.flat(call))
+
+    # -- by the shortest way -------------------------------------------------------------------------------------------
+
+    def at_once(self, call: C) -> Sequence[Tensor]:
+        """The open slots of a usual call, recorded where it asks for it, past the dispatcher's levels in Python.
+
+        Nothing where those are needed: see `tpgen.kernels.native`.
+        """
+        if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+            return ()
+        made = self.quick(call)
+        if made and torch.is_grad_enabled() and self.needs_grad(call):
+            return _record(self, made, *self.flat(call))
+        return made
+
+    def form(self, call: C) -> Sequence[Tensor]:
+        """The open slots of any call."""
+        return self.at_once(call) or self.evaluate(call)
+
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: C) -> list[Tensor]:
         """In autograd's graph where something asks for it."""
+        records = torch.is_grad_enabled() and self.needs_grad(call)
+        if not records and forward_ad._current_level < 0:
+            return self.below_autograd(keys, (), call)
         arguments = self.flat(call)
-        records = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
-        if records or forward_ad._current_level >= 0:
-            return list(_Recorded.apply(self, keys, *arguments))
-        return self.below_autograd(keys, (), call)
+        operands = arguments[: len(arguments) - self.indices - self.constants]
+        with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+            made = self.below_autograd(keys, [x is not None and x.requires_grad for x in operands], call)
+        return list(_Recorded.apply(self, made, *arguments))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: C) -> list[Tensor]:
         """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
@@ -136,25 +165,26 @@ def register(operator: Operator[C], name: str, call_of: Callable[..., C], single
 
 
 class _Recorded(torch.autograd.Function):
-    """An operator as autograd records it.  ``keys`` are the dispatch keys of the call, to go on below autograd."""
+    """An operator as autograd records it: ``made`` are the results of the call, computed already."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        call = operator.call(arguments)
+    def forward(ctx: Any, operator: Operator, made: Sequence[Tensor], *arguments: Any) -> tuple[Tensor, ...]:
         _remember(ctx, operator, arguments)
-        ctx.asks = operator.asks(call)
-        return tuple(operator.below_autograd(keys, ctx.needs_input_grad[2 : 2 + ctx.operands], call))
+        return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        wanted = ctx.needs_input_grad[2 : 2 + ctx.operands]
-        if ctx.asks:  # the nodes behind the tensors among the arguments, so none for one that is not there
+        call, wanted = _remembered(ctx), ctx.needs_input_grad[2 : 2 + ctx.operands]
+        if ctx.operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
             wanted = asked_for(wanted, ctx.next_functions)
-        return (None, None, *_pulled_back(ctx, cotangents, wanted))
+        return (None, None, *_pulled_back(ctx, call, cotangents, wanted))
 
     @staticmethod
-    def jvp(ctx: Any, _operator: Any, _keys: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, _operator: Any, _made: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         return _pushed_forward(ctx, tangents)
+
+
+_record = super(torch.autograd.Function, _Recorded).apply  # where no transform of torch.func is to be seen to
 
 
 class _Transformed(torch.autograd.Function):
@@ -171,7 +201,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, *_pulled_back(ctx, cotangents, ctx.needs_input_grad[1 : 1 + ctx.operands]))
+        return (None, *_pulled_back(ctx, _remembered(ctx), cotangents, ctx.needs_input_grad[1 : 1 + ctx.operands]))
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
@@ -198,8 +228,8 @@ def _remembered(ctx: Any) -> Any:
     return ctx.operator.call((*ctx.saved_tensors, *ctx.constants))
 
 
-def _pulled_back(ctx: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> tuple:
-    found = ctx.operator.pull_back(_remembered(ctx), cotangents, wanted)
+def _pulled_back(ctx: Any, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> tuple:
+    found = ctx.operator.pull_back(call, cotangents, wanted)
     return (*found, *[None] * (ctx.operator.indices + ctx.operator.constants))
 
 

@@ -5,6 +5,7 @@ This is the plain computation below autograd; `tpgen.kernels.operators.ops` wrap
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
@@ -15,8 +16,10 @@ from torch import Tensor
 from tpgen.errors import BackendError, InputError
 from tpgen.kernels.cpp.generate import FAULTS
 from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.native.runtime import NOTHING, runtime
 from tpgen.kernels.operators.call import OUT, X1, Call, slots_in
 from tpgen.kernels.operators.description import Description, read_description
+from tpgen.kernels.operators.memory import LARGE
 from tpgen.kernels.operators.targets import Edges, Kernel, KernelTarget, devices, target_of
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -30,6 +33,18 @@ class Product:
         self.shared = self.description.plan.shared_weights
         self.live = bool(self.description.form.live_terms)
         self._kernels: dict[tuple[int, torch.dtype, bool, str], Kernel] = {}
+        self._native: Callable[..., list[Tensor]] | None = None  # the operator of the runtime, once it has a kernel
+        self._number = NOTHING
+        self._entering = threading.Lock()
+
+    def quick(self, call: Call) -> Sequence[Tensor]:
+        """The open slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
+        if not self._native:
+            return ()
+        x1, x2, w, g, src, dst, _, mask, nodes = call
+        if src is None and dst is None:
+            return self._native(x1, x2, w, self._number, mask, g)
+        return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
 
     def kernel(self, mask: int, dtype: torch.dtype, indexed: bool, device: str) -> Kernel:
         """The function that opens the slots of a mask."""
@@ -38,7 +53,20 @@ class Product:
         if found is None:
             load = _need_target(device).load
             found = self._kernels[key] = load(self.description, slots_of(mask), dtype, indexed)
+            self._enter(mask, dtype, indexed, getattr(found, "address", None))
         return found
+
+    def _enter(self, mask: int, dtype: torch.dtype, indexed: bool, address: int | None) -> None:
+        """Give a kernel to the runtime, where there is one that can call it."""
+        native = runtime() if address else None
+        if native is None or address is None or self._widened(mask, dtype, indexed):
+            return
+        with self._entering:
+            if self._number == NOTHING:
+                self._number = native.add_product(self.dims, self.shared, self.description.check_index, LARGE)
+        if self._number != NOTHING:
+            native.set_kernel(self._number, indexed, dtype, mask, address)
+            self._native = native.run
 
     def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool, device: str) -> None:
         """Build the kernels of calls with these masks and operands side by side, where more than one is missing."""
@@ -122,6 +150,9 @@ class Product:
         mask, dtype = call.mask, call.x1.dtype
         if not 0 < mask < 16:
             raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
+        made = self.quick(call)
+        if made:
+            return list(made)
         if call.src is not None or call.dst is not None or not self._fits(call):
             self.check(call)
         if call.indexed and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order

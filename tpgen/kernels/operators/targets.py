@@ -6,9 +6,12 @@ slots a function of operands, results, rows and edges (`KernelTarget.load`).  No
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,17 +131,25 @@ def _no_schedule(form: Form, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _compiled(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
-    function = build.load(description.source(opened, dtype, indexed).text, indexed)
+class CompiledKernel:
+    """A compiled function, with its address where it stands in a library: there the runtime can call it."""
 
-    def run(operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.address: int | None = None
+        with suppress(ctypes.ArgumentError):  # some other function
+            self.address = ctypes.cast(function, ctypes.c_void_p).value
+
+    def __call__(self, operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
         pointers = [0 if x is None else x.data_ptr() for x in (*operands, *results)]
         if edges is None:
-            return function(*pointers, rows)
+            return self._function(*pointers, rows)
         indices = edges.src.data_ptr(), edges.dst.data_ptr()
-        return function(*pointers, rows, *indices, edges.sources, edges.destinations, edges.check)
+        return self._function(*pointers, rows, *indices, edges.sources, edges.destinations, edges.check)
 
-    return run
+
+def _compiled(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
+    return CompiledKernel(build.load(description.source(opened, dtype, indexed).text, indexed))
 
 
 # -- statement by statement, in float64 --------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Calls of kernels without Python: an operator in C++ over libtorch's stable functions."""

@@ -1,0 +1,104 @@
+// One call of a product's kernels: do the operands fit, room for the results, the kernel.  Needs: torch.
+
+enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
+
+struct Product {
+  i64 dims[4];           // row lengths of x1, x2, w, out
+  i64 shared;            // whether all rows use the same weights
+  i64 check;             // whether edges out of range are refused
+  i64 limit;             // bytes of a result from which on it is left to others, 0: none
+  void* kernels[2][3][16];  // by rows or by edges, by dtype, by open slots
+};
+
+struct Call {
+  const Product& product;
+  Tensor operands[4];  // the last may be missing
+  Tensor src, dst;
+  i64 mask, nodes;
+  Tensor results[4];
+};
+
+enum { UNFIT = -1 };  // beside the faults of kernels
+
+typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
+typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
+                       const void*, const void*, i64, i64, i64);
+
+static int position(int dtype) {
+  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
+  for (int n = 0; n < 3; ++n) if (known[n] == dtype) return n;
+  return -1;
+}
+static const i64 BYTES[] = {4, 8, 2};
+
+static bool fits_index(const Tensor& index, i64 edges) {
+  return index.is(edges) && index.dtype == aoti_torch_dtype_int64();
+}
+static bool fits(const Call& c) {
+  const Tensor &x1 = c.operands[0], &x2 = c.operands[1], &w = c.operands[2], &g = c.operands[3];
+  const i64* dims = c.product.dims;
+  if (x1.dim != 2 || x2.dim != 2 || position(x1.dtype) < 0 || c.mask < 1 || c.mask > 15) return false;
+  if (x2.dtype != x1.dtype || w.dtype != x1.dtype || (g && g.dtype != x1.dtype)) return false;
+  const i64 rows = x2.sizes[0];
+  if (!x2.is(rows, dims[1]) || !x1.is(c.src ? x1.sizes[0] : rows, dims[0])) return false;
+  const bool nothing = !dims[2] && w.dim <= 2 && !w.count() && !(c.mask & W);
+  if (!nothing && (c.product.shared ? !w.is(dims[2]) : !w.is(rows, dims[2]))) return false;
+  if (g && !g.is(c.src && g.dim ? g.sizes[0] : rows, dims[3])) return false;
+  if (!g && c.mask != OUT) return false;
+  return !c.src ? !c.dst : c.dst && fits_index(c.src, rows) && fits_index(c.dst, rows) && c.nodes >= 0;
+}
+
+// a result like an operand, or of rows of the product; no handle where there is no room
+static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
+  i64 sizes[2] = {rows, p.dims[3]}, steps[2], dim = like ? like.dim : 2, count = 1;
+  for (i64 d = 0; like && d < dim; ++d) sizes[d] = like.sizes[d];
+  for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
+  Handle made = 0;
+  if (p.limit && count * BYTES[position(dtype)] >= p.limit) return 0;
+  return aoti_torch_empty_strided(dim, sizes, steps, dtype, aoti_torch_device_type_cpu(), 0, &made) ? 0 : made;
+}
+static bool make_dense(Tensor& x) {
+  if (!x || x.dense()) return true;
+  i64 steps[2] = {x.dim == 2 ? x.sizes[1] : 1, 1};
+  Handle made = 0;
+  if (aoti_torch_empty_strided(x.dim, x.sizes, steps, x.dtype, aoti_torch_device_type_cpu(), 0, &made)) return false;
+  const bool copied = !aoti_torch_copy_(made, x.handle, 0);
+  x.take(made);
+  return copied;
+}
+
+static int launch(const Call& c, i64 mask) {
+  void* kernel = c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][mask];
+  void* p[8];
+  for (int n = 0; n < 4; ++n) {
+    p[n] = c.operands[n].data();
+    p[4 + n] = mask >> n & 1 ? c.results[n].data() : 0;
+  }
+  const i64 rows = c.operands[1].sizes[0];
+  if (!c.src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
+  const i64 sources = c.operands[0].sizes[0], nodes = c.operands[3] ? c.operands[3].sizes[0] : c.nodes;
+  return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, c.src.data(), c.dst.data(), sources,
+                           nodes, c.product.check);
+}
+
+// Fill the results; `UNFIT` where operands do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.
+static int run(Call& c) {
+  if (!fits(c)) return UNFIT;
+  // both ends of a gather are sums in different orders: a sweep for each
+  const bool apart = c.src && c.mask & X1 && c.mask & OUT;
+  const i64 sweeps[2] = {apart ? c.mask & ~OUT : c.mask, OUT};
+  for (int n = 0; n <= apart; ++n)
+    if (!c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][sweeps[n]]) return UNFIT;
+  const i64 rows = c.src ? c.nodes : c.operands[1].sizes[0];
+  for (int n = 0; n < 4; ++n) {
+    if (c.mask >> n & 1) c.results[n].take(room(c.product, c.operands[n], rows, c.operands[0].dtype));
+    if (c.mask >> n & 1 && !c.results[n]) return UNFIT;
+  }
+  for (Tensor& x : c.operands) if (!make_dense(x)) return UNFIT;
+  if (!make_dense(c.src) || !make_dense(c.dst)) return UNFIT;
+  unsigned threads;
+  torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
+  for (int n = 0; n <= apart; ++n)
+    if (const int fault = launch(c, sweeps[n])) return fault;
+  return 0;
+}

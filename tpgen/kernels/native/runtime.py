@@ -1,0 +1,104 @@
+"""The runtime of this process: an operator in C++, and a table of the kernels that have been built.
+
+Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` checks operands,
+makes room and calls it.  It takes only what is usual: strided tensors on the CPU that fit, whose result is not large.
+For all else, and for all faults, it returns nothing: then Python does the call, and says what is wrong.
+
+The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
+a function that returns nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import BackendError
+from tpgen.kernels.libraries.build import Wanted, load_library
+from tpgen.kernels.libraries.cache import RUNTIME
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.native.source import lacking, libtorch, runtime_text
+
+NOTHING = -1  # the number of a product whose kernels are not in the table
+_UNUSUAL = (
+    *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
+    *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU"),
+)
+_DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
+
+
+class Runtime:
+    """The operator and its table."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        library.tpgen_add_product.restype = ctypes.c_int64
+        library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
+        self._library = library
+        self._guard = threading.Lock()
+        if library.tpgen_register():
+            raise BackendError(f"torch {torch.__version__} refuses the operator tpgen_native::run")
+        self._registered = _register_unusual()
+        self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
+
+    def add_product(self, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
+        """The number of a product without kernels yet, or `NOTHING`."""
+        fields = (ctypes.c_int64 * 7)(*dims, shared, check, limit)
+        with self._guard:
+            return self._library.tpgen_add_product(fields)
+
+    def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
+        """Enter the kernel that opens the slots of a mask."""
+        self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
+
+
+def _register_unusual() -> torch.library.Library:
+    library = torch.library.Library("tpgen_native", "FRAGMENT")
+    for key in _UNUSUAL:
+        library.impl("run", lambda *_: [], key)
+    library.impl("run", torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
+    return library
+
+
+_guard = threading.Lock()  # kernels are built side by side, and the first of them asks for the runtime
+
+
+def runtime() -> Runtime | None:
+    """The runtime, built at first; None where it cannot be, which is said once, or is not wanted (TPGEN_NATIVE=0)."""
+    with _guard:
+        return _runtime()
+
+
+@cache
+def _runtime() -> Runtime | None:
+    if os.environ.get("TPGEN_NATIVE") == "0":
+        return None
+    reason: Any = lacking()
+    try:
+        if not reason:
+            return Runtime(load_library(Wanted(runtime_text("process"), "tpgen_register", (libtorch(),), RUNTIME)))
+    except BackendError as error:
+        reason = error
+    warnings.warn(
+        f"kernels are called from Python, some ten microseconds slower a call: {reason}; "
+        "TPGEN_NATIVE=0 does so without this message",
+        stacklevel=2,
+    )
+    return None
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads that held the lock."""
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
