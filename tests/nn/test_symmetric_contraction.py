@@ -54,6 +54,23 @@ def test_it_is_maces_formula(strategy: str) -> None:
     torch.testing.assert_close(contraction(x, INDEX), contraction(x, y))
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_three_derivatives_are_those_of_the_formula(strategy: str) -> None:
+    """By features and weights, against autograd over the formula, both in float64."""
+    contraction, y = module(2, strategy), torch.nn.functional.one_hot(INDEX, 3).double()
+    x = features(2).requires_grad_()
+    given = [x, *contraction.parameters()]
+    found = []
+    for function in (contraction, lambda x, y: formula(contraction, x, y)):
+        total = function(x, y).sin().sum()
+        derivatives = [total]
+        for _ in range(3):
+            parts = torch.autograd.grad(derivatives[-1], given, create_graph=True)
+            derivatives += [*parts, torch.stack([part.cos().sum() for part in parts]).sum()]
+        found.append(derivatives)
+    torch.testing.assert_close(*found)
+
+
 # One row, one channel, two elements, every weight 1, computed from the formula by hand in exact arithmetic:
 # correlation 2 of 0e+1o at x = (s, v): 0e: s + (s^2 + v.v / sqrt 3), 1o: v + (s v) (1 + 1)
 def test_numbers_of_the_formula() -> None:
@@ -210,7 +227,7 @@ def test_auto_takes_a_kernel_where_there_is_one() -> None:
 
 
 def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.nn.polynomial_module.say_once", lambda missing: None)
+    monkeypatch.setattr("tpgen.compiler.autotune.say_once", lambda missing: None)
     monkeypatch.setenv("TPGEN_CXX", "none")
     contraction = module(strategy="auto")
     assert contraction.choice.strategy == "einsum"

@@ -11,13 +11,18 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 
+import torch
+
 from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import remembered
+from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.form.linear import AnyPlan
-from tpgen.kernels.operators.targets import kernel_supported, target_of
+from tpgen.kernels.operators.targets import kernel_supported, polynomial_target_of, target_of
+from tpgen.kernels.polynomial.runtime import why_no_kernel
 from tpgen.planner.linear import LinearPlan
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -70,6 +75,28 @@ def _otherwise(plan: AnyPlan, config: Config) -> Choice:
 
 
 _RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
+
+
+def choose_polynomial_strategy(
+    plan: PolynomialPlan, strategy: str, dtype: torch.dtype, device: torch.device | str
+) -> Choice:
+    """The same for polynomials, which have no backends: a kernel where one can run, else matrix products.
+
+    >>> from tpgen.planner.harmonics import make_harmonics_plan
+    >>> str(choose_polynomial_strategy(make_harmonics_plan("1o", [1], "norm"), "auto", torch.float16, "cpu"))
+    'einsum (kernels compute in float32, float64 or bfloat16, not in float16)'
+    """
+    if strategy != "auto":
+        if not isinstance(strategy, str) or strategy not in POLYNOMIAL_STRATEGIES:
+            raise EmitError(unknown("strategy", strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
+        return Choice(strategy, "asked for")
+    target = polynomial_target_of(torch.device(device).type)
+    if target and (missing := target.missing()):
+        say_once(missing)
+    reason = why_no_kernel(plan, dtype, device)
+    return (
+        Choice("einsum", reason) if reason else Choice("kernel", "a generated C++ kernel, compiled at the first call")
+    )
 
 
 @cache

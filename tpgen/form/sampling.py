@@ -1,4 +1,4 @@
-"""Random operands of a product, for tests, laws, examples and benchmarks."""
+"""Random operands of products and polynomials, for tests, laws, examples and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
 
 
 def operand_shapes(plan: Plan, rows: int) -> dict[str, tuple[int, ...]]:
@@ -41,3 +42,30 @@ def random_operands(
         name: torch.randn(shapes[name], generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
         for name in names
     }
+
+
+def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
+    """The shape of an operand of a polynomial; weights have a set for each element."""
+    if o.weights:
+        return elements, o.dim, channels
+    return rows, o.dim * (channels if o.channels else 1)
+
+
+def random_polynomial_operands(
+    plan: PolynomialPlan,
+    rows: int,
+    channels: int,
+    elements: int = 1,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> list[Tensor]:
+    """Inputs and weights in the order of the plan, drawn as `random_operands` draws.
+
+    >>> from tpgen.planner.harmonics import make_harmonics_plan
+    >>> [tuple(x.shape) for x in random_polynomial_operands(make_harmonics_plan("1o", [0, 1], "norm"), 5, 1)]
+    [(5, 3), (5, 1)]
+    """
+    shapes = [polynomial_shape(o, rows, channels, elements) for o in plan.operands if o.name != OUT]
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype) for s in shapes]

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from tpgen.compiler.autotune import say_once
+from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.compiler.config import Choice
 from tpgen.emitter.emit import Emission
-from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES, emit_polynomial
-from tpgen.errors import EmitError, InputError, PlanError, unknown
+from tpgen.emitter.polynomial import emit_polynomial
+from tpgen.errors import InputError, PlanError
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.operators.targets import target_of
-from tpgen.kernels.polynomial.call import Call
-from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, why_no_kernel
+from tpgen.kernels.polynomial.placement import PolynomialPlacement
+from tpgen.kernels.polynomial.runtime import kernels_of, named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
 from tpgen.nn.checks import values_at_hand
 from tpgen.nn.programs import ProgramModule
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explain_polynomial import PolynomialExplainOptions, PolynomialExplanation
+    from tpgen.inspection.laws.check import CheckReport
+
 
 class PolynomialModule(ProgramModule):
     """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
 
-    Every stage can be looked at: ``plan``, `form`, `sweep`, `graph`, `code`.  `choice` says which strategy was taken,
-    and why.
+    Every stage can be looked at: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`; `explain` says what it costs,
+    `check` whether it is right.  `choice` says which strategy was taken, and why.
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_program",)
     _like: Tensor  # nothing but where the module is, and its dtype
+    channels: int
+    num_elements: int | None
 
     def __init__(self, plan: PolynomialPlan, indexed: bool, strategy: str) -> None:
         super().__init__()
@@ -53,7 +59,11 @@ class PolynomialModule(ProgramModule):
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
         """The straight-line program of one row: of the ``forward`` call, its ``backward``, or any call in full."""
-        return kernels_of(self.plan.to_json()).sweep(self._call(call))
+        return kernels_of(self.plan.to_json()).sweep(named_call(self.plan, call))
+
+    def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
+        """Where a kernel computes that: rows and channels of a task, what is transposed, scratch."""
+        return kernels_of(self.plan.to_json()).placement(named_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
@@ -62,28 +72,30 @@ class PolynomialModule(ProgramModule):
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
         """The generated C++ of a call."""
-        return kernels_of(self.plan.to_json()).source(self._call(call), dtype)
+        return kernels_of(self.plan.to_json()).source(named_call(self.plan, call), dtype)
 
-    def _call(self, name: str) -> Call:
-        forward = forward_call(self.plan)
-        if name in ("forward", "backward"):
-            return forward if name == "forward" else forward.pulled_back([True], [True] * len(forward.given))
-        return Call.parse(name)
+    def explain(self, **options: Unpack[PolynomialExplainOptions]) -> PolynomialExplanation:
+        """What each path costs and what the machine allows: `tpgen.explain` of this polynomial."""
+        from tpgen.inspection.costs.explain_polynomial import explain_polynomial
+
+        return explain_polynomial(self, **options)
+
+    def check(self, rows: int = 4, channels: int = 3, elements: int | None = None) -> CheckReport:
+        """Whether the program obeys the laws of an equivariant polynomial, in the module's dtype: `check_polynomial`.
+
+        Without ``elements`` there are as many as the module has.
+        """
+        from tpgen.inspection.laws.polynomial import check_polynomial
+
+        count = elements or self.num_elements or 1
+        return check_polynomial(
+            self.plan, self.choice.strategy, dtype=self._like.dtype, rows=rows, channels=channels, elements=count
+        )
 
     # -- programs --
 
     def _choose(self) -> Choice:
-        if self._strategy != "auto":
-            if not isinstance(self._strategy, str) or self._strategy not in POLYNOMIAL_STRATEGIES:
-                raise EmitError(unknown("strategy", self._strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
-            return Choice(self._strategy, "asked for")
-        target = target_of(self._like.device.type)
-        if target and (missing := target.missing()):
-            say_once(missing)
-        reason = why_no_kernel(self.plan, self._like.dtype, self._like.device)
-        if reason is None:
-            return Choice("kernel", "a generated C++ kernel, compiled at the first call")
-        return Choice("einsum", reason)
+        return choose_polynomial_strategy(self.plan, self._strategy, self._like.dtype, self._like.device)
 
     def _write_programs(self) -> None:
         module = emit_polynomial(self.plan, self.choice.strategy, self._indexed).module()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
 from tpgen.nn.polynomial_module import PolynomialModule, check_count, elements_of
+from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
-from tpgen.planner.polynomial_plan import Operand, PolynomialPlan, PolynomialTerm, generated, make_polynomial_plan
 
 Correlation = int | Mapping[Any, int]
 
@@ -91,7 +91,7 @@ class SymmetricContraction(PolynomialModule):
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channels(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
-        super().__init__(_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
+        super().__init__(make_contraction_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
         self.irreps_in, self.irreps_out = irreps_in, irreps_out
         self.channels, self.num_elements, self.degrees = channels, num_elements, degrees
         self._components = self.plan.inputs[0].dim
@@ -101,7 +101,7 @@ class SymmetricContraction(PolynomialModule):
         self.contractions = nn.ModuleList()
         if self.internal_weights:
             self.contractions.extend(
-                _Weights(_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, channels)
+                _Weights(contraction_paths(irreps_in, mul_ir.ir, degree), num_elements or 1, channels)
                 for mul_ir, degree in zip(irreps_out, degrees, strict=True)
             )
 
@@ -213,30 +213,6 @@ def _made(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
-def _plan(irreps_in: Irreps, irreps_out: Irreps, degrees: list[int]) -> PolynomialPlan:
-    one = Irreps([(1, ir) for _, ir in irreps_in])
-    operands = [Operand("x", one, "channel"), Operand("out", Irreps([(1, ir) for _, ir in irreps_out]))]
-    terms = [
-        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
-        for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
-        for nu in range(degree, 0, -1)
-        if any(generated((str(one),) * nu, str(ir), ("x",) * nu, _basis(nu)))
-    ]
-    if not terms:
-        raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
-    return make_polynomial_plan(operands, terms)
-
-
-def _basis(degree: int) -> str:
-    return "natural" if degree == MAX_DEGREE else "chained"
-
-
-def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """The paths of each degree, those that vanish between equal tensors without entries."""
-    one = str(Irreps([(1, ir) for _, ir in irreps_in]))
-    return [generated((one,) * nu, str(output), ("x",) * nu, _basis(nu)) for nu in range(1, degree + 1)]
-
-
 def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
     copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
     if len(copies) != 1 or 0 in copies:
@@ -275,8 +251,9 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
-    one = Irreps([(1, ir) for _, ir in irreps_in])
-    ours = torch.from_numpy(generalized_couplings([one] * degree, output, natural=degree == MAX_DEGREE))
+    ours = torch.from_numpy(
+        generalized_couplings([one_channel(irreps_in)] * degree, output, natural=degree == MAX_DEGREE)
+    )
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)
     theirs = theirs.to("cpu", torch.float64)

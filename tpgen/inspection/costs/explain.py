@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod, sqrt
 from pathlib import Path as FilePath
+from typing import Any, overload
 
 import torch
 from typing_extensions import Unpack
@@ -24,6 +25,11 @@ from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
 from tpgen.inspection.clock import best_seconds
 from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths
+from tpgen.inspection.costs.explain_polynomial import (
+    PolynomialExplainOptions,
+    PolynomialExplanation,
+    explain_polynomial,
+)
 from tpgen.inspection.costs.explain_text import explanation_text
 from tpgen.inspection.costs.pictures import draw_explanation
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
@@ -31,8 +37,10 @@ from tpgen.inspection.stages.dump import Request, example_arguments
 from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 ROWS = 1000  # of a batch, unless given
 _SECONDS = 0.25  # for each measured time
@@ -133,7 +141,27 @@ class ExplainOptions(ExplainedOptions, total=False):
     measure: bool
 
 
+@overload
+def explain(subject: Subject, **options: Unpack[ExplainOptions]) -> Explanation: ...
+
+
+@overload
 def explain(
+    subject: PolynomialModule | PolynomialPlan, **options: Unpack[PolynomialExplainOptions]
+) -> PolynomialExplanation: ...
+
+
+def explain(subject: Any, **options: Any) -> Explanation | PolynomialExplanation:
+    """Explain a product, a convolution, a polynomial or a plan: what each path costs, and what the machine allows.
+
+    ``options`` are those of `explain_product` and of `tpgen.inspection.costs.explain_polynomial.explain_polynomial`.
+    """
+    if isinstance(subject, PolynomialModule | PolynomialPlan):
+        return explain_polynomial(subject, **options)
+    return explain_product(subject, **options)
+
+
+def explain_product(
     subject: Subject,
     *,
     rows: int = ROWS,

@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from tpgen.errors import InputError, unknown
 from tpgen.form.form import Layout
-from tpgen.inspection.laws.laws import LAWS, Pair, Subject, sample
+from tpgen.inspection.laws.laws import LAWS, Pair, sample
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.text import table
@@ -156,7 +157,7 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
         if progress:
             progress(name)
         tolerance = law.slack * TOLERANCES[dtype]
-        findings += [judge(name, part, outcome, tolerance) for part, outcome in _outcomes(law.compare, subject).items()]
+        findings += [judge(name, part, outcome, tolerance) for part, outcome in outcomes(law.compare, subject).items()]
     return CheckReport(
         product=f"{product.irreps_in1} x {product.irreps_in2} -> {product.irreps_out}",
         digest=product.plan.digest,
@@ -171,9 +172,10 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
 
 
 Outcome = Pair | str | RuntimeError
+S = TypeVar("S")  # what a law is about
 
 
-def _outcomes(compare: Callable[[Subject], Mapping[str, Pair | str]], subject: Subject) -> Mapping[str, Outcome]:
+def outcomes(compare: Callable[[S], Mapping[str, Pair | str]], subject: S) -> Mapping[str, Outcome]:
     """What a law compares; a product that breaks down under a law fails it, and the other laws go on."""
     try:
         return compare(subject)

@@ -128,6 +128,27 @@ def forward_call(plan: PolynomialPlan) -> Call:
     return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
 
 
+CALLS = ("forward", "backward", "second")
+
+
+def named_call(plan: PolynomialPlan, name: str) -> Call:
+    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (the gradients of those), or any in full.
+
+    >>> from e3nn.o3 import Irreps
+    >>> from tpgen.planner.polynomial_plan import Operand, PolynomialTerm, make_polynomial_plan
+    >>> plan = make_polynomial_plan([Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))],
+    ...                             [PolynomialTerm(("x", "x"), 0)])
+    >>> print(named_call(plan, "backward"))
+    x out.1 -> x
+    """
+    if name not in CALLS:
+        return Call.parse(name)
+    call = forward_call(plan)
+    for _ in range(CALLS.index(name)):
+        call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
+    return call
+
+
 @cache
 def kernels_of(description: str) -> PolynomialKernels:
     """The kernels of a described polynomial, prepared once per process."""

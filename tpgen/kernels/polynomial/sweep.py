@@ -46,7 +46,12 @@ class PolynomialSweep:
     @property
     def operations(self) -> int:
         """Multiplications and additions of a row."""
-        return sum(len(p.factors) for s in self.rows for p in terms_of(s))
+        return _operations(self.rows)
+
+    @property
+    def once(self) -> int:
+        """Multiplications and additions of an element, whatever the number of its rows."""
+        return _operations(self.prologue) + _operations(self.epilogue)
 
     def __str__(self) -> str:
         parts = [f"{self.call}: {self.operations} operations a row"]
@@ -250,6 +255,10 @@ def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
                 needed.update(v for p in terms_of(s) for v in p.factors)
                 kept[-1].append(s)
     return (tuple(reversed(part)) for part in reversed(kept))
+
+
+def _operations(statements: Iterable[Statement]) -> int:
+    return sum(len(p.factors) for s in statements for p in terms_of(s))
 
 
 def target_of(s: Statement) -> Value:

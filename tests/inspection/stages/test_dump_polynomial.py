@@ -1,0 +1,76 @@
+"""Every stage of a polynomial has text, and what is none is named."""
+
+from __future__ import annotations
+
+import pytest
+
+import tpgen
+from tests.polynomials import mixed, symmetric
+from tpgen.errors import EmitError, PlanError
+from tpgen.inspection.stages.dump_polynomial import POLYNOMIAL_STAGES, dump_polynomial
+from tpgen.kernels.polynomial.runtime import CALLS
+from tpgen.planner.polynomial_json import polynomial_from_json
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+
+
+def test_every_stage_of_every_call_has_text() -> None:
+    files = dump_polynomial(mixed(), POLYNOMIAL_STAGES, ["all"], strategy="einsum")
+    by_call = [name for name, stage in POLYNOMIAL_STAGES.items() if stage.by_call]
+    assert len(files) == len(POLYNOMIAL_STAGES) - len(by_call) + len(by_call) * len(CALLS)
+    assert all(text.strip() for text in files.values())
+    assert len(set(files.values())) == len(files)
+    assert files == dump_polynomial(mixed(), POLYNOMIAL_STAGES, ["all"], strategy="einsum")
+
+
+@pytest.mark.parametrize(
+    "stage, fragment",
+    [
+        ("plan", "a x a x y x u -> out[1] 1x1o"),
+        ("form", "a0 a0"),
+        ("graph", "contraction"),
+        ("code", "def forward(self, a : torch.Tensor, b : torch.Tensor, y :"),
+        ("sweep", "prologue:"),
+        ("placement", "a task: up to 64 rows of one element, one vector of"),
+        ("cpp", "static void row("),
+    ],
+)
+def test_a_stage_shows_what_it_is_for(stage: str, fragment: str) -> None:
+    (text,) = dump_polynomial(mixed(), [stage], strategy="einsum").values()
+    assert fragment in text
+
+
+def test_a_call_in_full() -> None:
+    files = dump_polynomial(symmetric(degree=1), ["sweep"], ["x out.1 -> w0_1"])
+    assert files["sweep.x_out.1_to_w0_1.txt"].startswith("x out.1 -> w0_1: ")
+
+
+def test_elements_are_an_input_of_the_program() -> None:
+    codes = [dump_polynomial(symmetric(degree=1), ["code"], elements=n, strategy="einsum")["code.py"] for n in (1, 2)]
+    assert ["index : torch.Tensor" in code for code in codes] == [False, True]
+
+
+def test_what_is_none_is_named() -> None:
+    with pytest.raises(EmitError, match="of a polynomial: unknown stage 'script'; known stages: plan, form"):
+        dump_polynomial(mixed(), ["script"])
+    with pytest.raises(PlanError, match="not a call: 'right'"):
+        dump_polynomial(mixed(), ["sweep"], ["right"])
+    with pytest.raises(EmitError, match="unknown strategy 'grouped'"):
+        dump_polynomial(mixed(), ["code"], strategy="grouped")
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_named_polynomials_are_plans(name: str) -> None:
+    plan = POLYNOMIALS[name].plan
+    assert polynomial_from_json(plan.to_json()) == plan
+
+
+def test_a_module_shows_its_stages() -> None:
+    made = tpgen.SymmetricContraction("4x0e+4x1o", "4x0e", 2, num_elements=2, strategy="einsum")
+    assert made.plan == polynomial_from_json(made.plan.to_json())
+    assert "w0_2" in str(made.form)
+    assert made.sweep("backward").call == made.placement("backward").sweep.call
+    assert "x: read row by row, components 0:4 transposed" in str(made.placement())
+    assert "SymmetricContraction(" in repr(made)
+    assert "4x0e+4x1o -> 4x0e, degrees 2, 2 elements, einsum (asked for)" in repr(made)
+    report = made.check()
+    assert report.passed

@@ -1,0 +1,65 @@
+"""The plan of MACE's symmetric contraction: every degree into every output irrep, weights for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from e3nn.o3 import Irrep, Irreps
+
+from tpgen.errors import PlanError
+from tpgen.planner.generalized import MAX_DEGREE, Entries
+from tpgen.planner.polynomial_plan import (
+    OUT,
+    Operand,
+    PolynomialPlan,
+    PolynomialTerm,
+    generated,
+    make_polynomial_plan,
+)
+
+
+def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> PolynomialPlan:
+    """Features ``x`` with themselves up to a degree for each output irrep, the highest degree first.
+
+    Raises `PlanError` where nothing reaches the output.
+
+    >>> print(make_contraction_plan(Irreps("4x0e+4x1o"), Irreps("4x0e"), [2]))
+    x: 1x0e+1x1o (row, channel)
+    w0_2: 2x0e (weights, ir_mul)
+    w0_1: 1x0e (weights, ir_mul)
+    out: 1x0e (row, mul_ir)
+    x x x x w0_2 -> out[0] 1x0e | 2 paths, 4 entries, chained couplings
+    x x w0_1 -> out[0] 1x0e | 1 paths, 1 entries, chained couplings
+    """
+    terms = [
+        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
+        for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
+        for nu in range(degree, 0, -1)
+        if any(_paths(irreps_in, ir, nu))
+    ]
+    if not terms:
+        raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
+    operands = [Operand("x", one_channel(irreps_in), "channel"), Operand(OUT, one_channel(irreps_out))]
+    return make_polynomial_plan(operands, terms)
+
+
+def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
+    """The paths of each degree up to this one, those that vanish between equal tensors without entries."""
+    return [_paths(irreps_in, output, nu) for nu in range(1, degree + 1)]
+
+
+def one_channel(irreps: Irreps) -> Irreps:
+    """The same irreps, one copy of each.
+
+    >>> one_channel(Irreps("8x0e+8x1o"))
+    1x0e+1x1o
+    """
+    return Irreps([(1, ir) for _, ir in irreps])
+
+
+def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
+    return generated((str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis(degree))
+
+
+def _basis(degree: int) -> str:
+    return "natural" if degree == MAX_DEGREE else "chained"
