@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     "errors",
     "text",
+    "notebook",
     "planner",
     "form",
     "kernels",

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from tpgen.conversion.proof import Proof, Times
+from tpgen.notebook import Shown
 from tpgen.text import table
 
 
@@ -28,7 +29,7 @@ class Stayed:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Conversion(Shown):
     """What of a network computes with tpgen, what does not and why, and what was proven and measured.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))

@@ -16,18 +16,21 @@ import torch
 from torch import fx, nn
 
 from tpgen.emitter.frame import Given
-from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_table
+from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.form.form import Form, Layout, conv_form, make_form, right_form
+from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.planner.plan import Plan
 
 PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
 
+_WIDEST = 60  # characters of a cell in a notebook
+
 
 @dataclass(frozen=True)
-class Emission:
+class Emission(Shown):
     """A written program: the graph, and its constants in float64 (indices in int64)."""
 
     graph: fx.Graph
@@ -50,6 +53,10 @@ class Emission:
 
     def __str__(self) -> str:
         return f"{self.title}\n{graph_table(self.graph)}"
+
+    def _repr_html_(self) -> str:
+        rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
+        return lines(self.title) + html_table(rows, left=range(6)) + folded("code", self.code.strip())
 
 
 class EmittedModule(fx.GraphModule):

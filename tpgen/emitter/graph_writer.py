@@ -160,13 +160,18 @@ def frozen_arguments(value: Any) -> Any:
 
 def graph_table(graph: fx.Graph) -> str:
     """The graph as a table: node, operation, arguments, role, the instructions it serves."""
-    rows = [("node", "op", "target", "arguments", "role", "instructions")]
+    return table(graph_rows(graph), widest=60)
+
+
+def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
+    """The cells of that table, heads first."""
+    rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]
         arguments = ", ".join([*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items())])
         served = ",".join(map(str, origin.instructions)) or "all"
         rows.append((node.name, node.op, _target_name(node), arguments, origin.role, served))
-    return table(rows, widest=60)
+    return rows
 
 
 def _target_name(node: fx.Node) -> str:

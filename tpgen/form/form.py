@@ -30,6 +30,7 @@ from typing import Protocol
 
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
+from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.plan import Path, Plan
 
 LAYOUTS: dict[str, str] = {
@@ -118,7 +119,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Form:
+class Form(Shown):
     """The form with its operands in slots, one slot open."""
 
     operands: tuple[Operand, ...]
@@ -214,11 +215,17 @@ class Form:
                 letters += a
         return letters
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         opened = "*".join(f"{name}[{self.operand(name).text}]" for name in self.opened)
         at = "".join(f", {o.name} at {o.index}" for o in self.operands if o.index)
-        head = f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
-        return "\n".join([head, *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
+        return f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
+
+    def _repr_html_(self) -> str:
+        rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
+        return lines(f"{self._head()} (open: {'*'.join(self.opened)})") + html_table(rows, left=(1,))
 
 
 def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from e3nn.o3 import Irreps
 
 from tpgen.errors import PlanError, PlanIndexError, unknown
+from tpgen.notebook import Shown
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, PathScale, normalization_factors
 from tpgen.planner.plan import Segment, WeightSlice, digest_of, segments
@@ -70,7 +71,7 @@ class LinearPath:
 
 
 @dataclass(frozen=True)
-class LinearPlan:
+class LinearPlan(Shown):
     """A linear layer, planned.  Equal plans compute the same function; `digest` is their stable name.
 
     Build one with `make_linear_plan`.  ``pairs`` are the ``(i_in, i_out)`` that were asked for; ``paths`` what is

@@ -18,6 +18,7 @@ from typing import Any
 from e3nn.o3 import Irrep, Irreps
 
 from tpgen.errors import PlanError, unknown
+from tpgen.notebook import Shown
 from tpgen.planner.coupling import nonzeros
 from tpgen.planner.instruction import Instruction, parse_instructions, parse_irreps
 from tpgen.planner.modes import Mode, axis_sizes, find_mode
@@ -29,7 +30,7 @@ from tpgen.planner.normalization import (
     fan_in,
     normalization_factors,
 )
-from tpgen.planner.plan_table import plan_table
+from tpgen.planner.plan_table import plan_html, plan_table
 
 FORMAT = "tpgen.plan/1"  # of the JSON text
 
@@ -103,7 +104,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A product, planned.  Equal plans compute the same function; `digest` is their stable name.
 
     Build one with `make_plan` or a preset.  ``paths`` holds what is computed (paths without a single
@@ -158,6 +159,8 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_table(self)
+
+    _repr_html_ = plan_html
 
 
 def _fields(plan: Plan) -> dict[str, Any]:

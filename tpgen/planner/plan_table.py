@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpgen.notebook import html_table, lines
 from tpgen.text import table
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ def plan_lines(plan: Plan, itemsize: int = 4) -> list[tuple[str, int | None]]:
         ("", None),
         (totals(plan, itemsize), None),
     ]
+
+
+def plan_html(plan: Plan) -> str:
+    """The same for a notebook: bars say how operations and bytes divide among the paths."""
+    cells = [path_row(plan, path, 4) for path in plan.paths]
+    bars = {_HEADER.index(name): [float(row[name]) for row in cells] for name in ("flops", "bytes")}
+    rows = [_HEADER, *(tuple(row.values()) for row in cells)]
+    return lines(*title(plan).split("\n")) + html_table(rows, left=range(1, 5), bars=bars) + lines(totals(plan))
 
 
 def title(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from e3nn.o3 import Irreps
 
 from tpgen.errors import PlanError, unknown
+from tpgen.notebook import Shown
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
 
@@ -78,7 +79,7 @@ BASES = ("independent", "chained", "natural")
 
 
 @dataclass(frozen=True)
-class PolynomialPlan:
+class PolynomialPlan(Shown):
     """An equivariant polynomial; made by `make_polynomial_plan`, which checks it."""
 
     operands: tuple[Operand, ...]

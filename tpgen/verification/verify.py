@@ -16,10 +16,20 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.proof import LIMIT as PROVEN
 from tpgen.errors import InputError, unknown
-from tpgen.inspection.laws.check import FAILED, TOLERANCES, Finding, counted, finding_cells, judge
+from tpgen.inspection.laws.check import (
+    COLUMNS,
+    FAILED,
+    TOLERANCES,
+    Finding,
+    counted,
+    finding_cells,
+    findings_html,
+    judge,
+)
 from tpgen.inspection.laws.laws import LAWS as OF_PRODUCTS
 from tpgen.inspection.laws.laws import sample
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.text import table
 from tpgen.verification import derivatives, dynamics, laws, moments, runs
@@ -77,7 +87,7 @@ BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Shown):
     """What every law says about one module: the largest errors, or why it says nothing."""
 
     kind: str
@@ -119,13 +129,22 @@ class Verification:
         return json.dumps(fields, allow_nan=False)
 
     def __str__(self) -> str:
+        rows = [COLUMNS, *(finding_cells(finding) for finding in self.worst())]
+        return "\n".join([*self._head(), "", table(rows), "", self._foot()])
+
+    def _repr_html_(self) -> str:
+        return lines(*self._head()) + findings_html(self.worst()) + lines(self._foot())
+
+    def _head(self) -> tuple[str, str, str]:
         said = "every law holds" if self.passed else f"BROKEN: {', '.join(self.failed)}"
-        head = f"{self.kind} {self.title}: {said}"
-        under = f"{self.settings}\n{self.dtype} on {self.device}, {self.seconds:.1f} s"
-        columns = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
-        rows = [columns, *(finding_cells(finding) for finding in self.worst())]
-        foot = f"largest error of each law; of all comparisons {counted(self.findings)}"
-        return f"{head}\n{under}\n\n{table(rows)}\n\n{foot}"
+        return (
+            f"{self.kind} {self.title}: {said}",
+            self.settings,
+            f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
+        )
+
+    def _foot(self) -> str:
+        return f"largest error of each law; of all comparisons {counted(self.findings)}"
 
 
 def _share(finding: Finding) -> float:

@@ -30,8 +30,8 @@ from tpgen.inspection.costs.explain_polynomial import (
     PolynomialExplanation,
     explain_polynomial,
 )
-from tpgen.inspection.costs.explain_text import explanation_text
-from tpgen.inspection.costs.pictures import draw_explanation
+from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
+from tpgen.inspection.costs.pictures import draw_explanation, picture_of
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request, example_arguments
 from tpgen.inspection.subject import Subject, request_of
@@ -39,6 +39,7 @@ from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.notebook import Shown
 from tpgen.planner.plan import Path, Plan
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
@@ -74,7 +75,7 @@ class PathExplanation:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """A product, explained; times are for the whole batch and in seconds."""
 
     product: str
@@ -125,6 +126,9 @@ class Explanation:
 
     def __str__(self) -> str:
         return explanation_text(self)
+
+    def _repr_html_(self) -> str:
+        return explanation_html(self, picture_of(self))
 
 
 class ExplainedOptions(RequestOptions, total=False):

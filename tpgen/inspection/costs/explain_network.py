@@ -30,6 +30,7 @@ from tpgen.inspection.report.values import reason
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.notebook import Shown, html_table, lines
 from tpgen.text import duration, quantity, table
 
 _WARM, _ROUNDS = 2, 9  # forwards that are not timed, and that are
@@ -49,7 +50,7 @@ class ProductInNetwork:
 
 
 @dataclass(frozen=True)
-class NetworkExplanation:
+class NetworkExplanation(Shown):
     """All products of a network that one forward calls; ``seconds`` is the whole forward, measured."""
 
     network: str
@@ -79,19 +80,36 @@ class NetworkExplanation:
         """Everything that is known, as JSON; what was not measured is null."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[list[str]]:
+        """The cells, heads first."""
         columns = ["module", "product", "paths", "strategy", "calls", "rows", "FLOP", "bytes", "bound by", "predicted"]
         rows = [_row(p) for p in self.products]
         if self.seconds:
             columns += ["measured", "of forward"]
             rows = [(*r, *_times(p, self.seconds)) for r, p in zip(rows, self.products, strict=True)]
-        called = f"{len(self.products)} product{'s' * (len(self.products) != 1)} called in one forward"
-        lines = [f"{self.network}: {called}", table([columns, *rows])]
-        if self.not_called:
-            lines.append(f"not called: {', '.join(self.not_called)}")
+        return [columns, *map(list, rows)]
+
+    def _head(self) -> str:
+        return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one forward"
+
+    def _foot(self) -> list[str]:
+        found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
-            lines.append(f"forward: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
-        return "\n".join(lines)
+            found.append(f"forward: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), table(self._rows()), *self._foot()])
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        values: dict[str, Sequence[float]] = {
+            "FLOP": [p.flops for p in self.products],
+            "bytes": [p.bytes for p in self.products],
+            "measured": [p.seconds or 0.0 for p in self.products],
+        }
+        bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
+        return lines(self._head()) + html_table(rows, range(2), bars) + lines(*self._foot())
 
 
 def _row(product: ProductInNetwork) -> tuple[str, ...]:

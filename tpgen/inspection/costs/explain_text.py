@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tpgen.notebook import html_table, lines
 from tpgen.text import duration, quantity, table
 
 if TYPE_CHECKING:
@@ -43,11 +44,28 @@ def _head(found: Explanation) -> list[str]:
     ]
 
 
+def explanation_html(found: Explanation, picture: str = "") -> str:
+    """The same for a notebook: bars say how operations, bytes and time divide among the paths."""
+    rows, left = _rows(found)
+    values: dict[str, Sequence[float]] = {
+        "flops": [p.flops for p in found.paths],
+        "bytes": [p.bytes for p in found.paths],
+        "alone": [p.seconds or 0.0 for p in found.paths],
+    }
+    bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
+    return lines(*_head(found)) + html_table(rows, left, bars) + lines(*_aligned(totals(found))) + picture
+
+
 def _table(found: Explanation) -> str:
+    return table(*_rows(found))
+
+
+def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
+    """The cells, heads first, and which columns are set to the left."""
     measured = any(p.seconds is not None for p in found.paths)
     columns = {name: cell for name, cell in _COLUMNS.items() if name != "alone" or measured}
     rows = [list(columns), *([cell(path) for cell in columns.values()] for path in found.paths)]
-    return table(rows, left=[n for n, name in enumerate(columns) if name in _LEFT])
+    return rows, [n for n, name in enumerate(columns) if name in _LEFT]
 
 
 def totals(found: Explanation) -> dict[str, str]:

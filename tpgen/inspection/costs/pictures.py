@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import fx
 
-from tpgen.inspection.figures import new_figure, save_figure
+from tpgen.errors import TpgenError
+from tpgen.inspection.figures import image, new_figure, save_figure
 from tpgen.inspection.stages.dump import Request
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tpgen.inspection.costs.explain import Explanation, PathExplanation
 
 SHARED_COLOR = "0.75"
@@ -37,6 +40,18 @@ def path_color(index: int) -> tuple[float, float, float]:
 
 def draw_explanation(found: Explanation, path: str | Path) -> None:
     """Bars of each path's operations, bytes and (if measured) time; the product under the machine's roofline."""
+    save_figure(_explained(found), path, _DPI)
+
+
+def picture_of(found: Explanation) -> str:
+    """The same picture as an element of HTML; empty without matplotlib, as a notebook has the table beside it."""
+    try:
+        return image(_explained(found))
+    except TpgenError:
+        return ""
+
+
+def _explained(found: Explanation) -> Figure:
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
         "bytes per row": [p.bytes for p in found.paths],
@@ -49,7 +64,7 @@ def draw_explanation(found: Explanation, path: str | Path) -> None:
         _bars(panel, found.paths, values, label, named=n == 0)
     _roofline(panels[-1], found)
     figure.suptitle(f"{found.product}, {found.strategy}, {found.rows:,} rows of {found.dtype}", fontsize=9)
-    save_figure(figure, path, _DPI)
+    return figure
 
 
 def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import log10
 from typing import TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from tpgen.errors import InputError, unknown
 from tpgen.form.form import Layout
 from tpgen.inspection.laws.laws import LAWS, Pair, sample
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.plan import Plan
 from tpgen.text import table
 
@@ -52,7 +54,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Shown):
     """Every law's findings about one product, written and run in one way."""
 
     product: str
@@ -91,9 +93,29 @@ class CheckReport:
         )
 
     def __str__(self) -> str:
-        head = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
-        rows = [head, *(finding_cells(finding) for finding in self.findings)]
+        rows = [COLUMNS, *(finding_cells(finding) for finding in self.findings)]
         return "\n".join([self.title, "", table(rows), "", verdict(self)])
+
+    def _repr_html_(self) -> str:
+        return lines(f"{self.title}: {verdict(self)}") + findings_html(self.findings)
+
+
+COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
+
+
+def findings_html(findings: Sequence[Finding]) -> str:
+    """Findings for a notebook: a bar says how much of its tolerance an error takes, in powers of ten."""
+    rows = [COLUMNS, *map(finding_cells, findings)]
+    return html_table(rows, left=(0, 1, 2, 6), bars={4: [*map(_used, findings)]})
+
+
+_POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
+
+
+def _used(finding: Finding) -> float:
+    if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
+        return 0.0
+    return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
 def finding_cells(finding: Finding) -> tuple[str, ...]:

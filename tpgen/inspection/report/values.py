@@ -10,11 +10,12 @@ from typing import Any
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.verdict import verdict
+from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.text import table
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Shown):
     """One part of a report.
 
     ``text`` is for reading and ``data`` for programs (JSON).  A part that could not be made has neither: ``missing``
@@ -35,7 +36,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class CompileReport:
+class CompileReport(Shown):
     """What `torch.compile` makes of one module with one set of inputs.
 
     It prints its verdict, and the sections ``shown``; `full` is the text of all of them.
@@ -90,12 +91,19 @@ class CompileReport:
     def __str__(self) -> str:
         return self._text(self.shown)
 
-    def _text(self, names: tuple[str, ...]) -> str:
-        head = [f"Compile report of {self.subject}", f"inputs: {', '.join(self.inputs)}"]
+    def _repr_html_(self) -> str:
+        table = html_table([("", ""), *self.verdict.items()], left=range(2))
+        parts = [folded(section.title, str(section)) for section in self.sections]
+        return lines(*self._head()) + table + "".join(parts)
+
+    def _head(self) -> list[str]:
         remarks = [f"remark: {remark}" for remark in self.remarks]
+        return [f"Compile report of {self.subject}", f"inputs: {', '.join(self.inputs)}", *remarks]
+
+    def _text(self, names: tuple[str, ...]) -> str:
         missing = [f"not available: {name}: {why}" for name, why in self.missing.items() if name not in names]
         lines = ["Verdict", "-------", table(list(self.verdict.items())), *missing]
-        return "\n\n".join(["\n".join([*head, *remarks]), "\n".join(lines), *(str(self[name]) for name in names)])
+        return "\n\n".join(["\n".join(self._head()), "\n".join(lines), *(str(self[name]) for name in names)])
 
     def to_json(self) -> str:
         """The report as JSON: subject, inputs, remarks, verdict, and an object for each section by its name."""

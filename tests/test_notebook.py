@@ -1,0 +1,125 @@
+"""What notebooks and IPython show: HTML that is well formed, with every number of the text, and bars that mean them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import torch
+
+import tpgen
+from tpgen.emitter.emit import emit_plan
+from tpgen.form.form import make_form
+from tpgen.inspection.costs.explain_network import explain_network
+from tpgen.inspection.laws.check import check_product
+from tpgen.inspection.report.compile_report import compile_report
+from tpgen.notebook import Shown, html_table
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.presets import channelwise
+from tpgen.verification.verify import verify
+
+PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
+
+
+class Tags(HTMLParser):
+    """Reads HTML and fails where a tag is closed that was not opened last."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.styles: list[str] = []
+        self.text = ""
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.styles.append(dict(attrs).get("style") or "")
+        if tag != "img":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+class Printer:
+    """What IPython gives to `_repr_pretty_`."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def text(self, said: str) -> None:
+        self.said += said
+
+
+def _network() -> Any:
+    network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"))
+    return explain_network(network, [torch.randn(3, 6)])
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "plan": lambda: PLAN,
+    "linear plan": lambda: make_linear_plan("2x0e", "3x0e"),
+    "form": lambda: make_form(PLAN).open("x1"),
+    "emission": lambda: emit_plan(PLAN),
+    "explanation": lambda: tpgen.explain(PLAN, rows=10, strategy="einsum"),
+    "network": _network,
+    "check": lambda: check_product(PLAN, strategy="einsum", dtype=torch.float64, rows=2),
+    "verification": lambda: verify(tpgen.TensorProduct.from_plan(PLAN), only=["definition"]),
+    "report": lambda: compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"]),
+    "conversion": lambda: _converted(),
+}
+
+
+def _converted() -> Any:
+    from e3nn import o3
+
+    return tpgen.conversion_report(torch.nn.ModuleList([o3.FullTensorProduct("1o", "1o")]))
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_value_shows_itself(kind: str) -> None:
+    value = MADE[kind]()
+    assert isinstance(value, Shown)
+    html = Tags(value._repr_html_())
+    words = str(value).split("\n")[0].rstrip(":").split()
+    assert all(word.rstrip(":,") in html.text for word in words)
+    printer = Printer()
+    value._repr_pretty_(printer, False)
+    assert printer.said == str(value)
+
+
+def test_tables_have_bars_in_proportion() -> None:
+    html = Tags(html_table([("name", "n"), ("a", 1), ("b", 4)], left=(0,), bars={1: [1.0, 4.0]}))
+    bars = [style.split("#4a7dbd55 ")[1].split("%")[0] for style in html.styles if "gradient" in style]
+    assert bars == ["25", "100"]
+    assert Tags(html_table([("n",), (0,), (float("nan"),)], bars={0: [0.0, float("nan")]})).styles
+
+
+def test_what_is_shown_is_text_and_not_html() -> None:
+    table = html_table([("<b>",), ("a & b",)])
+    assert "&lt;b&gt;" in table
+    assert "a &amp; b" in table
+
+
+def test_pictures_are_in_the_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tpgen.explain(PLAN, rows=10, strategy="einsum")
+    assert 'src="data:image/png;base64,' in found._repr_html_()
+    monkeypatch.setattr("tpgen.inspection.costs.pictures.new_figure", _no_matplotlib)
+    assert "<img" not in found._repr_html_()
+
+
+def _no_matplotlib(*_: float) -> None:
+    raise tpgen.TpgenError("pictures need matplotlib")
+
+
+def test_a_value_within_itself_is_short() -> None:
+    printer = Printer()
+    PLAN._repr_pretty_(printer, True)
+    assert printer.said == "Plan(...)"

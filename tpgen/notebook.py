@@ -1,0 +1,88 @@
+"""How values look in a notebook and in IPython: tables with bars, and text where there is no table.
+
+A value that prints itself inherits from `Shown`, and overrides `_repr_html_` where it has a table.  Styles stand in the
+elements themselves: a notebook keeps neither a style sheet nor a script of anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from html import escape
+from math import isfinite
+from typing import Any
+
+_CELL = "padding:1px 8px;white-space:nowrap;text-align:{align};background:none"
+_BAR = "background:linear-gradient(90deg,#4a7dbd55 {share:.0f}%,transparent {share:.0f}%)"
+_STATUS = {"passed": "color:#1a7f37", "failed": "color:#cf222e;font-weight:bold"}  # 4.5:1 and more on white
+
+
+class Shown:
+    """A value that prints itself, in IPython as everywhere, and in a notebook as HTML.
+
+    >>> class Text(Shown):
+    ...     def __str__(self):
+    ...         return "1 < 2"
+    >>> Text()._repr_html_()
+    '<pre style="line-height:1.2">1 &lt; 2</pre>'
+    """
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"{type(self).__name__}(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
+
+
+def preformatted(text: str) -> str:
+    """Text as it is."""
+    return f'<pre style="line-height:1.2">{escape(text)}</pre>'
+
+
+def html_table(
+    rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[int, Sequence[float]] | None = None
+) -> str:
+    """Rows of cells below their heads, the first row; ``left`` columns are set to the left.
+
+    ``bars`` gives columns a bar for each row, as long as its value is of the column's largest.
+
+    >>> html_table([("a", "b"), (1, 2)], bars={1: [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
+    1
+    """
+    head, *body = rows
+    shares = {column: _shares(values) for column, values in (bars or {}).items()}
+    lines = [_row("th", head, left, {})]
+    lines += [_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)]
+    return f'<table style="font-size:90%;border-collapse:collapse">{"".join(lines)}</table>'
+
+
+def _shares(values: Sequence[float]) -> list[float]:
+    """Each value in percent of the largest."""
+    finite = [value if isfinite(value) else 0.0 for value in values]
+    most = max(finite, default=0.0) or 1.0
+    return [100 * value / most for value in finite]
+
+
+def _row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapping[int, float]) -> str:
+    return f"<tr>{''.join(_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
+
+
+def _cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
+    style = [_CELL.format(align="left" if is_left else "right"), _STATUS.get(text, "")]
+    style += [_BAR.format(share=share)] if share is not None else []
+    return f'<{tag} style="{";".join(filter(None, style))}">{escape(text)}</{tag}>'
+
+
+def lines(*texts: str) -> str:
+    """A line for each text."""
+    return "".join(f"<div>{escape(text)}</div>" for text in texts if text)
+
+
+def folded(title: str, text: str) -> str:
+    """Text that opens at a click on its title.
+
+    >>> folded("code", "a")
+    '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'
+    """
+    return f"<details><summary>{escape(title)}</summary>{preformatted(text)}</details>"
