@@ -57,8 +57,8 @@ def test_a_third_derivative() -> None:
 
 
 def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, run = [], module._by_kernel
-    monkeypatch.setattr(module, "_by_kernel", lambda *given: opened.append(given[-1]) or run(*given))
+    opened, run = [], module._Layer.by_kernel
+    monkeypatch.setattr(module._Layer, "by_kernel", lambda *given: opened.append(given[-1]) or run(*given))
     x, w = operands()
     torch.autograd.grad(layer(x, w).sum(), x)
     assert opened == [(2,), (0,)]

@@ -15,6 +15,7 @@ from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
+from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError
@@ -130,10 +131,11 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
     for module in network.modules():
         if module in seen:
             continue
-        found = find_product(module, options) or find_linear(module, options) or find_harmonics(module, options)
-        if found is not None:
-            findings.append(found)
+        findings += [found for find in _FINDERS if (found := find(module, options)) is not None][:1]
     return findings
+
+
+_FINDERS = (find_product, find_linear, find_harmonics, find_net)  # of e3nn's own modules
 
 
 def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Module]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from tpgen.kernels.operators.targets import kernel_supported
-from tpgen.nn.species import is_plain, species_linear
+from tpgen.nn.multilinear import is_plain
+from tpgen.nn.species import species_linear
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
@@ -56,9 +57,9 @@ class SpeciesProduct:
 
         Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
         """
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
+        if y.requires_grad or not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if y.requires_grad or not all(map(is_plain, (x, weight, y))) or not is_one_hot(y):
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH or not is_one_hot(y):
             return None
         there, species = torch.unique(y.argmax(1), return_inverse=True)
         return species_linear(x, self._summed(weight, y, there), species, self.plan)

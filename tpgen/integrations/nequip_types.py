@@ -18,7 +18,7 @@ from tpgen.conversion import species
 from tpgen.conversion.obstacles import has_hooks, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, find_product
 from tpgen.conversion.swap import Finding, Swap
-from tpgen.nn.species import is_plain
+from tpgen.nn.multilinear import is_plain
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 
@@ -54,8 +54,8 @@ class TpgenInteractionBlock(InteractionBlock):
         """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
         features, table, types = data[AtomicDataDict.NODE_FEATURES_KEY], self.sc.table(), data[TYPES].view(-1)
         return (
-            len(types) * self.sc.weight_numel >= species.WORTH
-            and all(map(is_plain, (features, attributes, table)))
+            all(map(is_plain, (features, attributes, table)))  # first, as sizes of what is traced are symbols
+            and len(types) * self.sc.weight_numel >= species.WORTH
             and features.dtype == table.dtype
             and attributes.requires_grad == table.requires_grad
             and torch.equal(attributes, table[types])

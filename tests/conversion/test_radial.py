@@ -1,0 +1,93 @@
+"""e3nn's nets of scalars, which make the weights of edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from e3nn.nn import FullyConnectedNet
+from e3nn.util.jit import compile as e3nn_compile
+from torch import nn
+from torch.nn.utils import parametrize
+
+from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.radial import ConvertedFullyConnectedNet
+from tpgen.nn import matmul
+
+NETS = {
+    "plain": lambda: FullyConnectedNet([8, 16, 16, 24], nn.functional.silu),
+    "variances": lambda: FullyConnectedNet([8, 16, 24], torch.tanh, variance_in=2, variance_out=3),
+    "active to the end": lambda: FullyConnectedNet([8, 16, 24], nn.functional.silu, 1, 5, out_act=True),
+    "linear": lambda: FullyConnectedNet([8, 16, 24], None, 1, 2),
+    "identity": lambda: FullyConnectedNet([8, 24], lambda x: x),
+}
+
+
+@pytest.fixture(params=[0, 2**40], ids=["large", "small"], autouse=True)
+def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "WORTH", request.param)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_converted_net_computes_the_same(name: str) -> None:
+    net, x = NETS[name](), torch.randn(11, 8)
+    wanted, keys, weight = net(x), list(net.state_dict()), net[0].weight
+    convert(net)
+    assert type(net) is ConvertedFullyConnectedNet
+    assert net[0].weight is weight
+    assert list(net.state_dict()) == keys
+    torch.testing.assert_close(net(x), wanted)
+    proof = conversion_report(net, prove=(x,)).proof
+    assert all(d.relative < 1e-12 for d in proof.differences), proof
+    torch.testing.assert_close(net(x[None]), wanted[None])
+    assert type(restore(net)) is FullyConnectedNet
+
+
+def test_a_converted_net_scripts_and_compiles() -> None:
+    net, x = NETS["plain"](), torch.randn(11, 8)
+    wanted = convert(net)(x)
+    torch.testing.assert_close(torch.compile(net, backend="eager")(x), wanted)
+    torch.testing.assert_close(e3nn_compile(net)(x), wanted)
+
+
+def test_autocast_rounds_as_it_does_without() -> None:
+    net, x = NETS["plain"](), torch.randn(11, 8)
+    with torch.autocast("cpu"):
+        wanted = net(x)
+        found = convert(net)(x)
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.1)
+
+
+def _hook(net: FullyConnectedNet) -> None:
+    net[1].register_forward_hook(lambda _module, _given, out: 2 * out)
+
+
+def _wrap(net: FullyConnectedNet) -> None:
+    net.layer1 = nn.Linear(16, 16)
+
+
+def _activate(net: FullyConnectedNet) -> None:
+    net.layer1.act = nn.SiLU()
+
+
+def _parametrise(net: FullyConnectedNet) -> None:
+    parametrize.register_parametrization(net.layer1, "weight", nn.Tanh())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_hook, "of hooks inside it"),
+        (_wrap, r"of a layer that is a torch\.Linear"),
+        (_activate, r"of an activation that is a torch\.SiLU"),
+        (_parametrise, "of a layer that is parametrised"),
+    ],
+)
+def test_a_changed_net_stays(change, why: str) -> None:
+    network = nn.ModuleDict({"first": NETS["plain"](), "changed": NETS["plain"]()})
+    change(network["changed"])
+    x = torch.randn(11, 8)
+    wanted = network["changed"](x)
+    with pytest.warns(UserWarning, match=f"'changed': {why}"):
+        convert(network)
+    torch.testing.assert_close(network["changed"](x), wanted)

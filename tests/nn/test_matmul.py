@@ -1,0 +1,51 @@
+"""Matrix products with large results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tpgen.kernels.operators import memory
+from tpgen.nn import matmul as module
+from tpgen.nn.matmul import matmul
+
+
+@pytest.fixture(autouse=True)
+def _all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH", 0)
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    x, w = torch.randn(5, 3, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    return x.requires_grad_(), w.requires_grad_()
+
+
+def test_derivatives_of_all_orders() -> None:
+    x, w = operands()
+    torch.testing.assert_close(matmul(x, w), x @ w)
+    assert torch.autograd.gradcheck(matmul, (x, w), check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(matmul, (x, w), check_batched_grad=True)
+
+
+def test_transforms() -> None:
+    x, w = operands()
+    many = torch.randn(6, *x.shape, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(matmul, (0, None))(many, w), many @ w)
+    torch.testing.assert_close(torch.func.grad(lambda x: matmul(x, w).sin().sum())(x), (x @ w).cos() @ w.T)
+
+
+@pytest.mark.parametrize("columns", [0, 4])
+def test_no_rows(columns: int) -> None:
+    x, w = torch.zeros(0, 3, requires_grad=True), torch.zeros(3, columns, requires_grad=True)
+    found = torch.autograd.grad(matmul(x, w).sum(), (x, w))
+    assert [g.shape for g in found] == [x.shape, w.shape]
+    assert not found[1].any()
+
+
+def test_large_results_stand_on_memory_that_was_used_before() -> None:
+    memory.release()
+    x, w = torch.randn(2**11, 8), torch.randn(8, 2**10)
+    expected = x @ w
+    for _ in range(2):
+        torch.testing.assert_close(matmul(x, w), expected)
+    assert memory.kept() >= expected.numel() * 4

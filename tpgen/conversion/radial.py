@@ -1,0 +1,72 @@
+"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products on memory that was used before.
+
+Scales go into the weights, so nothing but products and activations runs over the edges.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from typing import Any
+
+import torch
+from e3nn.math import normalize2mom
+from e3nn.nn import FullyConnectedNet
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.conversion.obstacles import HOOKED, has_hooks, replaced
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.nn.matmul import matmul
+
+_NOW = "tpgen products (scales in the weights, memory used again)"
+
+
+@compile_mode("script")
+class ConvertedFullyConnectedNet(FullyConnectedNet):
+    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen; scripted it runs e3nn's own code."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As e3nn's."""
+        if not torch.jit.is_scripting():
+            return _evaluate(self, input)
+        for layer in self:
+            input = layer(input)
+        return input
+
+
+def _evaluate(net: nn.Module, x: Tensor) -> Tensor:
+    scale = 1.0  # that is left from the layer before
+    for layer in _layers(net):
+        variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
+        x = matmul(x, layer.weight * (scale / sqrt(variance)))
+        scale = 1.0
+        if layer.act is not None:
+            x = layer.act.f(x)
+            scale = (1.0 if layer.act._is_id else layer.act.cst) * sqrt(layer.var_out)
+    return x if scale == 1.0 else x * scale
+
+
+def _layers(net: nn.Module) -> Iterator[Any]:
+    return net.children()
+
+
+def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+    """What becomes of a module, if it is e3nn's net of scalars; None where it is none, or is swapped already."""
+    if type(module) is not FullyConnectedNet or mark_of(module) is not None:
+        return None
+    why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
+    return Kept(module, why) if why else Swap(module, ConvertedFullyConnectedNet, _NOW)
+
+
+def _changed(layer: Any) -> str | None:
+    """Why a net with this layer must stay."""
+    if parametrize.is_parametrized(layer):
+        return "of a layer that is parametrised: convert first, then parametrise"
+    if type(layer).__name__ != "_Layer" or not type(layer).__module__.startswith("e3nn."):
+        return f"of a layer that is a {qualified(type(layer))}, whose own code a swap would skip"
+    if layer.act is not None and type(layer.act) is not normalize2mom:
+        return f"of an activation that is a {qualified(type(layer.act))}, not e3nn's normalize2mom"
+    parts = [layer, *layer.children()]
+    return next(filter(None, map(replaced, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)

@@ -1,0 +1,83 @@
+"""Forms that are linear in each of their tensors, as autograd sees them: one rule for derivatives of every order.
+
+What opens slots of such a form at a point is all that its gradients need: `tpgen.form.derivative`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import _C, Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from tpgen.form.derivative import pull_back, push_forward
+from tpgen.kernels.operators.registration import added, asked_for
+
+Point = Sequence[Any]  # a tensor for each slot; None for the last one where it is open alone
+Opens = Callable[[Point, tuple[int, ...]], list[Tensor]]  # results that nothing else holds
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor is numbers at hand that a kernel takes: nothing is traced, transformed or compiled."""
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.device.type == "cpu"
+        and x.dtype in _DTYPES
+        and not is_functorch_wrapped_tensor(x)
+        and not _C._functorch.is_legacy_batchedtensor(x)
+        and not torch.jit.is_tracing()
+        and _get_current_dispatch_mode() is None
+    )
+
+
+def open_slots(fast: Opens, general: Opens, point: Point, opened: tuple[int, ...]) -> list[Tensor]:
+    """Open slots of a form: by ``fast`` for plain tensors, recorded as one; else by ``general``, in torch's operations.
+
+    >>> def times(point, opened):  # L = x * w * g
+    ...     x, w, g = point
+    ...     return [{0: lambda: w * g, 1: lambda: x * g, 2: lambda: x * w}[n]() for n in opened]
+    >>> x, w = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0)
+    >>> (found,) = open_slots(times, times, (x, w, None), (2,))
+    >>> torch.autograd.grad(found, x)
+    (tensor(3.),)
+    """
+    if all(is_plain(x) for x in point if x is not None):
+        return list(_Recorded.apply(fast, general, opened, *point))
+    return general(point, opened)
+
+
+class _Recorded(torch.autograd.Function):
+    """The open slots of a form at a point."""
+
+    @staticmethod
+    def forward(ctx: Any, fast: Opens, general: Opens, opened: tuple[int, ...], *point: Any) -> tuple:
+        ctx.save_for_backward(*point)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*point)
+        ctx.form = fast, general, opened
+        ctx.set_materialize_grads(False)
+        return tuple(fast(point, opened))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        # the nodes behind the tensors among the inputs, so none for a cotangent that is not there
+        asked = asked_for(ctx.needs_input_grad[3:], ctx.next_functions)
+        wanted = tuple(n for n, yes in enumerate(asked) if yes)
+        return (None, None, None, *pull_back(_at(ctx), ctx.saved_tensors, ctx.form[2], cotangents, wanted, added))
+
+    @staticmethod
+    def jvp(ctx: Any, _fast: Any, _general: Any, _opened: Any, *tangents: Tensor | None) -> tuple:
+        point, opened = ctx.saved_tensors, ctx.form[2]
+        found = push_forward(_at(ctx), point, opened, tangents)
+        return tuple(torch.zeros_like(point[n]) if t is None else t for n, t in zip(opened, found, strict=True))
+
+
+def _at(ctx: Any) -> Any:
+    fast, general, _ = ctx.form
+    return lambda _replaced, moved, opened: open_slots(fast, general, moved, opened)
