@@ -15,6 +15,7 @@ from tpgen.cli.app import COMMANDS, main
 from tpgen.cli.reading import without_prelude
 from tpgen.inspection.laws.check import check_product
 from tpgen.planner.plan_json import plan_from_json
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import PRESETS, channelwise
 from tpgen.planner.problems import find_problem
 
@@ -53,7 +54,7 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
         (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
         (["flat", "tetriss"], "unknown network 'tetriss': did you mean 'tetris'?"),
         (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
-        (["plan", "mace"], "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"),
+        (["tune", "mace"], "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"),
         (["explain", "tetri"], "unknown name 'tetri': did you mean 'tetris'?"),
         (["plan", *VECTORS, "--preset", "chanelwise"], "unknown preset 'chanelwise': did you mean 'channelwise'?"),
         (["check", *VECTORS, "--strategy", "kernle"], "unknown strategy 'kernle': did you mean 'kernel'?"),
@@ -342,7 +343,8 @@ def completion_script() -> str:
     "typed, offered",
     [
         ("tpgen ex", "explain explore"),
-        ("tpgen plan mace", "mace-medium mace-large"),
+        ("tpgen plan mace", "mace-medium mace-large mace-contraction"),
+        ("tpgen tune mace", "mace-medium mace-large"),
         ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
         ("tpgen dump article --stage p", "plan placement"),
         ("tpgen check --strategy gr", "grouped"),
@@ -360,3 +362,40 @@ def test_completion_knows_commands_options_and_names(completion_script: str, typ
 
 def test_the_script_of_zsh_is_that_of_bash(completion_script: str) -> None:
     assert run("completion", "zsh").stdout.endswith(completion_script)
+
+
+# --- polynomials ------------------------------------------------------------------------------------------------------
+
+
+def test_a_named_polynomial_goes_through_every_stage() -> None:
+    plan = POLYNOMIALS["turned"].plan
+    assert run("plan", "turned").stdout == f"{plan}\n"
+    assert "x x y  1x0e  w3_0[0]" in run("explain", "turned", "--strategy", "einsum").stdout
+    assert "0 failed" in run("check", "turned", "--strategy", "einsum", "--rows", "3").stdout
+    stages = ["--stage", "plan", "--stage", "sweep"]
+    texts = json.loads(run("dump", "turned", *stages, "--direction", "all", "--json").stdout)
+    assert list(texts) == ["plan.txt", "sweep.forward.txt", "sweep.backward.txt", "sweep.second.txt"]
+
+
+def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(run("plan", "harmonics", "--json").stdout, encoding="utf-8")
+    assert "one -> out" in run("plan", "--plan", str(file)).stdout
+    assert "def forward" in run("dump", "--plan", str(file), "--strategy", "einsum").stdout
+    for command in ("tune", "report", "bench"):
+        result = run(command, "--plan", str(file), code=2)
+        assert "--plan holds a polynomial, and this command takes products" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["check", "turned", "--layout", "ir_mul"], "a polynomial's layouts stand in its plan"),
+        (["explain", "turned", "--plot", "x.png"], "leave out --plot"),
+        (["dump", "turned", "--stage", "script"], "of a polynomial: unknown stage 'script'"),
+        (["dump", "turned", "--direction", "right", "--stage", "sweep"], "not a call: 'right'"),
+        (["check", "turned", "--strategy", "grouped"], "unknown strategy 'grouped'"),
+    ],
+)
+def test_what_polynomials_have_not_is_refused(arguments: list[str], message: str) -> None:
+    assert message in " ".join(run(*arguments, code=2).output.split())

@@ -9,16 +9,21 @@ from typing import Any
 
 import click
 
-from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.cli.networks import refuse_options
+from tpgen.cli.options import OF_POLYNOMIALS, json_option, product_options, run_options
 from tpgen.cli.reading import for_reading
 from tpgen.cli.types import OneOf, OutputFolder
+from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.inspection.stages.dump import JOINT, STAGES, default_stage, dump_files
+from tpgen.inspection.stages.dump_polynomial import dump_polynomial
+from tpgen.kernels.polynomial.runtime import CALLS
+from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 
 @click.command()
-@partial(product_options, out_is_folder=True)
+@partial(product_options, out_is_folder=True, polynomials=True)
 @run_options
 @click.option(
     "--stage",
@@ -32,8 +37,9 @@ from tpgen.planner.problems import Problem
     "directions",
     multiple=True,
     default=("forward",),
-    type=OneOf("direction", [*DIRECTIONS, *JOINT, "all"]),
-    help="Repeat for more; backward and conv_backward are those of kernels.  [default: forward]",
+    type=OneOf("direction", dict.fromkeys([*DIRECTIONS, *JOINT, *CALLS, "all"])),
+    help="Repeat for more; backward and conv_backward are those of kernels, second is of polynomials.  "
+    "[default: forward]",
 )
 @click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Batch Inductor compiles for.")
 @click.option(
@@ -42,7 +48,7 @@ from tpgen.planner.problems import Problem
 @click.option("--out", "folder", type=OutputFolder(), help="Write files into this folder.")
 @json_option
 def dump(
-    problem: Problem,
+    problem: Problem | PolynomialProblem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],
     whole: bool,
@@ -54,8 +60,11 @@ def dump(
 
     A terminal gets colours; a file or a pipe gets the text as it is.  The JSON is an object of texts by file name.
     """
-    chosen = stages or (default_stage(problem.plan, directions[0], **options),)
-    files = dump_files(problem.plan, chosen, directions, **options)
+    if isinstance(problem, PolynomialProblem):
+        files = _polynomial(problem, stages, directions, **options)
+    else:
+        chosen = stages or (default_stage(problem.plan, directions[0], **options),)
+        files = dump_files(problem.plan, chosen, directions, **options)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -67,3 +76,13 @@ def dump(
         for name, text in files.items():
             shown = for_reading(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
+
+
+def _polynomial(
+    problem: PolynomialProblem, stages: tuple[str, ...], calls: tuple[str, ...], **options: Any
+) -> dict[str, str]:
+    refuse_options(("layout", "backend", "rows"), OF_POLYNOMIALS)
+    asked = {name: options[name] for name in ("strategy", "dtype", "device")}
+    choice = choose_polynomial_strategy(problem.plan, **asked)
+    chosen = stages or (("cpp" if choice.strategy == "kernel" else "code"),)
+    return dump_polynomial(problem.plan, chosen, calls, **asked, elements=problem.elements)

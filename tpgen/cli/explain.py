@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
 from tpgen.cli.types import PictureFile
 from tpgen.inspection.costs.explain import Explanation
 from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
+from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
+from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 
 @click.command()
-@subject_options
+@partial(subject_options, polynomials=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain(
-    problem: Problem | None,
+    problem: Problem | PolynomialProblem | None,
     network: str | None,
     rows: int | None,
     measure: bool,
@@ -35,9 +38,9 @@ def explain(
     """Say what each path costs, and what the machine allows.
 
     Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
-    problem or a network.  Of a network, a table of its products, as they are called.
+    problem, a polynomial or a network.  Of a network, a table of its products, as they are called.
     """
-    found: Explanation | NetworkExplanation
+    found: Explanation | PolynomialExplanation | NetworkExplanation
     if problem is None:
         refuse_options(
             (*RUN_NAMES, "rows", "plot"),
@@ -45,6 +48,16 @@ def explain(
         )
         made = find_network(str(network))
         found = explain_network(made.module, made.inputs, measure=measure)
+    elif isinstance(problem, PolynomialProblem):
+        refuse_options(("layout", "backend", "plot"), OF_POLYNOMIALS)
+        found = explain_product(
+            problem.plan,
+            rows=rows or problem.rows,
+            channels=problem.channels,
+            elements=problem.elements,
+            measure=measure,
+            **{name: options[name] for name in ("strategy", "dtype", "device")},
+        )
     else:
         found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, **options)
         _draw(found, plot)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,15 @@ from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.plan_json import plan_from_json
+from tpgen.planner.polynomial_json import polynomial_from_json
+from tpgen.planner.polynomial_plan import FORMAT as POLYNOMIAL_FORMAT
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_problems import POLYNOMIALS, PolynomialProblem
 from tpgen.planner.presets import PRESETS
 from tpgen.planner.problems import PROBLEMS, Problem, find_problem
 from tpgen.planner.strict import MAX_TEXT
 
+AnyPlan = Plan | PolynomialPlan
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -113,44 +119,58 @@ def free_options(command: Callable[..., Any], *, out_is_folder: bool = False) ->
     return _apply(_described_by(("--irreps-out",) if out_is_folder else ("--out", "--irreps-out")), wrapper)
 
 
-def product_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
-    """The argument NAME and the options that name one product in any way; the command gets ``problem``."""
+def product_options(
+    command: Callable[..., Any], *, out_is_folder: bool = False, polynomials: bool = False
+) -> Callable[..., Any]:
+    """The argument NAME and the options that name one product in any way; the command gets ``problem``.
+
+    Of a command that takes ``polynomials`` too that may be a `PolynomialProblem`.
+    """
 
     @functools.wraps(command)
-    def wrapper(free: Plan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
+    def wrapper(free: AnyPlan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
         _only_one(free, name, problem_name)
-        return command(problem=_problem(free, name or problem_name), **given)
+        return command(problem=_problem(free, name or problem_name, polynomials), **given)
 
-    argument = click.argument("name", required=False, metavar="[NAME]", type=OneOf("problem", PROBLEMS))
-    return argument(_problem_option(free_options(wrapper, out_is_folder=out_is_folder)))
+    known = _names(polynomials)
+    argument = click.argument("name", required=False, metavar="[NAME]", type=OneOf("problem", known))
+    return argument(_problem_option(known)(free_options(wrapper, out_is_folder=out_is_folder)))
 
 
-def subject_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
+def subject_options(
+    command: Callable[..., Any], *, out_is_folder: bool = False, polynomials: bool = False
+) -> Callable[..., Any]:
     """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None."""
 
     @functools.wraps(command)
     def wrapper(
-        free: Plan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
+        free: AnyPlan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
     ) -> Any:
         _only_one(free, name, problem_name, network)
         of_network = network or (name if name and is_network(name) else None)
-        chosen = None if of_network else _problem(free, name or problem_name)
+        chosen = None if of_network else _problem(free, name or problem_name, polynomials)
         return command(problem=chosen, network=of_network, **given)
 
-    argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName())
-    return argument(_problem_option(network_option(free_options(wrapper, out_is_folder=out_is_folder))))
+    known = _names(polynomials)
+    argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName(known))
+    return argument(_problem_option(known)(network_option(free_options(wrapper, out_is_folder=out_is_folder))))
 
 
 class SubjectName(NetworkName):
     """The name of a problem, or of a network."""
 
-    def __init__(self) -> None:
-        super().__init__("name", (*PROBLEMS, *NETWORKS))
+    def __init__(self, problems: Iterable[str]) -> None:
+        super().__init__("name", (*problems, *NETWORKS))
 
 
-_problem_option = click.option(
-    "--problem", "problem_name", metavar="NAME", type=OneOf("problem", PROBLEMS), help=f"NAME: {', '.join(PROBLEMS)}."
-)
+def _names(polynomials: bool) -> tuple[str, ...]:
+    return (*PROBLEMS, *POLYNOMIALS) if polynomials else tuple(PROBLEMS)
+
+
+def _problem_option(known: tuple[str, ...]) -> Callable[[Any], Any]:
+    return click.option(
+        "--problem", "problem_name", metavar="NAME", type=OneOf("problem", known), help=f"NAME: {', '.join(known)}."
+    )
 
 
 def _only_one(*given: object) -> None:
@@ -160,16 +180,28 @@ def _only_one(*given: object) -> None:
         )
 
 
-def _problem(free: Plan | None, name: str | None) -> Problem:
-    return free_problem(free) if free is not None else find_problem(str(name))
+def _problem(free: AnyPlan | None, name: str | None, polynomials: bool) -> Problem | PolynomialProblem:
+    if name is not None:
+        return POLYNOMIALS.get(name) or find_problem(name)
+    if polynomials and isinstance(free, PolynomialPlan):
+        return PolynomialProblem(f"plan-{free.digest}", _DESCRIBED, 1000, 32, 1, lambda: free)
+    assert free is not None
+    return free_problem(free)
 
 
-def free_problem(plan: Plan, rows: int = 1000) -> Problem:
-    """A problem made of a plan that the user described."""
-    return Problem(f"plan-{plan.digest}", "described on the command line", rows, lambda: plan, "free")
+_DESCRIBED = "described on the command line"
 
 
-def free_plan(asked: dict[str, Any]) -> Plan | None:
+def free_problem(plan: AnyPlan, rows: int = 1000) -> Problem:
+    """A problem made of a product's plan that the user described."""
+    if isinstance(plan, PolynomialPlan):
+        raise click.UsageError(
+            "--plan holds a polynomial, and this command takes products: plan, explain, dump and check take polynomials"
+        )
+    return Problem(f"plan-{plan.digest}", _DESCRIBED, rows, lambda: plan, "free")
+
+
+def free_plan(asked: dict[str, Any]) -> AnyPlan | None:
     """The plan that the options describe; None where they describe nothing."""
     given = [name for name in _FREE_NAMES if asked[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
@@ -187,14 +219,23 @@ def free_plan(asked: dict[str, Any]) -> Plan | None:
     return _SOURCES[sources[0]](asked, given, planning)
 
 
-def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> AnyPlan:
     if given != ["plan_file"]:
         raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
     try:
         with asked["plan_file"].open(encoding="utf-8") as file:
-            return plan_from_json(file.read(MAX_TEXT + 1))
+            return _read_plan(file.read(MAX_TEXT + 1))
     except UnicodeDecodeError:
         raise PlanError(f"{asked['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
+
+
+def _read_plan(text: str) -> AnyPlan:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):  # what reads plans of products says what is wrong
+        fields = None
+    known = isinstance(fields, dict) and fields.get("format") == POLYNOMIAL_FORMAT
+    return polynomial_from_json(text) if known else plan_from_json(text)
 
 
 def _from_instructions(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
@@ -224,7 +265,7 @@ def _from_preset(asked: dict[str, Any], given: list[str], planning: dict[str, An
     return preset(**values, **planning)
 
 
-_SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]] = {
+_SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], AnyPlan]] = {
     "preset": _from_preset,
     "instructions": _from_instructions,
     "plan_file": _from_file,
@@ -243,6 +284,10 @@ _RUN_OPTIONS = [
     click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True),
     click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]
+
+
+# why a command refuses some options where it is given a polynomial
+OF_POLYNOMIALS = "a polynomial's layouts stand in its plan, and it has no such option"
 
 
 RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
