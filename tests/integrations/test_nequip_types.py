@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -17,9 +18,10 @@ from tests.machine import needs_compiler
 from tpgen.conversion import species
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.errors import TpgenError
+from tpgen.nn import matmul
 
 pytestmark = needs_compiler
-ADAPTERS = ("tpgen.integrations.nequip", "tpgen.integrations.nequip_types")
+ADAPTERS = tuple(f"tpgen.integrations.nequip{rest}" for rest in ("", "_types", "_scalars"))
 Data = dict[str, Tensor]
 KEYS = SimpleNamespace(NODE_ATTRS_KEY="attrs", ATOM_TYPE_KEY="types", NODE_FEATURES_KEY="features", Type=Data)
 
@@ -48,6 +50,33 @@ class InteractionBlock(nn.Module):
         return data
 
 
+class ScalarLinearLayer(nn.Module):
+    """What the adapter sees of NequIP's class."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.register_buffer("alpha", torch.tensor(0.3), persistent=False)
+        self.weight = nn.Parameter(torch.randn(in_features, out_features))
+        self.bias = nn.Parameter(torch.randn(out_features)) if bias else None
+
+    def forward(self, input: Tensor) -> Tensor:
+        found = input @ (self.weight * self.alpha)
+        return found if self.bias is None else found + self.bias
+
+
+class ScalarMLPFunction(nn.Module):
+    """What the adapter sees of NequIP's class."""
+
+    def __init__(self, *dims: int, bias: bool = False) -> None:
+        super().__init__()
+        layers = [ScalarLinearLayer(a, b, bias) for a, b in pairwise(dims)]
+        self.mlp = nn.Sequential(layers[0], nn.SiLU(), *layers[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(x)
+
+
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +97,7 @@ HELD = {
     "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
     "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed},
     "nequip.nn.interaction_block": {"InteractionBlock": InteractionBlock},
+    "nequip.nn.mlp": {"ScalarLinearLayer": ScalarLinearLayer, "ScalarMLPFunction": ScalarMLPFunction},
 }
 
 
@@ -78,7 +108,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         module = ModuleType(name)
         module.__dict__.update(names)
         monkeypatch.setitem(sys.modules, name, module)
-    for cls in (NodeTypeEmbed, InteractionBlock):
+    for cls in (NodeTypeEmbed, InteractionBlock, ScalarLinearLayer, ScalarMLPFunction):
         monkeypatch.setattr(cls, "__module__", "nequip.nn")
     for adapter in ADAPTERS:
         monkeypatch.delitem(sys.modules, adapter, raising=False)
@@ -140,3 +170,22 @@ def test_a_table_that_does_more_than_look_up_leaves_the_product(calls: list[int]
 def test_a_block_and_its_product_are_restored_together() -> None:
     with pytest.raises(TpgenError, match="converted together with the module that holds it"):
         restore(convert(Network()).block.sc)
+
+
+def test_the_last_layer_of_a_radial_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "WORTH", 0)
+    net, x = ScalarMLPFunction(4, 8, 24), torch.randn(7, 4)
+    wanted, keys = net(x), list(net.state_dict())
+    convert(net)
+    assert [type(layer).__name__ for layer in net.mlp] == ["ScalarLinearLayer", "SiLU", "TpgenScalarLinearLayer"]
+    assert list(net.state_dict()) == keys
+    torch.testing.assert_close(net(x), wanted)
+    proof = conversion_report(net, prove=(x,)).proof
+    assert all(d.relative < 1e-12 for d in proof.differences), proof
+    assert type(restore(net).mlp[2]) is ScalarLinearLayer
+
+
+@pytest.mark.parametrize("net", [ScalarMLPFunction(4, 8, 24, bias=True), ScalarMLPFunction(4, 8, 1)])
+def test_other_layers_stay(net: nn.Module) -> None:
+    convert(nn.ModuleDict({"net": net, "product": o3.FullTensorProduct("1o", "1o")}))
+    assert type(net.mlp[-1]) is ScalarLinearLayer

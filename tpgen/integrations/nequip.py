@@ -37,8 +37,16 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
-    with suppress(ImportError):  # where the blocks of a version stand elsewhere, their products are as any others
-        yield from import_module("tpgen.integrations.nequip_types").self_connections(network, options)
+    for where, find in _FURTHER.items():
+        with suppress(ImportError):  # where the modules of a version stand elsewhere, they stay or are as any of e3nn's
+            yield from getattr(import_module(where), find)(network, options)
+
+
+# What asks for modules that not all versions of NequIP have where these look for them.
+_FURTHER = {
+    "tpgen.integrations.nequip_types": "self_connections",
+    "tpgen.integrations.nequip_scalars": "scalar_layers",
+}
 
 
 class _Modifier:
