@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels clean
+.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels layers clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -80,6 +80,10 @@ bench: $(INSTALLED)
 
 kernels: $(INSTALLED)
 	$(BIN)/python -m benchmarks.kernels
+
+# Linear layers, contractions, narrow multiplicities, high degrees: some five minutes.  `make clients` brings mace-torch.
+layers: $(INSTALLED)
+	$(BIN)/python -m benchmarks.layers
 
 article: $(INSTALLED)
 	$(BIN)/python -m benchmarks.article

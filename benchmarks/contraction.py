@@ -11,9 +11,11 @@ of its own, into which tpgen is installed beside it; results are compared before
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,6 +81,7 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    found = []
     for elements in arguments.elements:
         layers = _layers(elements, arguments.einsum)
         for rows in arguments.rows:
@@ -87,7 +90,11 @@ def main() -> None:
             _compare(layers, x, y)
             for task, step in TASKS.items():
                 calls = {name: partial(step, layer, x, y) for name, layer in layers.items()}
-                _print(elements, rows, task, median_seconds(calls, arguments.rounds))
+                seconds = median_seconds(calls, arguments.rounds)
+                _print(elements, rows, task, seconds)
+                found.append({"elements": elements, "rows": rows, "task": task, "seconds": seconds})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found))
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--elements", type=int, nargs="+", default=[2, 10])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path, help="write the medians there, in seconds")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as torch takes")
     parser.add_argument("--no-einsum", dest="einsum", action="store_false", help="without the einsum, which is slow")
     return parser.parse_args()

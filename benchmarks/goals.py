@@ -95,7 +95,7 @@ class Unit:
 
     @property
     def file(self) -> str:
-        return f"{self.goal.name}--{self.subject}.json"
+        return record_name(self.goal.name, self.subject)
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,21 @@ class _Part(Progress):
         self._whole.say(f"{self._name}: {what}")
 
 
+def record_name(goal: str, subject: str) -> str:
+    """The file of an outcome.
+
+    >>> record_name("linear", "mace 128x0e+128x1o, 1000")
+    'linear--mace-128x0e+128x1o-1000.json'
+    """
+    return f"{goal}--{'-'.join(subject.replace(',', '').replace('(', '').replace(')', '').split())}.json"
+
+
 # --- on disk --------------------------------------------------------------------------------------------------------
 
 
 def save_outcome(outcome: Outcome, folder: Path) -> None:
     """Write an outcome; the file appears when it is whole, so a run may be stopped at any time."""
-    target = folder / f"{outcome.goal}--{outcome.subject}.json"
+    target = folder / record_name(outcome.goal, outcome.subject)
     partial = target.with_suffix(".part")
     partial.write_text(json.dumps({"schema": SCHEMA, **asdict(outcome)}, indent=1) + "\n")
     partial.replace(target)

@@ -37,8 +37,8 @@ def main() -> None:
     for name, ends in SHAPES.items():
         for dtype in (torch.float32, torch.float64):
             for rows in arguments.rows:
-                for task, steps in _tasks(ends, dtype, rows):
-                    e3nn, mm, tpgen = _medians(steps, arguments.seconds)
+                for task, steps in tasks(ends, dtype, rows):
+                    e3nn, mm, tpgen = medians(steps, arguments.seconds)
                     head = f"{name:22s} {str(dtype)[6:]:8s} {rows:6d} {task:9s}"
                     times = "".join(f"{1e3 * t:9.3f}" for t in (e3nn, mm, tpgen))
                     print(f"{head}{times}   {e3nn / tpgen:5.2f} x e3nn, {tpgen / mm:5.2f} x mm", flush=True)
@@ -52,7 +52,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tasks(ends: tuple[str, str], dtype: torch.dtype, rows: int) -> Iterator[tuple[str, list[Step]]]:
+def tasks(ends: tuple[str, str], dtype: torch.dtype, rows: int) -> Iterator[tuple[str, list[Step]]]:
+    """Of each pass: e3nn's, the bare products, ours."""
     theirs = o3.Linear(*ends).to(dtype)
     ours = Linear(*ends).to(dtype)
     ours.load_state_dict(theirs.state_dict())
@@ -105,7 +106,7 @@ class _BareProducts:
             torch.mm(x.t(), g, out=dw)
 
 
-def _medians(steps: Sequence[Step], seconds: float) -> list[float]:
+def medians(steps: Sequence[Step], seconds: float) -> list[float]:
     times: list[list[float]] = [[] for _ in steps]
     for step in (*steps, *steps):  # compiled and warm
         step()

@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.goals import Figure, Findings, Point, Unit
 from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, conv_product, gathered
 from benchmarks.machine import copy_call, fma_rate
+from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
 from tpgen.benchmarking.contenders import CONTENDERS, select_contenders
 from tpgen.benchmarking.gate import expected_results, require_right
@@ -28,7 +29,7 @@ from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
-from tpgen.planner.problems import Problem, find_problem
+from tpgen.planner.problems import Problem
 from tpgen.text import duration, quantity, ratio
 
 CPU = torch.device("cpu")
@@ -53,7 +54,7 @@ def speed(unit: Unit, dtype: torch.dtype = torch.float32, against: Sequence[str]
     """A problem in both layouts against e3nn's best, or against those named; the parts of the goal are the tasks."""
     names = (*OURS.values(), *(against or rivals(unit)))
     report = run_benchmarks(
-        [find_problem(unit.subject)], select_contenders(names), tuple(unit.goal.targets),
+        [problem_named(unit.subject)], select_contenders(names), tuple(unit.goal.targets),
         dtype=dtype, seconds=unit.seconds, progress=unit.show,
     )  # fmt: skip
     found = [
@@ -122,7 +123,7 @@ def flops(plan: Plan, rows: int, direction: str) -> int:
 
 def moves(unit: Unit) -> Findings:
     """Both kernels in both layouts beside copies that move as many bytes."""
-    problem = find_problem(unit.subject)
+    problem = problem_named(unit.subject)
     points, figures = [], []
     for layout in LAYOUTS:
         calls = checked_calls(problem, layout, kernel_calls)
@@ -139,9 +140,26 @@ def moves(unit: Unit) -> Findings:
     return Findings(wanted, tuple(points), fma_rate())
 
 
+def roof(unit: Unit) -> Findings:
+    """Both kernels against what the machine allows: the longer of moving their bytes and of their multiply-adds."""
+    problem, rate = problem_named(unit.subject), fma_rate()
+    calls = checked_calls(problem, "mul_ir", kernel_calls)
+    sizes = {name: bytes_moved(problem.plan, problem.rows, name) for name in calls}
+    timings = time_in_turns({**calls, **{f"copy {n}": copy_call(size) for n, size in sizes.items()}}, CPU, unit.seconds)
+    figures = []
+    for name, size in sizes.items():
+        ours, copy = timings[name].median, timings[f"copy {name}"].median
+        adds = flops(problem.plan, problem.rows, name) / rate
+        note = (
+            f"{duration(ours)}, {quantity(size / ours, 'B/s')}; a copy {duration(copy)}, multiply-adds {duration(adds)}"
+        )
+        figures.append(Figure(name, problem.name, ours / max(copy, adds), note))
+    return Findings(tuple(figures))
+
+
 def threads(unit: Unit) -> Findings:
     """Both kernels with two threads against one, and what a second thread does for a copy of as many bytes."""
-    problem, cores = find_problem(unit.subject), os.cpu_count() or 1
+    problem, cores = problem_named(unit.subject), os.cpu_count() or 1
     if cores < 2:
         return Findings(tuple(Figure(part, unit.subject, None, "one core") for part in unit.goal.targets))
     calls = dict(checked_calls(problem, "mul_ir", kernel_calls))
@@ -149,7 +167,7 @@ def threads(unit: Unit) -> Findings:
     numbered = {
         (name, number): _with_threads(call, number) for name, call in {**calls, **copies}.items() for number in (1, 2)
     }
-    with _threads_restored():
+    with threads_restored():
         timings = time_in_turns({f"{name} {n}": call for (name, n), call in numbered.items()}, CPU, unit.seconds)
     gain = {name: timings[f"{name} 1"].median / timings[f"{name} 2"].median for name, _ in numbered}
     return Findings(
@@ -165,7 +183,7 @@ def threads(unit: Unit) -> Findings:
 
 def layouts(unit: Unit) -> Findings:
     """Both kernels in ``mul_ir``, whose tiles are transposed in registers, against the same in ``ir_mul``."""
-    problem = find_problem(unit.subject)
+    problem = problem_named(unit.subject)
     calls = {
         f"{name} {layout}": call
         for layout in LAYOUTS
@@ -183,7 +201,7 @@ def against_einsum(unit: Unit) -> Findings:
     """What `auto` takes against the strategy that needs nothing; the parts are the tasks."""
     ours, plain = OURS["mul_ir"], "tpgen-einsum/eager"
     report = run_benchmarks(
-        [find_problem(unit.subject)], select_contenders([ours, plain]), tuple(unit.goal.targets),
+        [problem_named(unit.subject)], select_contenders([ours, plain]), tuple(unit.goal.targets),
         seconds=unit.seconds, progress=unit.show,
     )  # fmt: skip
     figures = []
@@ -204,7 +222,7 @@ def _with_threads(call: Callable[[], object], number: int) -> Callable[[], objec
 
 
 @contextmanager
-def _threads_restored() -> Iterator[None]:
+def threads_restored() -> Iterator[None]:
     before = torch.get_num_threads()
     try:
         yield
@@ -214,7 +232,7 @@ def _threads_restored() -> Iterator[None]:
 
 def matrix_product(unit: Unit) -> Findings:
     """The forward of a fully connected product against one matrix product with the same number of operations."""
-    problem = find_problem(unit.subject)
+    problem = problem_named(unit.subject)
 
     def calls_of(plan: Plan, layout: Layout, operands: Operands) -> dict[str, Results]:
         module = with_weights(plan, TensorProduct.from_plan(plan, internal_weights=False, layout=layout))
@@ -241,7 +259,7 @@ def matrix_product(unit: Unit) -> Findings:
 
 def convolution(unit: Unit) -> Findings:
     """`TensorProductConv` against e3nn's product between a gather and `index_add`; the parts are the tasks."""
-    plan, figures = find_problem(unit.subject).plan, []
+    plan, figures = problem_named(unit.subject).plan, []
     for name in unit.goal.targets:
         unit.show.say(f"{unit.subject}, {name}: build and check")
         task, makers = TASKS[name], _conv_makers(plan, rivals(unit))
@@ -271,7 +289,7 @@ def _conv_figure(unit: Unit, task: str, timings: Mapping[str, Timing]) -> Figure
 
 def convolution_memory(unit: Unit) -> Findings:
     """Extra memory, results not counted, in units of what the nodes' output takes; also with twice the edges."""
-    plan, edges = find_problem(unit.subject).plan, (GRAPH.edges, 2 * GRAPH.edges)
+    plan, edges = problem_named(unit.subject).plan, (GRAPH.edges, 2 * GRAPH.edges)
     found = in_fresh_process("memory", unit.subject, *map(str, edges), environment=SHOW_MEMORY)
     nodes = 4 * GRAPH.nodes * plan.irreps_out.dim
     operands = conv_operands(plan, GRAPH, torch.float32)
@@ -294,6 +312,16 @@ def cold_build(unit: Unit) -> Findings:
     with TemporaryDirectory(prefix="tpgen-") as empty:
         found = in_fresh_process("build", unit.subject, environment={"TPGEN_CACHE_DIR": empty})
     return Findings((Figure("build", unit.subject, found[unit.subject], "forward and backward, side by side"),))
+
+
+def cold_directions(unit: Unit) -> Findings:
+    """Building one kernel with an empty cache, in a fresh process; the parts are the directions."""
+    figures = []
+    for part in unit.goal.targets:
+        with TemporaryDirectory(prefix="tpgen-") as empty:
+            found = in_fresh_process("build-one", unit.subject, part, environment={"TPGEN_CACHE_DIR": empty})
+        figures.append(Figure(part, unit.subject, found[part], f"{len(problem_named(unit.subject).plan.paths)} paths"))
+    return Findings(tuple(figures))
 
 
 def warm_start(unit: Unit, products: Sequence[str]) -> Findings:

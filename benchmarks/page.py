@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,17 +107,24 @@ def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
     if found:
         plot_roofline(found, images / "roofline.png")
         parts.append(f"![kernels against copy bandwidth and multiply-add rate]({images.name}/roofline.png)")
-    for goal in GOALS.values():
-        if goal.targets and any(outcome.goal == goal.name for outcome in outcomes):
-            parts.append(f"### {goal.name}: {goal.about}\n\n{_detail_cells(goal, outcomes).markdown()}")
+    parts += detail_parts(outcomes, GOALS, "###")
     parts.append(f"### How kernels are measured\n\n{KERNEL_METHOD}")
     return "\n\n".join(parts)
 
 
-def goal_cells(outcomes: Sequence[Outcome]) -> Cells:
+def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal], level: str = "##") -> list[str]:
+    """A table for each goal that was measured, with every figure."""
+    return [
+        f"{level} {goal.name}: {goal.about}\n\n{_detail_cells(goal, outcomes).markdown()}"
+        for goal in goals.values()
+        if goal.targets and any(outcome.goal == goal.name for outcome in outcomes)
+    ]
+
+
+def goal_cells(outcomes: Sequence[Outcome], goals: Mapping[str, Goal] = GOALS) -> Cells:
     """A row for each target: the worst figure counts."""
     rows, marks = [], []
-    for goal in GOALS.values():
+    for goal in goals.values():
         for part, target in goal.targets.items():
             figures = _figures(goal, part, outcomes)
             valued = {figure.value: figure.what for figure in figures if figure.value is not None}

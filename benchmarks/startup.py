@@ -18,12 +18,15 @@ from typing import Any
 import torch
 
 from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
+from benchmarks.problems import problem_named
 from tpgen.benchmarking.tasks import TASKS, make_operands
 from tpgen.benchmarking.timing import peak_bytes
 from tpgen.errors import BackendError
+from tpgen.form.form import split_layout
+from tpgen.kernels.libraries.build import load
+from tpgen.kernels.operators.description import DIRECTIONS, Description
 from tpgen.kernels.operators.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.problems import find_problem
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,10 +45,18 @@ def in_fresh_process(job: str, *arguments: str, environment: Mapping[str, str]) 
 
 def _build(name: str) -> dict[str, float]:
     """Seconds to build the forward and the backward kernel of a problem."""
-    plan = find_problem(name).plan
+    plan = problem_named(name).plan
     start = time.perf_counter()
     warm([plan])
     return {name: time.perf_counter() - start}
+
+
+def _build_one(name: str, direction: str) -> dict[str, float]:
+    """Seconds to build one of those."""
+    description = Description(problem_named(name).plan, split_layout("mul_ir"))
+    start = time.perf_counter()
+    load(description.source(DIRECTIONS[direction], torch.float32, False).text)
+    return {direction: time.perf_counter() - start}
 
 
 def _start(*names: str) -> dict[str, float]:
@@ -53,7 +64,7 @@ def _start(*names: str) -> dict[str, float]:
     found = {}
     for name in names:
         start = time.perf_counter()
-        plan = find_problem(name).plan
+        plan = problem_named(name).plan
         product = TensorProduct.from_plan(plan, internal_weights=False)
         constructed = time.perf_counter() - start
         operands = make_operands(plan, 32, torch.float32, "cpu")
@@ -70,7 +81,7 @@ def _start(*names: str) -> dict[str, float]:
 
 def _memory(name: str, *edges: str) -> dict[str, list[int]]:
     """Bytes that a convolution takes above its operands and results, by task, for each number of edges."""
-    plan = find_problem(name).plan
+    plan = problem_named(name).plan
     found: dict[str, list[int]] = {task: [] for task in ("forward", "backward")}
     for number in edges:
         graph = Graph(GRAPH.nodes, int(number))
@@ -102,7 +113,12 @@ def _status(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-JOBS: dict[str, Callable[..., dict[str, Any]]] = {"build": _build, "start": _start, "memory": _memory}
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "build": _build,
+    "build-one": _build_one,
+    "start": _start,
+    "memory": _memory,
+}
 
 # Memory shows only where nothing is kept for later: results on their own pages, freed blocks back to the system.
 SHOW_MEMORY = {"TPGEN_REUSE_MB": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
