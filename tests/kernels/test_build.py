@@ -224,7 +224,10 @@ def test_text_is_the_same_in_every_process() -> None:
 def test_every_path_has_its_lines(plan, direction: str) -> None:
     source = kernel_source(plan, "mul_ir", direction)
     lines = source.text.splitlines()
-    assert len(lines) == len(source.line_paths)
+    assert len(lines) == len(source.line_paths) == len(source.line_parts)
+    parts = list(dict.fromkeys(source.line_parts))
+    assert parts[:2] == ["schedule", "prelude"]
+    assert parts[-1] == "driver"
     for path in plan.paths:
         assert any(f"// path {path.index}:" in lines[n - 1] for n in source.lines_of(path.index))
 

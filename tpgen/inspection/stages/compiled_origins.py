@@ -19,7 +19,6 @@ from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import kernel_source
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.kernels.sweep.sweep import Sweep
-from tpgen.planner.plan import Plan
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
@@ -175,36 +174,16 @@ def _named_kernels() -> Iterator[dict[str, str]]:
 
 # --- generated C++ ----------------------------------------------------------------------------------------------------
 
-_FRAME = re.compile(
-    r"static void (tabulate|row|tile|finish)\(|[{}]|for \(int r = 0; r < [Wn]; \+\+r\) \{$|clear\(|"
-    r"(un)?stage|zero\(|for \(int e = "
-)
-_FUNCTION = re.compile(r"^static void (tabulate|row|tile|finish|path_\d+)\(")
-# What a line outside every path moves: which operand, and where in it the segment starts.
-_MOVES = (
-    re.compile(r"stage<.*>\((?P<operand>x1|x2|w|out) \+ (?P<start>\d+),"),
-    re.compile(r"unstage<.*>\(.*, d_(?P<operand>x1|x2|w|out) \+ (?P<start>\d+)\);"),
-    re.compile(r"stage_rows\(.*?[pq]_(?P<operand>x1|x2|out), n, (?P<start>\d+),"),
-    re.compile(r"for \(int e = (?P<start>\d+);.*\bt_(?P<operand>x1|x2)\["),
-    re.compile(r"for \(int e = (?P<start>\d+);.*\bd_(?P<operand>x1|x2|w)\["),
-    re.compile(r"clear\(r_(?P<operand>x1|x2) \+ (?P<start>\d+) \* W"),
-)
-_NAMED = re.compile(r"(?:^//\s+path |^path_)(\d+)\b")
-
 
 def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
-    """The generated C++ of one kernel: by the writer's record, and by the segment that a shared line moves."""
+    """The generated C++ of one kernel, as its writer has recorded it: paths, or else the part that a line stands in."""
     name = "cpp" if direction == "forward" else f"cpp_{direction}"
     reason = _no_kernel(request)
     if reason:
         return TracedStage(name, missing=reason)
     source = kernel_source(request.plan, request.layout, direction, request.dtype)
-    readers = _readers(request.plan)
-    pairs, part = [], "schedule"
-    for text, paths in zip(source.text.rstrip("\n").split("\n"), source.line_paths, strict=True):
-        part = _part(text, part)
-        pairs.append((text, Origin(paths) if paths else _cpp_origin(text.strip(), part, readers)))
-    return traced_stage(name, "cpp", pairs)
+    lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
+    return traced_stage(name, "cpp", [(text, Origin(paths, "" if paths else part)) for text, paths, part in lines])
 
 
 def trace_sweep(request: Request) -> TracedStage:
@@ -227,42 +206,6 @@ def _no_kernel(request: Request) -> str:
     if not request.plan.paths:
         return "the product has no paths, so there is nothing to write a kernel for"
     return kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
-
-
-def _part(text: str, part: str) -> str:
-    """The part of a source that a line stands in: schedule, prelude, a function, the driver."""
-    if part == "schedule":
-        return part if text.startswith("//") else "prelude"
-    if text.startswith('extern "C" __attribute__'):
-        return "driver"
-    found = _FUNCTION.match(text)
-    return f"function {found[1]}" if found else part
-
-
-def _cpp_origin(text: str, part: str, readers: dict[tuple[str, int], tuple[int, ...]]) -> Origin:
-    if found := _NAMED.match(text):
-        return Origin((int(found[1]),))
-    if not part.startswith("function"):
-        return Origin(shared=part)
-    moved = next((m for pattern in _MOVES if (m := pattern.match(text))), None)
-    paths = readers.get((moved["operand"], int(moved["start"])), ()) if moved else ()
-    if paths:
-        return Origin(paths)
-    return Origin(shared=part) if not text or _FRAME.match(text) else Origin()
-
-
-def _readers(plan: Plan) -> dict[tuple[str, int], tuple[int, ...]]:
-    """The paths of every segment, by operand and start."""
-    found: dict[tuple[str, int], tuple[int, ...]] = {}
-    for path in plan.paths:
-        if path.coefficient == 0.0:
-            continue  # such a path is not written
-        starts = {"x1": path.in1.start, "x2": path.in2.start, "out": path.out.start}
-        if path.weight:
-            starts["w"] = path.weight.start
-        for key in starts.items():
-            found[key] = (*found.get(key, ()), path.index)
-    return found
 
 
 CPP_STAGES: dict[str, Callable[[Request], TracedStage]] = {

@@ -45,7 +45,7 @@ class BatchText:
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._arguments()])
         segments = dict(self.s.segments)
-        with self.w.block(f"static void tile({arguments})"):
+        with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
                     self._move("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
@@ -70,11 +70,12 @@ class BatchText:
 
     def _move(self, call: str, operand: str, s: Segment) -> None:
         """Move a segment: scratch is copy-major, memory may be either."""
-        if s.mul_first or s.dim == 1:
-            self.w.line(call.format(operand, s.start, s.mul * s.dim, s.start, 1))
-            return
-        for d in range(s.dim):
-            self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
+        with self.w.paths(*self.s.serving(operand, s.start)):
+            if s.mul_first or s.dim == 1:
+                self.w.line(call.format(operand, s.start, s.mul * s.dim, s.start, 1))
+                return
+            for d in range(s.dim):
+                self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
 
     # -- a path --
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from tpgen.kernels.cpp.channel_groups import GroupBlocks, RowGroup
 from tpgen.kernels.cpp.channel_rows import RowBlocks, row_arguments
@@ -34,7 +35,7 @@ class ChannelText:
             self._row()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
-            with self.w.block(f"static void finish({arguments})"):
+            with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
                 self._write_out(self.p.owner, f"a_{self.p.owner}")
 
     # -- parts --
@@ -43,18 +44,18 @@ class ChannelText:
         """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
         parts, group = Parts(self.w), RowGroup(self.p)
         for placed in self._placed():
-            with parts.part([("num*", "T"), ("num*", f"t_{placed.operand}")]):
+            with self.w.part("function tabulate"), parts.part([("num*", "T"), ("num*", f"t_{placed.operand}")]):
                 self._table(placed)
         tables = len(parts.calls)
         self.w.raw(header("ahead"))
         for paths in self.p.parts:
-            with parts.part(group.arguments):
+            with self.w.part("function row"), parts.part(group.arguments):
                 for path in paths:
                     with group.each(self.w):
                         self._ahead(path.term)
                         self._path(path)
         self._tables(parts.calls[:tables])
-        with self.w.block(f"static void row_group({declared(group.arguments)})"):
+        with self.w.part("function row"), self.w.block(f"static void row_group({declared(group.arguments)})"):
             with group.each(self.w):
                 self._begin()
             for call in parts.calls[tables:]:
@@ -79,14 +80,15 @@ class ChannelText:
     def _tables(self, calls: Sequence[str] = ()) -> None:
         operands = self.p.tabulated_operands
         arguments = "".join(f", const real* const* p_{o}, num* t_{o}" for o in operands)
-        with self.w.block(f"static void tabulate(int n, num* T{arguments})"):
+        with self.w.part("function tabulate"), self.w.block(f"static void tabulate(int n, num* T{arguments})"):
             for o in operands:
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.p.scalars(o):
-                        self.w.line(
-                            f"for (int e = {start}; e < {start + size}; ++e) "
-                            f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
-                        )
+                        with self._moving(o, start):
+                            self.w.line(
+                                f"for (int e = {start}; e < {start + size}; ++e) "
+                                f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
+                            )
             for call in calls:
                 self.w.line(call)
             for placed in () if calls else self._placed():
@@ -109,7 +111,7 @@ class ChannelText:
     # -- one row --
 
     def _row(self) -> None:
-        with self.w.block(f"static void row({declared(row_arguments(self.p))})"):
+        with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
             self._begin()
             for path in self.p.sweep.paths:
                 self._path(path)
@@ -119,7 +121,8 @@ class ChannelText:
         for operand in self.p.given:
             for v in self.p.stages(operand):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
+                with self._moving(operand, v.start):
+                    self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
         self._clear()
 
     def _end(self) -> None:
@@ -133,21 +136,28 @@ class ChannelText:
         for operand in self.s.scalar_operands:
             if operand in self.p.opened and not self.p.carried(operand):
                 for start, size in self.p.scalars(operand):
-                    self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
+                    with self._moving(operand, start):
+                        self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
     def _write_out(self, operand: str, source: str) -> None:
         """Scratch to memory for one operand's open slot, and zeros where no path writes."""
         for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
-            self.w.line(
-                f"for (int e = {start}; e < {start + size}; ++e) "
-                f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
-            )
+            with self._moving(operand, start):
+                self.w.line(
+                    f"for (int e = {start}; e < {start + size}; ++e) "
+                    f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
+                )
         for v in self.s.views_of(operand):
             if self.p.staged(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
+                with self._moving(operand, v.start):
+                    self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
         for start, size in self.p.unreached(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
+
+    def _moving(self, operand: str, start: int) -> AbstractContextManager[None]:
+        """Lines inside move a segment, for all paths that have to do with it."""
+        return self.w.paths(*self.s.serving(operand, start))
 
     # -- paths --
 
@@ -196,7 +206,8 @@ class ChannelText:
         """Shared weights into scratch."""
         for v in self.s.views_of("w"):
             shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-            self.w.line(f"stage{shape}(w + {v.start}, weights + {v.scratch});")
+            with self._moving("w", v.start):
+                self.w.line(f"stage{shape}(w + {v.start}, weights + {v.scratch});")
 
     def write_weight_sums(self) -> None:
         """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""

@@ -39,15 +39,20 @@ def generate(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = Fal
 def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSource:
     """The source of a placement; an indexed one reads x1 and writes out where its edges say."""
     schedule, w = placement.schedule, Writer()
-    for line in str(schedule).split("\n"):
-        w.line(f"// {line}")
-    w.line(f"// opens {', '.join(placement.opened)}{' of gathered rows' if indexed else ''}")
+    paths = [term.path for term in schedule.terms]
+    title, *lines = str(schedule).split("\n")
+    with w.part("schedule"):
+        w.line(f"// {title}")
+        for path, line in zip(paths, lines, strict=True):
+            with w.paths(path):
+                w.line(f"// {line}")
+        w.line(f"// opens {', '.join(placement.opened)}{' of gathered rows' if indexed else ''}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
     text = _text(placement, w)
     text.write()
-    with in_unit(w) if _in_parts(placement) else nullcontext():
+    with in_unit(w) if _in_parts(placement) else nullcontext(), w.part("driver"):
         write_driver(w, placement, text, indexed)
     return w.done()
 

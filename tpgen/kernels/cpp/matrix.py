@@ -25,7 +25,8 @@ class MatrixText:
     # -- a tile --
 
     def write(self) -> None:
-        with self.w.block(f"static void tile({', '.join(f'{kind} {name}' for kind, name in self._arguments())})"):
+        arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
+        with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
                 self._each_row(f"stage<{{0}}>(p_{o} + r * {self.p.dim[o]} + {{1}}, s_{o} + {{2}});", o)
             for o in self.p.added:

@@ -1,4 +1,4 @@
-"""Text that remembers which paths each of its lines serves."""
+"""Text that remembers which paths each of its lines serves, and which part of it each line stands in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """A generated program: its text, and for every line the instructions it was written for (none: plumbing)."""
+    """A generated program: its text, and for every line the instructions it was written for (none: plumbing).
+
+    Every line has a part as well: the schedule, the prelude, a function, the driver.
+    """
 
     text: str
     line_paths: tuple[tuple[int, ...], ...]
+    line_parts: tuple[str, ...]
 
     def lines_of(self, path: int) -> list[int]:
         """Numbers (from 1) of the lines written for one instruction."""
@@ -30,8 +34,10 @@ class Writer:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._paths: list[tuple[int, ...]] = []
+        self._parts: list[str] = []
         self._depth = 0
         self._current: tuple[int, ...] = ()
+        self._part = "prelude"
 
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
@@ -40,16 +46,19 @@ class Writer:
     def raw(self, text: str) -> None:
         """Lines that are laid out already."""
         for part in text.strip("\n").split("\n"):
-            self._lines.append(part)
-            self._paths.append(self._current)
+            self._keep(part)
 
     def _add(self, text: str) -> None:
         if text.startswith("}"):
             self._depth -= 1
-        self._lines.append("  " * self._depth + text if text else "")
-        self._paths.append(self._current)
+        self._keep("  " * self._depth + text if text else "")
         if text.endswith("{"):
             self._depth += 1
+
+    def _keep(self, line: str) -> None:
+        self._lines.append(line)
+        self._paths.append(self._current)
+        self._parts.append(self._part)
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -65,8 +74,15 @@ class Writer:
         yield
         self._current = before
 
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Lines inside stand in this part."""
+        before, self._part = self._part, name
+        yield
+        self._part = before
+
     def done(self) -> GeneratedSource:
-        return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths))
+        return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths), tuple(self._parts))
 
 
 def number(value: float, dtype: str) -> str:

@@ -144,6 +144,12 @@ class ChannelSchedule:
         """Channels of a path, in whole vectors."""
         return self.target.whole(term.size(self.channel(term)))
 
+    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+        """The paths that read or write the segment which starts there."""
+        found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
+        tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
+        return tuple(sorted({*found, *(t.path for table in tables for t in table.terms)}))
+
     def views_of(self, operand: str) -> list[View]:
         return [v for v in self.views if v.operand == operand]
 
@@ -192,6 +198,10 @@ class BatchSchedule:
 
     def start(self, term: PathTerm, operand: str) -> int:
         return self._starts[operand, term.segment(operand)]
+
+    def serving(self, operand: str, start: int) -> tuple[int, ...]:
+        """The paths that read or write the segment which starts there."""
+        return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     def __str__(self) -> str:
         lines = [f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
