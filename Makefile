@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels layers clean
+.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -84,6 +84,10 @@ kernels: $(INSTALLED)
 # Linear layers, contractions, narrow multiplicities, high degrees: some five minutes.  `make clients` brings mace-torch.
 layers: $(INSTALLED)
 	$(BIN)/python -m benchmarks.layers
+
+# Checks and measures this machine's GPU, in less than eight minutes.  Its torch must be one for CUDA: TORCH_PYTHON names it.
+gpu:
+	$${TORCH_PYTHON:-$(BIN)/python} -m benchmarks.gpu
 
 article: $(INSTALLED)
 	$(BIN)/python -m benchmarks.article

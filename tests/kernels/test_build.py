@@ -250,7 +250,7 @@ def test_unknown_direction_and_slots() -> None:
 
 def test_what_kernels_do_not_do() -> None:
     assert kernel_supported(PLAN) is None
-    assert kernel_supported(PLAN, device="cuda") == "kernels run on the CPU, not on cuda"
+    assert kernel_supported(PLAN, device="xpu") == "kernels run on the CPU or CUDA GPUs, not on xpu"
     assert "not in float16" in str(kernel_supported(PLAN, dtype=torch.float16))
     large = full("+".join(f"{degree}e" for degree in range(9)), "+".join(f"{degree}e" for degree in range(9)))
     assert "a kernel holds up to 20000 coupling entries" in str(kernel_supported(large))

@@ -232,7 +232,9 @@ def test_a_directory_of_somebody_else_is_not_used(fresh: Path, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["x1", "x2", "w"])
 def test_operands_on_another_device_are_named(name: str) -> None:
     given = dict(zip(("x1", "x2", "w"), operands(PLAN, 5, torch.float32).values(), strict=False))
-    message = f"{name} must be on the CPU, where the kernels run, got meta; move it, or use strategy='unrolled'"
+    message = (
+        f"{name} must be on the CPU or CUDA GPUs, where the kernels run, got meta; move it, or use strategy='unrolled'"
+    )
     with pytest.raises(InputError, match=message):
         kernel_product(**{**given, name: given[name].to("meta")}, description=TEXT)
 
@@ -242,8 +244,8 @@ def test_other_devices_have_an_operator_that_says_what_to_do() -> None:
         for key in ("CPU", "CUDA", "XPU", "MPS", "Meta"):
             assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
     with FakeTensorMode():
-        given = [torch.empty(x.shape, device="cuda") for x in operands(PLAN, 5, torch.float32).values()]
-        with pytest.raises(InputError, match="x1 must be on the CPU, where the kernels run, got cuda"):
+        given = [torch.empty(x.shape, device="xpu") for x in operands(PLAN, 5, torch.float32).values()]
+        with pytest.raises(InputError, match="x1 must be on the CPU or CUDA GPUs, where the kernels run, got xpu"):
             kernel_product(*given[:3], TEXT)
 
 

@@ -160,6 +160,9 @@ def test_no_edges() -> None:
 
 def test_what_has_no_kernel_says_why() -> None:
     assert kernel_supported(make_linear_plan("2x0e", "3x0e")) is None
-    assert kernel_supported(make_linear_plan("2x0e", "3x0e"), device="cuda") == "kernels run on the CPU, not on cuda"
+    assert (
+        kernel_supported(make_linear_plan("2x0e", "3x0e"), device="xpu")
+        == "kernels run on the CPU or CUDA GPUs, not on xpu"
+    )
     assert "no paths that contribute" in str(kernel_supported(make_linear_plan("2x0e", "3x1o")))
     assert linear_form(make_linear_plan("2x0e", "3x1o")).live_terms == ()

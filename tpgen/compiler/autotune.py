@@ -53,12 +53,11 @@ def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
     target = target_of(config.device_type)
     if target is None:
         return None
-    if missing := target.missing():
-        say_once(missing)
+    if (missing := target.missing()) and target.remedy:
+        say_once(missing, target.remedy)
+    if missing or kernel_supported(plan, config.layout, config.dtype, config.device_type) is not None:
         return None
-    if kernel_supported(plan, config.layout, config.dtype, config.device_type) is None:
-        return Choice("kernel", "a generated C++ kernel, compiled at the first call")
-    return None
+    return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
 
 def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
@@ -71,7 +70,16 @@ def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
 
 
 def _otherwise(plan: AnyPlan, config: Config) -> Choice:
-    return Choice("grouped", f"few large operations, as {config.backend} runs them one by one")
+    reason = f"few large operations, as {config.backend} runs them one by one"
+    return Choice("grouped", reason + _remark(plan, config))
+
+
+def _remark(plan: AnyPlan, config: Config) -> str:
+    """Why there is no kernel, on devices whose lack is not said aloud."""
+    target = target_of(config.device_type)
+    if target is None or target.remedy:
+        return ""
+    return f"; no kernel: {kernel_supported(plan, config.layout, config.dtype, config.device_type)}"
 
 
 _RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
@@ -92,7 +100,7 @@ def choose_polynomial_strategy(
         return Choice(strategy, "asked for")
     target = polynomial_target_of(torch.device(device).type)
     if target and (missing := target.missing()):
-        say_once(missing)
+        say_once(missing, target.remedy)
     reason = why_no_kernel(plan, dtype, device)
     return (
         Choice("einsum", reason) if reason else Choice("kernel", "a generated C++ kernel, compiled at the first call")
@@ -100,10 +108,10 @@ def choose_polynomial_strategy(
 
 
 @cache
-def say_once(missing: str) -> None:
+def say_once(missing: str, remedy: str) -> None:
     warnings.warn(
-        f"{missing}: products run as fx graphs, which is slower. Install g++ 12 or later or clang, or name one in "
-        "TPGEN_CXX; strategy='grouped' chooses graphs without this message",
+        f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
+        "this message",
         UserWarning,
         stacklevel=_calls_within(),
     )

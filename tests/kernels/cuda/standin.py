@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import Gather, arguments, owned
+from tpgen.kernels.cuda.launch import Gather, arguments
+from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.libraries.compiler import DTYPES, need_compiler
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -78,16 +79,18 @@ class StandIn:
         inner = [[around and around[1] for around in row] for row in (given, room)]
         call = arguments(*inner, operands["x2"].shape[0], gather, sums)
         geometry = (blocks, placement.threads, placement.shared, seed)
-        self._check(getattr(self.library, f"run_{n}"), *geometry, ctypes.byref(call))
+        self.check(f"run_{n}", *geometry, ctypes.byref(call))
         if placement.sums_weights:
             count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
             pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
-            self._check(getattr(self.library, f"add_{n}"), -(-count // 256), *pointers, blocks)
+            self.check(f"add_{n}", -(-count // 256), *pointers, blocks)
         for around in (*given, *room):
             assert around is None or _untouched(*around), "written beside a tensor"
         return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
 
-    def _check(self, function, *values) -> None:
+    def check(self, name: str, *values: object) -> None:
+        """Call a function of the library, which returns what is wrong."""
+        function = getattr(self.library, name)
         function.restype = ctypes.c_char_p
         fault = function(*values).decode()
         assert not fault, fault
@@ -116,4 +119,5 @@ def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor,
     if owner is None:
         return Gather(None, None, src, dst, 0)
     owners = operands[owner].shape[0]
-    return Gather(*owned(src if owner == "x1" else dst, owners), src, dst, owners)
+    order = order_of(src if owner == "x1" else dst, owners)
+    return Gather(order.first, order.order, src, dst, owners)

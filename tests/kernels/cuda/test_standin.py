@@ -18,7 +18,7 @@ WITHOUT = {
     "barrier before the units": ("__syncthreads();\n  compute_units", "compute_units", "wrong"),
     "wait for the copies": ("  barrier_wait(b, parity);", "", "a barrier is used before its phase has ended"),
     "wait for short rows": ("  async_wait<STAGES - 1>();", "", "wrong"),
-    "drain": ("if (threadIdx.x == 0) bulk_drain();", "", "a thread ends while its copies read shared memory"),
+    "drain": ("bulk_drain();", "", "a thread ends while its copies read shared memory"),
     "alignment": ("fetch(stage + 0,", "fetch(stage + 4,", "a copy is not aligned"),
     "room": ("fetch(stage + 0,", "fetch(stage + (1 << 20),", "a copy leaves shared memory"),
     "thread": ("int n = threadIdx.x; n < count", "int n = threadIdx.x + 1; n < count", "wrong"),

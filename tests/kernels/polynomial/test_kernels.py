@@ -297,7 +297,7 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
         sizes = signature.sizes(tensors, index)
         found = []
-        for target in KERNEL_TARGETS.values():
+        for target in (t for t in KERNEL_TARGETS.values() if t.load_polynomial):
             results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, sizes)]
             assert target.load_polynomial is not None
             assert target.load_polynomial(plan, kernels.sweep(call), torch.float64)(tensors, results, index, sizes) == 0

@@ -26,7 +26,9 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, emit_plan
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import Form, split_layout
 from tpgen.form.sampling import random_operands
+from tpgen.inspection.stages.cuda import ptx_of, sass_of, source_of
 from tpgen.kernels.cpp.generate import write_placement
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import Description
 from tpgen.kernels.placement.place import Placement, place
@@ -140,6 +142,13 @@ def _cpp(request: Request) -> str:
     return write_placement(placement_of(request), bool(_form_of(request).indices)).text
 
 
+def _cuda(request: Request) -> CudaSource:
+    """The CUDA kernel of one direction."""
+    form = _form_of(request)
+    opened = _differentiated(request.plan) if request.direction in JOINT else form.opened
+    return source_of(form, request.dtype, opened)
+
+
 STAGES: dict[str, Stage] = {
     "plan": Stage(
         lambda request: str(request.plan), "txt", "what is computed: paths, weights, costs", by_direction=False
@@ -167,6 +176,18 @@ STAGES: dict[str, Stage] = {
         lacks=_OF_GRAPHS,
     ),
     "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=_OF_GRAPHS),
+    "cuda": Stage(
+        lambda request: _cuda(request).text, "cu", "the generated CUDA C++ kernel; needs no GPU", lacks=_OF_GRAPHS
+    ),
+    "ptx": Stage(
+        lambda request: ptx_of(_cuda(request)),
+        "ptx",
+        "the virtual instructions that NVRTC makes of it",
+        lacks=_OF_GRAPHS,
+    ),
+    "sass": Stage(
+        lambda request: sass_of(_cuda(request)), "sass", "the GPU's own instructions, by nvdisasm", lacks=_OF_GRAPHS
+    ),
 }
 
 
@@ -244,7 +265,7 @@ def check_direction(plan: Plan, direction: str, stage: str) -> None:
         )
     if direction in STAGES[stage].lacks:
         why = (
-            "only kernels compute all gradients at once; ask for the stage 'cpp', 'sweep' or 'placement' of it"
+            "only kernels compute all gradients at once; ask for the stage 'cpp', 'cuda', 'sweep' or 'placement' of it"
             if direction in JOINT
             else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
         )

@@ -30,6 +30,11 @@ DEVICE void fetch_numbers(real* to, const real* from, int count) {
 }
 
 #if COPIES == 2
+// Rows that stand apart are fetched by a thread each, and so are their results taken away.
+DEVICE int first_row() { return threadIdx.x; }
+DEVICE int next_row(int row) { return row + THREADS; }
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { bulk_in(to, from, bytes, b); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { bulk_out(to, from, bytes); }
 DEVICE void fetch_begin(u64* b, int bytes) {
   if (threadIdx.x == 0) barrier_expect(b, bytes);
 }
@@ -49,15 +54,15 @@ DEVICE void deliver_begin() {
   bulk_seal();
   __syncthreads();
 }
-DEVICE void deliver_end() {
-  if (threadIdx.x == 0) bulk_commit();
-}
+DEVICE void deliver_end() { bulk_commit(); }
 DEVICE void delivered() {
-  if (threadIdx.x == 0) bulk_drain();
+  bulk_drain();
   __syncthreads();
 }
 #else
 DEVICE void barrier_init(u64*) {}
+DEVICE int first_row() { return 0; }
+DEVICE int next_row(int row) { return row + 1; }
 DEVICE void fetch_begin(u64*, int) {}
 #if COPIES == 1
 DEVICE void fetch(void* to, const void* from, int bytes, u64*) {
@@ -73,7 +78,9 @@ DEVICE void fetch(void* to, const void* from, int bytes, u64*) { copy_sixteens(t
 DEVICE void fetch_end() {}
 DEVICE void fetched(u64*, unsigned) { __syncthreads(); }
 #endif
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { fetch(to, from, bytes, b); }
 DEVICE void deliver(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
 DEVICE void deliver_begin() { __syncthreads(); }
 DEVICE void deliver_end() {}
 DEVICE void delivered() { __syncthreads(); }

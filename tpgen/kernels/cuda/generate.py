@@ -138,7 +138,7 @@ class KernelText:
             w.line("int rows;")
 
     def _units(self) -> None:
-        """Which warp does what; for a group whose rows are added up, one set after the other."""
+        """Which warp does what."""
         w, p = self.w, self.p
         depth = max(map(len, p.work))
         w.line("struct Unit { unsigned char group, chunk, set; };")
@@ -150,9 +150,9 @@ class KernelText:
             w.line("const Unit u = work[threadIdx.x / 32][n];")
             with w.block("switch (u.group)"):
                 for group in p.groups:
-                    call = f"group_{group.number}(s, u.chunk, {'set' if p.sums_weights else 'u.set'});"
-                    loop = f"for (int set = 0; set < {p.sets(group)}; ++set) " if p.sums_weights else ""
-                    w.line(f"case {group.number}: {loop}{call} break;")
+                    w.line(
+                        f"case {group.number}: group_{group.number}(s, u.chunk{'' if p.serial else ', u.set'}); break;"
+                    )
 
     def _compute(self) -> None:
         """One step, once its rows are there."""
@@ -182,14 +182,16 @@ class KernelText:
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
     def _sum_parts(self, operand: str) -> None:
-        """The parts of all groups, in their order."""
+        """The parts of all groups, in their order; those of all rows, where the rows add to the same numbers."""
         p, w, dim = self.p, self.w, self.p.dim[operand]
+        carried = p.carried(operand)
+        rows, parts = (1, f"s.rows * {p.slots}") if carried else (p.rows, p.slots)
         for start, size in p.sum_ranges(operand):
-            with w.block(f"for (int n = threadIdx.x; n < {size * p.rows}; n += THREADS)"):
+            with w.block(f"for (int n = threadIdx.x; n < {size * rows}; n += THREADS)"):
                 w.line(f"const int row = n / {size}, place = {start} + n % {size};")
                 w.line(f"const num* const part = s.p_{operand} + row * {p.slots * dim} + place;")
                 w.line("num sum = 0;")
-                w.line(f"for (int m = 0; m < {p.slots}; ++m) sum += part[m * {dim}];")
+                w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
                 w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
 
@@ -197,20 +199,14 @@ class KernelText:
 
     def _row_of(self, operand: str, prefix: str = "") -> str:
         """The first row of a step in an operand."""
-        if self.p.indexed:
-            index = {"x1": "call.src[e]", "out": "call.dst[e]"}.get(operand, "e")
-        else:
-            index = "q * ROWS" if self.p.rows > 1 else "q"
+        edges = {"x1": "call.src[e]", "out": "call.dst[e]"}
+        index = edges.get(operand, "e") if self.p.indexed else "q"
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
-    def _rows_at_hand(self) -> None:
-        """Which edge, or how many rows there are."""
-        if self.p.owner:
-            self.w.line("const i64 e = call.order[q];")
-        elif self.p.indexed:
-            self.w.line("const i64 e = q;")
-        elif self.p.rows > 1:
-            self.w.line("const int n = rows_of(call, q);")
+    @property
+    def _edge(self) -> str:
+        """The edge of a row, on edges."""
+        return "call.order[q + r]" if self.p.owner else "q + r"
 
     def _fetch(self) -> None:
         p, w = self.p, self.w
@@ -222,49 +218,92 @@ class KernelText:
                 "const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join"
             )
             w.line("num* sums;")
-        with w.block("DEVICE int rows_of(const Call& call, i64 q)"):
-            w.line("const i64 left = call.rows - q * ROWS;")
-            w.line("return left < ROWS ? (int)left : ROWS;")
-        with w.block("DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q)"):
-            self._rows_at_hand()
-            whole = [o for o in p.row_operands if p.whole(o)]
-            with w.block("if (n == ROWS)" if p.rows > 1 else ""):
-                w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
+        with w.block("DEVICE int rows_of(i64 q, i64 end)"):
+            w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
+        with w.block(
+            "DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n)"
+        ):
+            if p.indexed:
+                self._fetch_edges()
+            else:
+                self._fetch_block()
+
+    def _fetch_block(self) -> None:
+        """Rows that stand side by side."""
+        p, w = self.p, self.w
+        whole = [o for o in p.row_operands if p.whole(o)]
+        with w.block("if (n == ROWS)" if p.rows > 1 else ""):
+            w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
+            for o in p.row_operands:
+                self._fetch_one(o, o in whole)
+        if p.rows > 1:
+            with w.block("else"):
+                w.line("fetch_begin(barrier, 0);")
                 for o in p.row_operands:
-                    self._fetch_one(o, o in whole)
-            if p.rows > 1:
-                with w.block("else"):
-                    w.line("fetch_begin(barrier, 0);")
-                    for o in p.row_operands:
-                        self._fetch_one(o, False)
+                    self._fetch_one(o, False)
 
     def _fetch_one(self, operand: str, whole: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]}"
         if whole:
             self.w.line(f"fetch({place}, {self._row_of(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
         else:
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {self._count(operand)});")
+            count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
+            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {count});")
 
-    def _count(self, operand: str) -> str:
-        return f"n * {self.p.dim[operand]}" if self.p.rows > 1 else str(self.p.dim[operand])
+    def _fetch_edges(self) -> None:
+        """Rows that stand apart: whole ones each by itself, short ones by all threads."""
+        p, w = self.p, self.w
+        whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
+        w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
+        for operands, head in (
+            (whole, "int r = first_row(); r < n; r = next_row(r)"),
+            (short, "int r = 0; r < n; ++r"),
+        ):
+            if operands:
+                with w.block(f"for ({head})"):
+                    w.line(f"const i64 e = {self._edge};")
+                    for o in operands:
+                        self._fetch_edge(o, o in whole)
+
+    def _fetch_edge(self, operand: str, whole: bool) -> None:
+        p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
+        if whole:
+            self.w.line(f"fetch_row({place}, {self._row_of(operand)}, {p.row_bytes(operand)}, barrier);")
+        else:
+            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {p.dim[operand]});")
 
     def _deliver(self) -> None:
         p, w = self.p, self.w
-        with w.block("DEVICE void deliver_rows(const Call& call, const Step& s, i64 q)"):
-            self._rows_at_hand()
+        with w.block("DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n)"):
             w.line("deliver_begin();")
-            for o in p.results:
-                place, count = self._row_of(o, "d_"), self._count(o)
-                if p.added(o):
-                    w.line(f"write_out({place}, s.d_{o}, {count});")
-                elif not p.whole(o):
-                    w.line(f"copy({place}, s.d_{o}, {count});")
-                elif p.rows > 1:
-                    w.line(f"if (n == ROWS) deliver({place}, s.d_{o}, {p.row_bytes(o) * p.rows});")
-                    w.line(f"else copy({place}, s.d_{o}, {count});")
-                else:
-                    w.line(f"deliver({place}, s.d_{o}, {p.row_bytes(o)});")
+            whole = [o for o in p.results if p.whole(o) and not p.added(o)]
+            if p.indexed:
+                self._deliver_edges(whole)
+            else:
+                for o in p.results:
+                    self._deliver_block(o, o in whole)
             w.line("deliver_end();")
+
+    def _deliver_block(self, operand: str, whole: bool) -> None:
+        p, place, dim = self.p, self._row_of(operand, "d_"), self.p.dim[operand]
+        slow = f"{'write_out' if p.added(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
+        if whole:
+            self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
+        self.w.line(f"else {slow}" if whole else slow)
+
+    def _deliver_edges(self, whole: list[str]) -> None:
+        p, w = self.p, self.w
+        rest = [o for o in p.results if o not in whole]
+        for operands, head in ((whole, "int r = first_row(); r < n; r = next_row(r)"), (rest, "int r = 0; r < n; ++r")):
+            if operands:
+                with w.block(f"for ({head})"):
+                    w.line(f"const i64 e = {self._edge};")
+                    for o in operands:
+                        place, here = self._row_of(o, "d_"), f"s.d_{o} + r * {p.dim[o]}"
+                        if o in whole:
+                            w.line(f"deliver_row({place}, {here}, {p.row_bytes(o)});")
+                        else:
+                            w.line(f"{'write_out' if p.added(o) else 'copy'}({place}, {here}, {p.dim[o]});")
 
     # -- the kernel --
 
@@ -282,7 +321,7 @@ class KernelText:
             if p.owner:
                 self._owners(p.owner)
             else:
-                w.line("const i64 begin = blockIdx.x, by = gridDim.x, end = (call.rows + ROWS - 1) / ROWS;")
+                w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
                 self._steps()
             w.line("delivered();")
 
@@ -304,7 +343,7 @@ class KernelText:
         """The edges of one row of the owner after the other, added up in their order."""
         w, dim = self.w, self.p.dim[owner]
         with w.block("for (i64 o = blockIdx.x; o < call.owners; o += gridDim.x)"):
-            w.line("const i64 begin = call.first[o], by = 1, end = call.first[o + 1];")
+            w.line("const i64 begin = call.first[o], by = ROWS, end = call.first[o + 1];")
             w.line(f"clear(s.d_{owner}, {dim});")
             self._steps()
             w.line("__syncthreads();")
@@ -317,20 +356,20 @@ class KernelText:
         place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
-                w.line(
-                    f"if (begin + n * by < end) fetch_rows(call, {place.format('(at + n) % STAGES')}, begin + n * by);"
-                )
+                w.line("const i64 q = begin + n * by;")
+                w.line(f"if (q < end) fetch_rows(call, {place.format('(at + n) % STAGES')}, q, rows_of(q, end));")
                 w.line("fetch_end();")
         with w.block("for (i64 q = begin; q < end; q += by)"):
             w.line("delivered();")
             w.line("const i64 ahead = q + (STAGES - 1) * by;")
-            w.line(f"if (ahead < end) fetch_rows(call, {place.format('(at + STAGES - 1) % STAGES')}, ahead);")
+            next_place = place.format("(at + STAGES - 1) % STAGES")
+            w.line(f"if (ahead < end) fetch_rows(call, {next_place}, ahead, rows_of(ahead, end));")
             w.line("fetch_end();")
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
             self._places_of_step()
             w.line("compute(s);")
-            w.line("deliver_rows(call, s, q);")
+            w.line("deliver_rows(call, s, q, s.rows);")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
     def _places_of_step(self) -> None:
@@ -340,7 +379,7 @@ class KernelText:
             if o in p.results and not p.added(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
-            w.line("s.rows = rows_of(call, q);")
+            w.line("s.rows = rows_of(q, end);")
 
     def _sum(self) -> None:
         """The blocks' parts of the gradient of weights that all rows share, in the order of the blocks."""

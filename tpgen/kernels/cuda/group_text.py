@@ -34,41 +34,81 @@ class GroupText:
         self.dtype = placement.schedule.target.dtype
 
     def write(self) -> None:
-        head = f"DEVICE void group_{self.group.number}(const Step& s, const int chunk, const int set)"
-        with self.w.block(head):
-            self._place()
-            for operand, start, size in self._sums():
-                for position in range(start, start + size):
-                    self.w.line(f"num y_{operand}_{position} = 0;")
-            for n, path in enumerate(self.group.paths):
-                self._path(n, path)
-            self._add_sums()
+        serial = self.p.serial
+        arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
+        with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
+            self._channel()
+            if serial:
+                self._begin_sums()
+                with self.w.block("for (int row = 0; row < s.rows; ++row)"):
+                    self._row()
+                self._end_sums()
+            else:
+                self._row()
 
-    # -- which row and channel --
+    # -- which channel, and which row --
 
-    def _place(self) -> None:
+    def _channel(self) -> None:
         w, g = self.w, self.group
         w.line("const int lane = threadIdx.x % 32;")
-        w.line(f"const int row = set{f' * {g.rows} + lane / {g.width}' if g.rows > 1 else ''};")
         mine = f"lane % {g.width}" if g.width < LANES else "lane"
         w.line(f"const int channel = {mine}{f' + chunk * {LANES}' if g.chunks > 1 else ''};")
+        if not self.p.serial:
+            w.line(f"const int row = set{f' * {g.rows} + lane / {g.width}' if g.rows > 1 else ''};")
         ragged = g.channels % g.width != 0
-        checks = [f"channel < {g.channels}"] * ragged + ["row < s.rows"] * (self.p.rows > 1)
+        checks = [f"channel < {g.channels}"] * ragged + ["row < s.rows"] * (self.p.rows > 1 and not self.p.serial)
         w.line(f"const bool alive = {' && '.join(checks) or 'true'};")
         w.line(f"const int c = {f'channel < {g.channels} ? channel : {g.channels - 1}' if ragged else 'channel'};")
-        for operand in dict.fromkeys(h.view.operand for h in g.held):
+
+    def _row(self) -> None:
+        self._pointers()
+        for operand, start, size in self._sums():
+            for position in range(start, start + size):
+                self.w.line(f"num y_{operand}_{position} = 0;")
+        for n, path in enumerate(self.group.paths):
+            self._path(n, path)
+        self._add_sums()
+
+    def _pointers(self) -> None:
+        w = self.w
+        for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
-                at = "" if self.p.shared_weights(operand) else f" + row * {self.p.dim[operand]}"
-                w.line(f"const real* const {operand} = s.{operand}{at};")
+                w.line(
+                    f"const real* const {operand} = s.{operand}{self._row_in(operand, self.p.shared_weights(operand))};"
+                )
             if operand in self.p.opened:
                 kind = "num" if self.p.added(operand) else "real"
-                at = "" if self.p.shared_weights(operand) else f" + row * {self.p.dim[operand]}"
-                w.line(f"{kind}* const d_{operand} = s.d_{operand}{at};")
+                w.line(f"{kind}* const d_{operand} = s.d_{operand}{self._row_in(operand, self.p.carried(operand))};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
         for operand in self.p.summed:
-            slot = f"row * {self.p.slots} + {g.slot}{' + chunk' if g.chunks > 1 else ''}"
+            slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
+
+    def _row_in(self, operand: str, one_for_all: bool) -> str:
+        return "" if one_for_all else f" + row * {self.p.dim[operand]}"
+
+    # -- what all rows add to --
+
+    def _carried(self) -> list[tuple[PathTerm, Held]]:
+        """Segments that stand in registers for all rows of a step, each with a path that has it."""
+        return [
+            (self.group.paths[h.first].term, h)
+            for h in self.group.held
+            if h.opened and self.p.carried(h.view.operand) and not looped(h.view)
+        ]
+
+    def _begin_sums(self) -> None:
+        for _, h in self._carried():
+            self._zero(h)
+
+    def _end_sums(self) -> None:
+        carried = self._carried()
+        for operand in dict.fromkeys(h.view.operand for _, h in carried):
+            self.w.line(f"num* const d_{operand} = s.d_{operand};")
+        for term, h in carried:
+            with self.w.paths(term.path):
+                self._add(term, h)
 
     # -- one path --
 
@@ -95,22 +135,31 @@ class GroupText:
             self._end(term, [h for h in outside if h.last == n])
 
     def _begin(self, term: PathTerm, held: list[Held]) -> None:
+        carried = [h for _, h in self._carried()]
         for h in held:
             o, segment = h.view.operand, h.view.segment
             for n in h.loads:
                 self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._address(term, h, n)}]);")
-            for n in range(h.view.components if h.opened else 0):
-                self.w.line(f"num d_{o}_{segment}_{n} = 0;")
+            if h.opened and h not in carried:
+                self._zero(h)
 
     def _end(self, term: PathTerm, held: list[Held]) -> None:
+        carried = [h for _, h in self._carried()]
         for h in held:
-            if not h.opened:
-                continue
-            o, segment = h.view.operand, h.view.segment
-            put = "{} += {};" if self.p.added(o) else "{} = narrow({});"
-            with self.w.block("if (alive)"):
-                for n in range(h.view.components):
-                    self.w.line(put.format(f"d_{o}[{self._address(term, h, n)}]", f"d_{o}_{segment}_{n}"))
+            if h.opened and h not in carried:
+                self._add(term, h)
+
+    def _zero(self, h: Held) -> None:
+        for n in range(h.view.components):
+            self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
+
+    def _add(self, term: PathTerm, h: Held) -> None:
+        """Registers to where their numbers belong."""
+        o = h.view.operand
+        put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
+        with self.w.block("if (alive)"):
+            for n in range(h.view.components):
+                self.w.line(put.format(o, self._address(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
 
     def _address(self, term: PathTerm, held: Held, component: int) -> str:
         """Where a component stands in its row."""
@@ -211,7 +260,7 @@ class GroupText:
 
     @property
     def _always_alive(self) -> bool:
-        return self.group.channels % self.group.width == 0 and self.p.rows == 1
+        return self.group.channels % self.group.width == 0 and (self.p.rows == 1 or self.p.serial)
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tpgen.kernels.cuda.placement import CudaPlacement
@@ -60,19 +59,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
-def blocks_of(placement: CudaPlacement, rows: int, owners: int) -> int:
-    """As many blocks as have work and as the chip has room for at once; one at least, which clears what is summed."""
+def blocks_of(placement: CudaPlacement, rows: int, owners: int, at_once: int) -> int:
+    """As many blocks as have work and as run at once; one at least, which clears what is summed."""
     steps = owners if placement.owner else -(-rows // placement.rows)
-    at_once = placement.blocks_at_once * placement.chip.processors
     return max(1, min(steps, at_once))
-
-
-def owned(index: Tensor, owners: int) -> tuple[Tensor, Tensor]:
-    """Where the edges of each owner begin in their order, and that order, which keeps the edges of one as they stood.
-
-    >>> first, order = owned(torch.tensor([2, 0, 2]), 3)
-    >>> first.tolist(), order.tolist()
-    ([0, 1, 1, 3], [1, 0, 2])
-    """
-    found, order = torch.sort(index, stable=True)
-    return torch.searchsorted(found, torch.arange(owners + 1, device=index.device)), order

@@ -59,7 +59,7 @@ class CudaPlacement(ChannelPlacement):
     def rows(self) -> int:
         """Rows of a step."""
         if self.indexed:
-            return 1
+            return next((r for r in (4, 2) if self._bytes(2 * r) <= self.chip.block_shared // 3), 1)
         large = [o for o in self._moved if self.row_bytes(o) > _SHORT]
         whole = next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
         if self._bytes(whole) > self.chip.block_shared // 2:
@@ -82,8 +82,13 @@ class CudaPlacement(ChannelPlacement):
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
-        """Whether the rows of a step fill multiples of 16 bytes, so that they can be copied whole."""
-        return self._sixteens(operand, self.rows)
+        """Whether the rows of a step, or each of them on edges, fill multiples of 16 bytes: they are copied whole."""
+        return self._sixteens(operand, 1 if self.indexed else self.rows)
+
+    @property
+    def serial(self) -> bool:
+        """Whether a warp takes all rows of a step, one after the other, because they add to the same numbers."""
+        return self.sums_weights or self.owner is not None
 
     # -- what adds and what stores --
 
@@ -95,8 +100,7 @@ class CudaPlacement(ChannelPlacement):
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        rows = 1 if self.sums_weights else self.rows  # rows that add to the same weights come one after the other
-        return make_groups(self.schedule, self.sweep.paths, rows)
+        return make_groups(self.schedule, self.sweep.paths, 1 if self.serial else self.rows)
 
     @property
     def slots(self) -> int:
@@ -113,7 +117,7 @@ class CudaPlacement(ChannelPlacement):
             Unit(group, chunk, rows)
             for group in self.groups
             for chunk in range(group.chunks)
-            for rows in range(1 if self.sums_weights else self.sets(group))
+            for rows in range(1 if self.serial else self.sets(group))
         )
 
     @cached_property
@@ -167,7 +171,7 @@ class CudaPlacement(ChannelPlacement):
         areas |= {f"p_{o}": self.slots * self.dim[o] * self.rows * number for o in self.summed}
         for o in self.opened:
             if self.added(o) and not self.shared_weights(o):
-                areas[f"d_{o}"] = self.dim[o] * self.rows * number
+                areas[f"d_{o}"] = self.dim[o] * (1 if self.carried(o) else self.rows) * number
             elif o in self.results and o not in self.row_operands:
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
         return {name: size for name, size in areas.items() if size}

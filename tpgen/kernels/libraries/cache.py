@@ -25,9 +25,10 @@ from tpgen.kernels.libraries.locks import lock
 from tpgen.kernels.libraries.trust import check_private, make_private, read_own, real
 from tpgen.text import quantity
 
-KERNEL, RUNTIME = ".so", ".runtime"  # libraries: of one kernel, and of the operators that call them
+# libraries: of one kernel, of the operators that call them, and of a kernel for a GPU
+KERNEL, RUNTIME, CUBIN = ".so", ".runtime", ".cubin"
 _LOCK = ".lock"
-_SUFFIXES = (KERNEL, RUNTIME, ".cpp", ".o", ".sha256", ".choice.json", _LOCK)
+_SUFFIXES = (KERNEL, RUNTIME, CUBIN, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
 _OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
@@ -193,7 +194,7 @@ def info() -> CacheInfo:
     for key, file in _ours(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
-            kernels += file.name == key + KERNEL
+            kernels += file.name in (key + KERNEL, key + CUBIN)
     return CacheInfo(str(path), kernels, size)
 
 
@@ -214,7 +215,7 @@ def _remove_entry(entry: Entry, files: list[Path]) -> bool:
     with entry.locked(wait=False) as held:
         if not held:
             return False
-        found = entry.library.exists()
+        found = entry.library.exists() or entry.file(CUBIN).exists()
         # the lock goes last: as long as it stands, nobody else can begin this entry
         for file in (*files, *map(entry.file, _SUFFIXES)):
             if file.suffix != _LOCK:

@@ -174,11 +174,12 @@ class Product:
             raise _fault(fault, call.x1.shape[0], call.rows)
         return made
 
-    def _results(self, call: Call, empty: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> list[Tensor | None]:
+    def _results(self, call: Call, empty: Callable[..., Tensor]) -> list[Tensor | None]:
         """Room for the open slots, None for the others."""
         shapes = [(call.rows, self.dims[3]) if x is None else x.shape for x in call.point]
         opened = slots_in(call.mask)
-        return [empty(shape, call.x1.dtype) if n in opened else None for n, shape in enumerate(shapes)]
+        kind = call.x1.dtype, call.x1.device
+        return [empty(shape, *kind) if n in opened else None for n, shape in enumerate(shapes)]
 
     def _edges(self, call: Call) -> Edges | None:
         if call.src is None or call.dst is None:

@@ -19,28 +19,18 @@ from torch import Tensor
 from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.form.linear import AnyPlan, form_of
+from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.operators import memory
 from tpgen.kernels.operators.description import Description, schedule
+from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.polynomial.load import PolynomialKernel, compiled, interpreted
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.kernels.sweep.sweep import make_sweep, path_terms
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.polynomial_plan import PolynomialPlan
-
-
-@dataclass(frozen=True)
-class Edges:
-    """The two indices of a gather, how many rows they point into, and whether to check that they do."""
-
-    src: Tensor
-    dst: Tensor
-    sources: int
-    destinations: int
-    check: bool
-
 
 Slots = Sequence[Tensor | None]  # one for each of `SLOTS`
 Kernel = Callable[[Slots, Slots, int, Edges | None], int]  # operands, results, rows, edges -> fault, 0 for none
@@ -55,7 +45,9 @@ class KernelTarget:
     missing: Callable[[], str | None]  # what this machine lacks
     obstacle: Callable[[Form, torch.dtype], str | None]
     load: Callable[[Description, tuple[str, ...], torch.dtype, bool], Kernel]
-    empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
+    empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
+    remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
+    language: str  # of its kernels
     # the same of a polynomial's sweep; None: products alone run there
     load_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], PolynomialKernel] | None = None
 
@@ -173,13 +165,52 @@ def _interpreted(description: Description, opened: tuple[str, ...], dtype: torch
     return run
 
 
-def _plain(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
+def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _reused(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return memory.empty(shape, dtype)
+
+
+# -- CUDA C++ on a GPU -------------------------------------------------------------------------------------------------
+
+
+def _on_gpu(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
+    return cuda.CudaKernel(description.form, opened, dtype, indexed)
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
-    "cpp": KernelTarget("cpu", "the CPU", _no_compiler, _no_schedule, _compiled, memory.empty, compiled),
+    "cpp": KernelTarget(
+        device="cpu",
+        about="the CPU",
+        missing=_no_compiler,
+        obstacle=_no_schedule,
+        load=_compiled,
+        empty=_reused,
+        remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
+        language="C++",
+        load_polynomial=compiled,
+    ),
+    "cuda": KernelTarget(
+        device="cuda",
+        about="CUDA GPUs",
+        missing=cuda.missing,
+        obstacle=cuda.obstacle,
+        load=_on_gpu,
+        empty=_plain,
+        remedy="",
+        language="CUDA C++",
+    ),
     "interpreter": KernelTarget(
-        None, "plain PyTorch", lambda: None, lambda form, dtype: None, _interpreted, _plain, interpreted
+        device=None,
+        about="plain PyTorch",
+        missing=lambda: None,
+        obstacle=lambda form, dtype: None,
+        load=_interpreted,
+        empty=_plain,
+        remedy="",
+        language="Python",
+        load_polynomial=interpreted,
     ),
 }

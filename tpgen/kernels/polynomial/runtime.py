@@ -94,9 +94,8 @@ class PolynomialKernels:
         signature = self.signature(text)
         sizes = signature.sizes(tensors, index)
         dtype = signature.dtype(tensors, index)
-        device = tensors[0].device.type
-        empty = _need_target(device).empty
-        results = [empty(shape, dtype) for shape in signature.shapes(tensors, sizes)]
+        device, empty = tensors[0].device.type, _need_target(tensors[0].device.type).empty
+        results = [empty(shape, dtype, tensors[0].device) for shape in signature.shapes(tensors, sizes)]
         if not sizes.channels:
             return [x.zero_() for x in results]
         kernel = self._called.get((text, dtype, device))

@@ -104,6 +104,11 @@ DEVICE void fetch_numbers(real* to, const real* from, int count) {
 }
 
 #if COPIES == 2
+// Rows that stand apart are fetched by a thread each, and so are their results taken away.
+DEVICE int first_row() { return threadIdx.x; }
+DEVICE int next_row(int row) { return row + THREADS; }
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { bulk_in(to, from, bytes, b); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { bulk_out(to, from, bytes); }
 DEVICE void fetch_begin(u64* b, int bytes) {
   if (threadIdx.x == 0) barrier_expect(b, bytes);
 }
@@ -123,15 +128,15 @@ DEVICE void deliver_begin() {
   bulk_seal();
   __syncthreads();
 }
-DEVICE void deliver_end() {
-  if (threadIdx.x == 0) bulk_commit();
-}
+DEVICE void deliver_end() { bulk_commit(); }
 DEVICE void delivered() {
-  if (threadIdx.x == 0) bulk_drain();
+  bulk_drain();
   __syncthreads();
 }
 #else
 DEVICE void barrier_init(u64*) {}
+DEVICE int first_row() { return 0; }
+DEVICE int next_row(int row) { return row + 1; }
 DEVICE void fetch_begin(u64*, int) {}
 #if COPIES == 1
 DEVICE void fetch(void* to, const void* from, int bytes, u64*) {
@@ -147,7 +152,9 @@ DEVICE void fetch(void* to, const void* from, int bytes, u64*) { copy_sixteens(t
 DEVICE void fetch_end() {}
 DEVICE void fetched(u64*, unsigned) { __syncthreads(); }
 #endif
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { fetch(to, from, bytes, b); }
 DEVICE void deliver(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
 DEVICE void deliver_begin() { __syncthreads(); }
 DEVICE void deliver_end() {}
 DEVICE void delivered() { __syncthreads(); }
@@ -201,8 +208,8 @@ struct Step {
 };
 DEVICE void group_0(const Step& s, const int chunk, const int set) {
   const int lane = threadIdx.x % 32;
-  const int row = set;
   const int channel = lane + chunk * 32;
+  const int row = set;
   const bool alive = row < s.rows;
   const int c = channel;
   const real* const x1 = s.x1 + row * 124;
@@ -268,8 +275,8 @@ DEVICE void group_0(const Step& s, const int chunk, const int set) {
 }
 DEVICE void group_1(const Step& s, const int chunk, const int set) {
   const int lane = threadIdx.x % 32;
-  const int row = set;
   const int channel = lane;
+  const int row = set;
   const bool alive = channel < 20 && row < s.rows;
   const int c = channel < 20 ? channel : 19;
   const real* const x1 = s.x1 + row * 124;
@@ -379,25 +386,23 @@ struct Call {
   const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
   num* sums;
 };
-DEVICE int rows_of(const Call& call, i64 q) {
-  const i64 left = call.rows - q * ROWS;
-  return left < ROWS ? (int)left : ROWS;
+DEVICE int rows_of(i64 q, i64 end) {
+  return end - q < ROWS ? (int)(end - q) : ROWS;
 }
-DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q) {
-  const int n = rows_of(call, q);
+DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
   if (n == ROWS) {
     fetch_begin(barrier, 5056);
-    fetch(stage + 0, call.x1 + q * ROWS * 124, 992, barrier);
-    fetch(stage + 992, call.x2 + q * ROWS * 4, 32, barrier);
-    fetch(stage + 1024, call.w + q * ROWS * 168, 1344, barrier);
-    fetch(stage + 2368, call.out + q * ROWS * 336, 2688, barrier);
+    fetch(stage + 0, call.x1 + q * 124, 992, barrier);
+    fetch(stage + 992, call.x2 + q * 4, 32, barrier);
+    fetch(stage + 1024, call.w + q * 168, 1344, barrier);
+    fetch(stage + 2368, call.out + q * 336, 2688, barrier);
   }
   else {
     fetch_begin(barrier, 0);
-    fetch_numbers((real*)(stage + 0), call.x1 + q * ROWS * 124, n * 124);
-    fetch_numbers((real*)(stage + 992), call.x2 + q * ROWS * 4, n * 4);
-    fetch_numbers((real*)(stage + 1024), call.w + q * ROWS * 168, n * 168);
-    fetch_numbers((real*)(stage + 2368), call.out + q * ROWS * 336, n * 336);
+    fetch_numbers((real*)(stage + 0), call.x1 + q * 124, n * 124);
+    fetch_numbers((real*)(stage + 992), call.x2 + q * 4, n * 4);
+    fetch_numbers((real*)(stage + 1024), call.w + q * 168, n * 168);
+    fetch_numbers((real*)(stage + 2368), call.out + q * 336, n * 336);
   }
 }
 DEVICE void compute(const Step& s) {
@@ -414,15 +419,14 @@ DEVICE void compute(const Step& s) {
     s.d_x2[row * 4 + place] = narrow(sum);
   }
 }
-DEVICE void deliver_rows(const Call& call, const Step& s, i64 q) {
-  const int n = rows_of(call, q);
+DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
-  if (n == ROWS) deliver(call.d_x1 + q * ROWS * 124, s.d_x1, 992);
-  else copy(call.d_x1 + q * ROWS * 124, s.d_x1, n * 124);
-  if (n == ROWS) deliver(call.d_x2 + q * ROWS * 4, s.d_x2, 32);
-  else copy(call.d_x2 + q * ROWS * 4, s.d_x2, n * 4);
-  if (n == ROWS) deliver(call.d_w + q * ROWS * 168, s.d_w, 1344);
-  else copy(call.d_w + q * ROWS * 168, s.d_w, n * 168);
+  if (n == ROWS) deliver(call.d_x1 + q * 124, s.d_x1, 992);
+  else copy(call.d_x1 + q * 124, s.d_x1, n * 124);
+  if (n == ROWS) deliver(call.d_x2 + q * 4, s.d_x2, 32);
+  else copy(call.d_x2 + q * 4, s.d_x2, n * 4);
+  if (n == ROWS) deliver(call.d_w + q * 168, s.d_w, 1344);
+  else copy(call.d_w + q * 168, s.d_w, n * 168);
   deliver_end();
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call call) {
@@ -435,15 +439,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call
   int at = 0;
   unsigned parity = 0;
   __syncthreads();
-  const i64 begin = blockIdx.x, by = gridDim.x, end = (call.rows + ROWS - 1) / ROWS;
+  const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;
   for (int n = 0; n < STAGES - 1; ++n) {
-    if (begin + n * by < end) fetch_rows(call, shared + 256 + (at + n) % STAGES * 5120, barriers + (at + n) % STAGES, begin + n * by);
+    const i64 q = begin + n * by;
+    if (q < end) fetch_rows(call, shared + 256 + (at + n) % STAGES * 5120, barriers + (at + n) % STAGES, q, rows_of(q, end));
     fetch_end();
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
     const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 256 + (at + STAGES - 1) % STAGES * 5120, barriers + (at + STAGES - 1) % STAGES, ahead);
+    if (ahead < end) fetch_rows(call, shared + 256 + (at + STAGES - 1) % STAGES * 5120, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
     fetch_end();
     fetched(barriers + at, parity);
     unsigned char* const stage = shared + 256 + at * 5120;
@@ -454,9 +459,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call
     s.w = (const real*)(stage + 1024);
     s.d_w = (real*)(stage + 1024);
     s.out = (const real*)(stage + 2368);
-    s.rows = rows_of(call, q);
+    s.rows = rows_of(q, end);
     compute(s);
-    deliver_rows(call, s, q);
+    deliver_rows(call, s, q, s.rows);
     if (++at == STAGES) at = 0, parity ^= 1;
   }
   delivered();

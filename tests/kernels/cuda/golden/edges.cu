@@ -1,6 +1,6 @@
 // cuda placement: opens out, summed by the owner of out; float64, sm_80
-//   a step is 1 row: 3 units on 4 warps
-//   shared memory: 7808 bytes, 2 stages of 2368
+//   a step is 4 rows: 3 units on 4 warps
+//   shared memory: 22272 bytes, 2 stages of 9472
 //   warp 0: group 1.0 rows 0
 //   warp 1: group 0.0 rows 0
 //   warp 2: group 0.1 rows 0
@@ -10,7 +10,7 @@
 typedef long long i64; typedef unsigned long long u64;
 typedef double real;  // in memory
 typedef double num;  // in registers
-enum { THREADS = 128, ROWS = 1, STAGES = 2 };
+enum { THREADS = 128, ROWS = 4, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -104,6 +104,11 @@ DEVICE void fetch_numbers(real* to, const real* from, int count) {
 }
 
 #if COPIES == 2
+// Rows that stand apart are fetched by a thread each, and so are their results taken away.
+DEVICE int first_row() { return threadIdx.x; }
+DEVICE int next_row(int row) { return row + THREADS; }
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { bulk_in(to, from, bytes, b); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { bulk_out(to, from, bytes); }
 DEVICE void fetch_begin(u64* b, int bytes) {
   if (threadIdx.x == 0) barrier_expect(b, bytes);
 }
@@ -123,15 +128,15 @@ DEVICE void deliver_begin() {
   bulk_seal();
   __syncthreads();
 }
-DEVICE void deliver_end() {
-  if (threadIdx.x == 0) bulk_commit();
-}
+DEVICE void deliver_end() { bulk_commit(); }
 DEVICE void delivered() {
-  if (threadIdx.x == 0) bulk_drain();
+  bulk_drain();
   __syncthreads();
 }
 #else
 DEVICE void barrier_init(u64*) {}
+DEVICE int first_row() { return 0; }
+DEVICE int next_row(int row) { return row + 1; }
 DEVICE void fetch_begin(u64*, int) {}
 #if COPIES == 1
 DEVICE void fetch(void* to, const void* from, int bytes, u64*) {
@@ -147,7 +152,9 @@ DEVICE void fetch(void* to, const void* from, int bytes, u64*) { copy_sixteens(t
 DEVICE void fetch_end() {}
 DEVICE void fetched(u64*, unsigned) { __syncthreads(); }
 #endif
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { fetch(to, from, bytes, b); }
 DEVICE void deliver(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
 DEVICE void deliver_begin() { __syncthreads(); }
 DEVICE void deliver_end() {}
 DEVICE void delivered() { __syncthreads(); }
@@ -195,41 +202,43 @@ struct Step {
   num* T;
   int rows;
 };
-DEVICE void group_0(const Step& s, const int chunk, const int set) {
+DEVICE void group_0(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int row = set;
   const int channel = lane + chunk * 32;
   const bool alive = true;
   const int c = channel;
-  const real* const x1 = s.x1 + row * 124;
-  const real* const w = s.w + row * 168;
-  num* const d_out = s.d_out + row * 336;
-  const num* const T = s.T + row * 16;
-  // path 0: 64x0e x 1x0e -> 64x0e (uvu)
-  const num x1_0_0 = widen(x1[c]);
-  const num w_0_0 = widen(w[c]);
   num d_out_0_0 = 0;
-  {
-    const quad t0 = four(T + 0);
-    const num p0 = x1_0_0 * t0.x;
-    d_out_0_0 += w_0_0 * p0;
-  }
-  if (alive) {
-    d_out[c] += d_out_0_0;
-  }
-  // path 2: 64x0e x 1x1o -> 64x1o (uvu)
-  const num w_2_0 = widen(w[84 + c]);
   num d_out_2_0 = 0;
   num d_out_2_1 = 0;
   num d_out_2_2 = 0;
-  {
-    const quad t0 = four(T + 8);
-    const num p0 = x1_0_0 * t0.x;
-    const num p1 = x1_0_0 * t0.y;
-    const num p2 = x1_0_0 * t0.z;
-    d_out_2_0 += w_2_0 * p0;
-    d_out_2_1 += w_2_0 * p1;
-    d_out_2_2 += w_2_0 * p2;
+  for (int row = 0; row < s.rows; ++row) {
+    const real* const x1 = s.x1 + row * 124;
+    const real* const w = s.w + row * 168;
+    num* const d_out = s.d_out;
+    const num* const T = s.T + row * 16;
+    // path 0: 64x0e x 1x0e -> 64x0e (uvu)
+    const num x1_0_0 = widen(x1[c]);
+    const num w_0_0 = widen(w[c]);
+    {
+      const quad t0 = four(T + 0);
+      const num p0 = x1_0_0 * t0.x;
+      d_out_0_0 += w_0_0 * p0;
+    }
+    // path 2: 64x0e x 1x1o -> 64x1o (uvu)
+    const num w_2_0 = widen(w[84 + c]);
+    {
+      const quad t0 = four(T + 8);
+      const num p0 = x1_0_0 * t0.x;
+      const num p1 = x1_0_0 * t0.y;
+      const num p2 = x1_0_0 * t0.z;
+      d_out_2_0 += w_2_0 * p0;
+      d_out_2_1 += w_2_0 * p1;
+      d_out_2_2 += w_2_0 * p2;
+    }
+  }
+  num* const d_out = s.d_out;
+  if (alive) {
+    d_out[c] += d_out_0_0;
   }
   if (alive) {
     d_out[84 + c] += d_out_2_0;
@@ -237,43 +246,45 @@ DEVICE void group_0(const Step& s, const int chunk, const int set) {
     d_out[212 + c] += d_out_2_2;
   }
 }
-DEVICE void group_1(const Step& s, const int chunk, const int set) {
+DEVICE void group_1(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int row = set;
   const int channel = lane;
   const bool alive = channel < 20;
   const int c = channel < 20 ? channel : 19;
-  const real* const x1 = s.x1 + row * 124;
-  const real* const w = s.w + row * 168;
-  num* const d_out = s.d_out + row * 336;
-  const num* const T = s.T + row * 16;
-  // path 1: 20x1o x 1x1o -> 20x0e (uvu)
-  const num x1_1_0 = widen(x1[64 + c]);
-  const num x1_1_1 = widen(x1[84 + c]);
-  const num x1_1_2 = widen(x1[104 + c]);
-  const num w_1_0 = widen(w[64 + c]);
   num d_out_1_0 = 0;
-  {
-    const quad t0 = four(T + 4);
-    const num p0 = x1_1_0 * t0.x + x1_1_1 * t0.y + x1_1_2 * t0.z;
-    d_out_1_0 += w_1_0 * p0;
-  }
-  if (alive) {
-    d_out[64 + c] += d_out_1_0;
-  }
-  // path 3: 20x1o x 1x0e -> 20x1o (uvu)
-  const num w_3_0 = widen(w[148 + c]);
   num d_out_3_0 = 0;
   num d_out_3_1 = 0;
   num d_out_3_2 = 0;
-  {
-    const quad t0 = four(T + 12);
-    const num p0 = x1_1_0 * t0.x;
-    const num p1 = x1_1_1 * t0.y;
-    const num p2 = x1_1_2 * t0.z;
-    d_out_3_0 += w_3_0 * p0;
-    d_out_3_1 += w_3_0 * p1;
-    d_out_3_2 += w_3_0 * p2;
+  for (int row = 0; row < s.rows; ++row) {
+    const real* const x1 = s.x1 + row * 124;
+    const real* const w = s.w + row * 168;
+    num* const d_out = s.d_out;
+    const num* const T = s.T + row * 16;
+    // path 1: 20x1o x 1x1o -> 20x0e (uvu)
+    const num x1_1_0 = widen(x1[64 + c]);
+    const num x1_1_1 = widen(x1[84 + c]);
+    const num x1_1_2 = widen(x1[104 + c]);
+    const num w_1_0 = widen(w[64 + c]);
+    {
+      const quad t0 = four(T + 4);
+      const num p0 = x1_1_0 * t0.x + x1_1_1 * t0.y + x1_1_2 * t0.z;
+      d_out_1_0 += w_1_0 * p0;
+    }
+    // path 3: 20x1o x 1x0e -> 20x1o (uvu)
+    const num w_3_0 = widen(w[148 + c]);
+    {
+      const quad t0 = four(T + 12);
+      const num p0 = x1_1_0 * t0.x;
+      const num p1 = x1_1_1 * t0.y;
+      const num p2 = x1_1_2 * t0.z;
+      d_out_3_0 += w_3_0 * p0;
+      d_out_3_1 += w_3_0 * p1;
+      d_out_3_2 += w_3_0 * p2;
+    }
+  }
+  num* const d_out = s.d_out;
+  if (alive) {
+    d_out[64 + c] += d_out_1_0;
   }
   if (alive) {
     d_out[276 + c] += d_out_3_0;
@@ -292,13 +303,13 @@ DEVICE void compute_units(const Step& s) {
   for (int n = 0; n < 1; ++n) {
     const Unit u = work[threadIdx.x / 32][n];
     switch (u.group) {
-      case 0: group_0(s, u.chunk, u.set); break;
-      case 1: group_1(s, u.chunk, u.set); break;
+      case 0: group_0(s, u.chunk); break;
+      case 1: group_1(s, u.chunk); break;
     }
   }
 }
 DEVICE void tabulate(const Step& s) {
-  for (int n = threadIdx.x; n < 16; n += THREADS) {
+  for (int n = threadIdx.x; n < 64; n += THREADS) {
     const int m = n % 16, v = n / 16 % 1, row = n / 16;
     const real* const y = s.x2 + row * 4 + v * 0;
     s.T[row * 16 + 0 + n % 16] = value_0_0[m] * widen(y[place_0_0[m]]);
@@ -311,17 +322,16 @@ struct Call {
   const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
   num* sums;
 };
-DEVICE int rows_of(const Call& call, i64 q) {
-  const i64 left = call.rows - q * ROWS;
-  return left < ROWS ? (int)left : ROWS;
+DEVICE int rows_of(i64 q, i64 end) {
+  return end - q < ROWS ? (int)(end - q) : ROWS;
 }
-DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q) {
-  const i64 e = call.order[q];
-  {
-    fetch_begin(barrier, 2368);
-    fetch(stage + 0, call.x1 + call.src[e] * 124, 992, barrier);
-    fetch(stage + 992, call.x2 + e * 4, 32, barrier);
-    fetch(stage + 1024, call.w + e * 168, 1344, barrier);
+DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
+  fetch_begin(barrier, n * 2368);
+  for (int r = first_row(); r < n; r = next_row(r)) {
+    const i64 e = call.order[q + r];
+    fetch_row(stage + 0 + r * 992, call.x1 + call.src[e] * 124, 992, barrier);
+    fetch_row(stage + 3968 + r * 32, call.x2 + e * 4, 32, barrier);
+    fetch_row(stage + 4096 + r * 1344, call.w + e * 168, 1344, barrier);
   }
 }
 DEVICE void compute(const Step& s) {
@@ -329,8 +339,7 @@ DEVICE void compute(const Step& s) {
   __syncthreads();
   compute_units(s);
 }
-DEVICE void deliver_rows(const Call& call, const Step& s, i64 q) {
-  const i64 e = call.order[q];
+DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
   deliver_end();
 }
@@ -340,30 +349,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);
   Step s;
   s.T = (num*)(shared + 32);
-  s.d_out = (num*)(shared + 160);
-  s.rows = 1;
+  s.d_out = (num*)(shared + 544);
   int at = 0;
   unsigned parity = 0;
   __syncthreads();
   for (i64 o = blockIdx.x; o < call.owners; o += gridDim.x) {
-    const i64 begin = call.first[o], by = 1, end = call.first[o + 1];
+    const i64 begin = call.first[o], by = ROWS, end = call.first[o + 1];
     clear(s.d_out, 336);
     for (int n = 0; n < STAGES - 1; ++n) {
-      if (begin + n * by < end) fetch_rows(call, shared + 2944 + (at + n) % STAGES * 2432, barriers + (at + n) % STAGES, begin + n * by);
+      const i64 q = begin + n * by;
+      if (q < end) fetch_rows(call, shared + 3328 + (at + n) % STAGES * 9472, barriers + (at + n) % STAGES, q, rows_of(q, end));
       fetch_end();
     }
     for (i64 q = begin; q < end; q += by) {
       delivered();
       const i64 ahead = q + (STAGES - 1) * by;
-      if (ahead < end) fetch_rows(call, shared + 2944 + (at + STAGES - 1) % STAGES * 2432, barriers + (at + STAGES - 1) % STAGES, ahead);
+      if (ahead < end) fetch_rows(call, shared + 3328 + (at + STAGES - 1) % STAGES * 9472, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
       fetch_end();
       fetched(barriers + at, parity);
-      unsigned char* const stage = shared + 2944 + at * 2432;
+      unsigned char* const stage = shared + 3328 + at * 9472;
       s.x1 = (const real*)(stage + 0);
-      s.x2 = (const real*)(stage + 992);
-      s.w = (const real*)(stage + 1024);
+      s.x2 = (const real*)(stage + 3968);
+      s.w = (const real*)(stage + 4096);
+      s.rows = rows_of(q, end);
       compute(s);
-      deliver_rows(call, s, q);
+      deliver_rows(call, s, q, s.rows);
       if (++at == STAGES) at = 0, parity ^= 1;
     }
     __syncthreads();

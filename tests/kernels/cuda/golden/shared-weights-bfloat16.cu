@@ -110,6 +110,11 @@ DEVICE void fetch_numbers(real* to, const real* from, int count) {
 }
 
 #if COPIES == 2
+// Rows that stand apart are fetched by a thread each, and so are their results taken away.
+DEVICE int first_row() { return threadIdx.x; }
+DEVICE int next_row(int row) { return row + THREADS; }
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { bulk_in(to, from, bytes, b); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { bulk_out(to, from, bytes); }
 DEVICE void fetch_begin(u64* b, int bytes) {
   if (threadIdx.x == 0) barrier_expect(b, bytes);
 }
@@ -129,15 +134,15 @@ DEVICE void deliver_begin() {
   bulk_seal();
   __syncthreads();
 }
-DEVICE void deliver_end() {
-  if (threadIdx.x == 0) bulk_commit();
-}
+DEVICE void deliver_end() { bulk_commit(); }
 DEVICE void delivered() {
-  if (threadIdx.x == 0) bulk_drain();
+  bulk_drain();
   __syncthreads();
 }
 #else
 DEVICE void barrier_init(u64*) {}
+DEVICE int first_row() { return 0; }
+DEVICE int next_row(int row) { return row + 1; }
 DEVICE void fetch_begin(u64*, int) {}
 #if COPIES == 1
 DEVICE void fetch(void* to, const void* from, int bytes, u64*) {
@@ -153,7 +158,9 @@ DEVICE void fetch(void* to, const void* from, int bytes, u64*) { copy_sixteens(t
 DEVICE void fetch_end() {}
 DEVICE void fetched(u64*, unsigned) { __syncthreads(); }
 #endif
+DEVICE void fetch_row(void* to, const void* from, int bytes, u64* b) { fetch(to, from, bytes, b); }
 DEVICE void deliver(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
+DEVICE void deliver_row(void* to, const void* from, int bytes) { copy_sixteens(to, from, bytes); }
 DEVICE void deliver_begin() { __syncthreads(); }
 DEVICE void deliver_end() {}
 DEVICE void delivered() { __syncthreads(); }
@@ -200,94 +207,95 @@ struct Step {
   num* d_w;
   int rows;
 };
-DEVICE void group_0(const Step& s, const int chunk, const int set) {
+DEVICE void group_0(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int row = set;
   const int channel = lane;
-  const bool alive = channel < 16 && row < s.rows;
+  const bool alive = channel < 16;
   const int c = channel < 16 ? channel : 15;
-  const real* const x1 = s.x1 + row * 48;
-  real* const d_x1 = s.d_x1 + row * 48;
-  const real* const x2 = s.x2 + row * 48;
-  const real* const out = s.out + row * 144;
-  // path 0: 16x1o x 16x1o -> 16x0e (uuu)
-  const num x1_0_0 = widen(x1[c * 3]);
-  const num x1_0_1 = widen(x1[1 + c * 3]);
-  const num x1_0_2 = widen(x1[2 + c * 3]);
-  num d_x1_0_0 = 0;
-  num d_x1_0_1 = 0;
-  num d_x1_0_2 = 0;
-  const num x2_0_0 = widen(x2[c * 3]);
-  const num x2_0_1 = widen(x2[1 + c * 3]);
-  const num x2_0_2 = widen(x2[2 + c * 3]);
-  const num out_0_0 = widen(out[c]);
-  {
-    const num h0 = out_0_0;
-    const num d1_j0k0 = x2_0_0 * h0;
-    const num d1_j1k0 = x2_0_1 * h0;
-    const num d1_j2k0 = x2_0_2 * h0;
-    const num d1_0 = 0.57735026f * d1_j0k0;
-    const num d1_1 = 0.57735026f * d1_j1k0;
-    const num d1_2 = 0.57735026f * d1_j2k0;
-    d_x1_0_0 += d1_0;
-    d_x1_0_1 += d1_1;
-    d_x1_0_2 += d1_2;
-  }
-  // path 1: 16x1o x 16x1o -> 16x1e (uuu)
-  const num out_1_0 = widen(out[16 + c * 3]);
-  const num out_1_1 = widen(out[17 + c * 3]);
-  const num out_1_2 = widen(out[18 + c * 3]);
-  {
-    const num h0 = out_1_0;
-    const num h1 = out_1_1;
-    const num h2 = out_1_2;
-    const num d1_j0k1 = x2_0_0 * h1;
-    const num d1_j0k2 = x2_0_0 * h2;
-    const num d1_j1k0 = x2_0_1 * h0;
-    const num d1_j1k2 = x2_0_1 * h2;
-    const num d1_j2k0 = x2_0_2 * h0;
-    const num d1_j2k1 = x2_0_2 * h1;
-    const num d1_0 = 0.70710677f * d1_j1k2 - 0.70710677f * d1_j2k1;
-    const num d1_1 = -0.70710677f * d1_j0k2 + 0.70710677f * d1_j2k0;
-    const num d1_2 = 0.70710677f * d1_j0k1 - 0.70710677f * d1_j1k0;
-    d_x1_0_0 += d1_0;
-    d_x1_0_1 += d1_1;
-    d_x1_0_2 += d1_2;
-  }
-  // path 2: 16x1o x 16x1o -> 16x2e (uuu)
-  const num out_2_0 = widen(out[64 + c * 5]);
-  const num out_2_1 = widen(out[65 + c * 5]);
-  const num out_2_2 = widen(out[66 + c * 5]);
-  const num out_2_3 = widen(out[67 + c * 5]);
-  const num out_2_4 = widen(out[68 + c * 5]);
-  {
-    const num h0 = out_2_0;
-    const num h1 = out_2_1;
-    const num h2 = out_2_2;
-    const num h3 = out_2_3;
-    const num h4 = out_2_4;
-    const num d1_j0k0 = x2_0_0 * h0;
-    const num d1_j0k1 = x2_0_0 * h1;
-    const num d1_j0k2 = x2_0_0 * h2;
-    const num d1_j0k4 = x2_0_0 * h4;
-    const num d1_j1k1 = x2_0_1 * h1;
-    const num d1_j1k2 = x2_0_1 * h2;
-    const num d1_j1k3 = x2_0_1 * h3;
-    const num d1_j2k0 = x2_0_2 * h0;
-    const num d1_j2k2 = x2_0_2 * h2;
-    const num d1_j2k3 = x2_0_2 * h3;
-    const num d1_j2k4 = x2_0_2 * h4;
-    const num d1_0 = -0.4082483f * d1_j0k2 - 0.70710677f * d1_j0k4 + 0.70710677f * d1_j1k1 + 0.70710677f * d1_j2k0;
-    const num d1_1 = 0.70710677f * d1_j0k1 + 0.8164966f * d1_j1k2 + 0.70710677f * d1_j2k3;
-    const num d1_2 = 0.70710677f * d1_j0k0 + 0.70710677f * d1_j1k3 - 0.4082483f * d1_j2k2 + 0.70710677f * d1_j2k4;
-    d_x1_0_0 += d1_0;
-    d_x1_0_1 += d1_1;
-    d_x1_0_2 += d1_2;
-  }
-  if (alive) {
-    d_x1[c * 3] = narrow(d_x1_0_0);
-    d_x1[1 + c * 3] = narrow(d_x1_0_1);
-    d_x1[2 + c * 3] = narrow(d_x1_0_2);
+  for (int row = 0; row < s.rows; ++row) {
+    const real* const x1 = s.x1 + row * 48;
+    real* const d_x1 = s.d_x1 + row * 48;
+    const real* const x2 = s.x2 + row * 48;
+    const real* const out = s.out + row * 144;
+    // path 0: 16x1o x 16x1o -> 16x0e (uuu)
+    const num x1_0_0 = widen(x1[c * 3]);
+    const num x1_0_1 = widen(x1[1 + c * 3]);
+    const num x1_0_2 = widen(x1[2 + c * 3]);
+    num d_x1_0_0 = 0;
+    num d_x1_0_1 = 0;
+    num d_x1_0_2 = 0;
+    const num x2_0_0 = widen(x2[c * 3]);
+    const num x2_0_1 = widen(x2[1 + c * 3]);
+    const num x2_0_2 = widen(x2[2 + c * 3]);
+    const num out_0_0 = widen(out[c]);
+    {
+      const num h0 = out_0_0;
+      const num d1_j0k0 = x2_0_0 * h0;
+      const num d1_j1k0 = x2_0_1 * h0;
+      const num d1_j2k0 = x2_0_2 * h0;
+      const num d1_0 = 0.57735026f * d1_j0k0;
+      const num d1_1 = 0.57735026f * d1_j1k0;
+      const num d1_2 = 0.57735026f * d1_j2k0;
+      d_x1_0_0 += d1_0;
+      d_x1_0_1 += d1_1;
+      d_x1_0_2 += d1_2;
+    }
+    // path 1: 16x1o x 16x1o -> 16x1e (uuu)
+    const num out_1_0 = widen(out[16 + c * 3]);
+    const num out_1_1 = widen(out[17 + c * 3]);
+    const num out_1_2 = widen(out[18 + c * 3]);
+    {
+      const num h0 = out_1_0;
+      const num h1 = out_1_1;
+      const num h2 = out_1_2;
+      const num d1_j0k1 = x2_0_0 * h1;
+      const num d1_j0k2 = x2_0_0 * h2;
+      const num d1_j1k0 = x2_0_1 * h0;
+      const num d1_j1k2 = x2_0_1 * h2;
+      const num d1_j2k0 = x2_0_2 * h0;
+      const num d1_j2k1 = x2_0_2 * h1;
+      const num d1_0 = 0.70710677f * d1_j1k2 - 0.70710677f * d1_j2k1;
+      const num d1_1 = -0.70710677f * d1_j0k2 + 0.70710677f * d1_j2k0;
+      const num d1_2 = 0.70710677f * d1_j0k1 - 0.70710677f * d1_j1k0;
+      d_x1_0_0 += d1_0;
+      d_x1_0_1 += d1_1;
+      d_x1_0_2 += d1_2;
+    }
+    // path 2: 16x1o x 16x1o -> 16x2e (uuu)
+    const num out_2_0 = widen(out[64 + c * 5]);
+    const num out_2_1 = widen(out[65 + c * 5]);
+    const num out_2_2 = widen(out[66 + c * 5]);
+    const num out_2_3 = widen(out[67 + c * 5]);
+    const num out_2_4 = widen(out[68 + c * 5]);
+    {
+      const num h0 = out_2_0;
+      const num h1 = out_2_1;
+      const num h2 = out_2_2;
+      const num h3 = out_2_3;
+      const num h4 = out_2_4;
+      const num d1_j0k0 = x2_0_0 * h0;
+      const num d1_j0k1 = x2_0_0 * h1;
+      const num d1_j0k2 = x2_0_0 * h2;
+      const num d1_j0k4 = x2_0_0 * h4;
+      const num d1_j1k1 = x2_0_1 * h1;
+      const num d1_j1k2 = x2_0_1 * h2;
+      const num d1_j1k3 = x2_0_1 * h3;
+      const num d1_j2k0 = x2_0_2 * h0;
+      const num d1_j2k2 = x2_0_2 * h2;
+      const num d1_j2k3 = x2_0_2 * h3;
+      const num d1_j2k4 = x2_0_2 * h4;
+      const num d1_0 = -0.4082483f * d1_j0k2 - 0.70710677f * d1_j0k4 + 0.70710677f * d1_j1k1 + 0.70710677f * d1_j2k0;
+      const num d1_1 = 0.70710677f * d1_j0k1 + 0.8164966f * d1_j1k2 + 0.70710677f * d1_j2k3;
+      const num d1_2 = 0.70710677f * d1_j0k0 + 0.70710677f * d1_j1k3 - 0.4082483f * d1_j2k2 + 0.70710677f * d1_j2k4;
+      d_x1_0_0 += d1_0;
+      d_x1_0_1 += d1_1;
+      d_x1_0_2 += d1_2;
+    }
+    if (alive) {
+      d_x1[c * 3] = narrow(d_x1_0_0);
+      d_x1[1 + c * 3] = narrow(d_x1_0_1);
+      d_x1[2 + c * 3] = narrow(d_x1_0_2);
+    }
   }
 }
 struct Unit { unsigned char group, chunk, set; };
@@ -298,7 +306,7 @@ DEVICE void compute_units(const Step& s) {
   for (int n = 0; n < 1; ++n) {
     const Unit u = work[threadIdx.x / 32][n];
     switch (u.group) {
-      case 0: for (int set = 0; set < 16; ++set) group_0(s, u.chunk, set); break;
+      case 0: group_0(s, u.chunk); break;
     }
   }
 }
@@ -309,34 +317,31 @@ struct Call {
   const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
   num* sums;
 };
-DEVICE int rows_of(const Call& call, i64 q) {
-  const i64 left = call.rows - q * ROWS;
-  return left < ROWS ? (int)left : ROWS;
+DEVICE int rows_of(i64 q, i64 end) {
+  return end - q < ROWS ? (int)(end - q) : ROWS;
 }
-DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q) {
-  const int n = rows_of(call, q);
+DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
   if (n == ROWS) {
     fetch_begin(barrier, 7680);
-    fetch(stage + 0, call.x1 + q * ROWS * 48, 1536, barrier);
-    fetch(stage + 1536, call.x2 + q * ROWS * 48, 1536, barrier);
-    fetch(stage + 3072, call.out + q * ROWS * 144, 4608, barrier);
+    fetch(stage + 0, call.x1 + q * 48, 1536, barrier);
+    fetch(stage + 1536, call.x2 + q * 48, 1536, barrier);
+    fetch(stage + 3072, call.out + q * 144, 4608, barrier);
   }
   else {
     fetch_begin(barrier, 0);
-    fetch_numbers((real*)(stage + 0), call.x1 + q * ROWS * 48, n * 48);
-    fetch_numbers((real*)(stage + 1536), call.x2 + q * ROWS * 48, n * 48);
-    fetch_numbers((real*)(stage + 3072), call.out + q * ROWS * 144, n * 144);
+    fetch_numbers((real*)(stage + 0), call.x1 + q * 48, n * 48);
+    fetch_numbers((real*)(stage + 1536), call.x2 + q * 48, n * 48);
+    fetch_numbers((real*)(stage + 3072), call.out + q * 144, n * 144);
   }
 }
 DEVICE void compute(const Step& s) {
   __syncthreads();
   compute_units(s);
 }
-DEVICE void deliver_rows(const Call& call, const Step& s, i64 q) {
-  const int n = rows_of(call, q);
+DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
-  if (n == ROWS) deliver(call.d_x1 + q * ROWS * 48, s.d_x1, 1536);
-  else copy(call.d_x1 + q * ROWS * 48, s.d_x1, n * 48);
+  if (n == ROWS) deliver(call.d_x1 + q * 48, s.d_x1, 1536);
+  else copy(call.d_x1 + q * 48, s.d_x1, n * 48);
   deliver_end();
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call call) {
@@ -349,15 +354,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call
   int at = 0;
   unsigned parity = 0;
   __syncthreads();
-  const i64 begin = blockIdx.x, by = gridDim.x, end = (call.rows + ROWS - 1) / ROWS;
+  const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;
   for (int n = 0; n < STAGES - 1; ++n) {
-    if (begin + n * by < end) fetch_rows(call, shared + 128 + (at + n) % STAGES * 7680, barriers + (at + n) % STAGES, begin + n * by);
+    const i64 q = begin + n * by;
+    if (q < end) fetch_rows(call, shared + 128 + (at + n) % STAGES * 7680, barriers + (at + n) % STAGES, q, rows_of(q, end));
     fetch_end();
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
     const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 128 + (at + STAGES - 1) % STAGES * 7680, barriers + (at + STAGES - 1) % STAGES, ahead);
+    if (ahead < end) fetch_rows(call, shared + 128 + (at + STAGES - 1) % STAGES * 7680, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
     fetch_end();
     fetched(barriers + at, parity);
     unsigned char* const stage = shared + 128 + at * 7680;
@@ -365,9 +371,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call
     s.d_x1 = (real*)(stage + 0);
     s.x2 = (const real*)(stage + 1536);
     s.out = (const real*)(stage + 3072);
-    s.rows = rows_of(call, q);
+    s.rows = rows_of(q, end);
     compute(s);
-    deliver_rows(call, s, q);
+    deliver_rows(call, s, q, s.rows);
     if (++at == STAGES) at = 0, parity ^= 1;
   }
   delivered();

@@ -1,0 +1,50 @@
+"""Stages of kernels for a GPU, which need none."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.machine import needs_nvrtc
+from tpgen.errors import BackendError
+from tpgen.inspection.stages import cuda
+from tpgen.inspection.stages.dump import DIRECTIONS, JOINT, STAGES, dump_stage
+from tpgen.planner.presets import channelwise, fully_connected
+
+PLAN = channelwise("4x0e+2x1o", "0e+1o", "0e+1o")
+
+
+@pytest.mark.parametrize("direction", [d for d in (*DIRECTIONS, *JOINT) if d not in STAGES["cuda"].lacks])
+def test_every_direction_has_its_text(direction: str) -> None:
+    text = dump_stage(PLAN, "cuda", direction)
+    assert 'extern "C" __global__ void' in text
+    assert text == dump_stage(PLAN, "cuda", direction)
+    assert ("call.src[e]" in text) == direction.startswith("conv")
+
+
+@needs_nvrtc
+def test_ptx() -> None:
+    assert ".visible .entry tpgen_kernel" in dump_stage(PLAN, "ptx")
+
+
+@needs_nvrtc
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell to stand in for nvdisasm")
+def test_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_disassemblers", lambda: iter(()))
+    with pytest.raises(BackendError, match="the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none"):
+        dump_stage(PLAN, "sass")
+    tool = tmp_path / "nvdisasm"
+    tool.write_text('#!/bin/sh\nhead -c 4 "$2" | tail -c 3\n')
+    tool.chmod(0o700)
+    monkeypatch.setattr(cuda, "_disassemblers", lambda: iter([str(tool)]))
+    assert dump_stage(PLAN, "sass") == "ELF"
+    tool.write_text("#!/bin/sh\necho it cannot >&2\nexit 1\n")
+    with pytest.raises(BackendError, match="nvdisasm failed: it cannot"):
+        dump_stage(PLAN, "sass")
+
+
+def test_products_without_a_kernel_say_so() -> None:
+    with pytest.raises(BackendError, match="take products whose modes keep channels"):
+        dump_stage(fully_connected("4x0e", "4x0e", "4x0e"), "cuda")

@@ -1,0 +1,85 @@
+"""Blocks, warps and shared memory: everything is done once, and nothing stands in the place of something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpgen.errors import EmitError
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.chips import CHIPS, chip_of
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.model import predict
+from tpgen.kernels.cuda.placement import CudaPlacement, cuda_target, place_cuda
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import PROBLEMS, find_problem
+
+FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
+CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
+
+
+def placed(
+    name: str, opened: tuple[str, ...], indexed: bool = False, arch: int = 90, layout: str = "mul_ir"
+) -> CudaPlacement:
+    schedule = plan_schedule(form_of(find_problem(name).plan, layout), cuda_target("float32"))
+    return place_cuda(schedule, opened, chip_of(arch), indexed)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("opened", [FORWARD, BACKWARD, ("w",)])
+@pytest.mark.parametrize("name", ["mixed-mul", "mace-large", "elementwise"])
+def test_every_channel_of_every_row_is_computed_once(name: str, opened: tuple[str, ...], indexed: bool) -> None:
+    placement = placed(name, opened, indexed)
+    units = [unit for warp in placement.work for unit in warp]
+    assert sorted(units, key=id) == sorted(placement.units, key=id)
+    for group in placement.groups:
+        mine = {(u.chunk, u.rows) for u in units if u.group is group}
+        sets = 1 if placement.serial else placement.sets(group)
+        assert mine == {(chunk, rows) for chunk in range(group.chunks) for rows in range(sets)}
+        assert group.chunks * LANES >= group.channels > (group.chunks - 1) * LANES
+        assert placement.serial or placement.sets(group) * group.rows == placement.rows
+    assert sorted(p.term.path for g in placement.groups for p in g.paths) == sorted(
+        p.term.path for p in placement.sweep.paths
+    )
+
+
+def test_no_warp_has_much_more_than_another() -> None:
+    costs = [sum(unit.group.cost for unit in warp) for warp in placed("nequip-toluene", BACKWARD).work]
+    assert max(costs) < 1.3 * min(costs)
+
+
+@pytest.mark.parametrize("arch", CHIPS)
+def test_areas_stand_side_by_side_and_fit(arch: int) -> None:
+    placement = placed("mixed-mul", BACKWARD, arch=arch)
+    places = sorted(placement.areas.values())
+    assert places[0] >= 8 * placement.stage_count
+    assert all(place % 32 == 0 for place in (*places, *placement.stage.values()))
+    assert places[-1] < placement.stages_at
+    assert placement.shared <= placement.chip.block_shared
+
+
+def test_a_row_that_does_not_fit_is_refused() -> None:
+    plan = channelwise("4096x0e+4096x1o", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
+    schedule = plan_schedule(form_of(plan, "mul_ir"), cuda_target("float32"))
+    with pytest.raises(
+        EmitError, match=r"a row of this product needs \d+ bytes of shared memory, and a block of sm_90"
+    ):
+        place_cuda(schedule, FORWARD, chip_of(90))
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("name", CHANNELWISE)
+def test_what_is_aimed_at_is_predicted(name: str, layout: str) -> None:
+    """At least 0.85 of a copy's bandwidth for products, 0.65 for convolutions: a design that is worse shows here."""
+    for opened in (FORWARD, BACKWARD):
+        assert predict(placed(name, opened, layout=layout)).share >= 0.85
+        assert predict(placed(name, opened, indexed=True, layout=layout)).share >= 0.65
+
+
+def test_a_prediction_moves_no_more_than_the_operands() -> None:
+    plan = find_problem("mace-large").plan
+    numbers = plan.irreps_in1.dim + plan.irreps_in2.dim + plan.weight_numel + plan.irreps_out.dim
+    found = predict(placed("mace-large", FORWARD))
+    assert found.bytes == 4 * numbers
+    assert found.limit == "memory"
+    assert found.seconds(40_000) == pytest.approx(463e-6, rel=0.01)

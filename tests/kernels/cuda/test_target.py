@@ -1,0 +1,234 @@
+"""From a product on a CUDA device to the driver and back, with a driver that runs the kernels' text on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.cuda.standin import StandIn
+from tests.kernels.plans import operands
+from tests.machine import needs_nvrtc
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.config import Config
+from tpgen.errors import BackendError, InputError
+from tpgen.form.linear import form_of
+from tpgen.form.reference import reference_product
+from tpgen.kernels.cuda import cubins, driver, orders, target
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.driver import Driver
+from tpgen.kernels.cuda.generate import ENTRY, CudaSource, generate_cuda
+from tpgen.kernels.libraries import cache
+from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_supported
+from tpgen.kernels.operators.runtime import Product
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, target_of
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise, fully_connected
+
+SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
+PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
+
+
+class FakeLibrary:
+    """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls = folder, list[str]()
+        self.sources: list[CudaSource] = []
+        self.built: dict[int, StandIn] = {}
+        self.failing: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            if name in self.failing:
+                return self.failing[name]
+            known = getattr(type(self), f"_{name}", None)
+            return (known(self, *arguments) or 0) if known else 0
+
+        return call
+
+    def _cuGetErrorString(self, code: int, text: Any) -> None:
+        text._obj.value = b"what the driver says"
+
+    def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
+        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if s.text.encode() == code)
+
+    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
+        made._obj.value = 2 * module.value + (name != ENTRY.encode())
+
+    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
+        count._obj.value = 1
+
+    def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
+        n, sums = divmod(handle.value, 2)
+        if n not in self.built:
+            folder = self.folder / str(n)
+            folder.mkdir()
+            self.built[n] = StandIn([self.sources[n - 1]], [2], folder)
+        pointers = rest[7]
+        if sums:
+            read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
+            parts = ctypes.c_int.from_address(pointers[2])
+            self.built[n].check("add_0", blocks, *read, parts)
+        else:
+            placement = self.sources[n - 1].placement
+            assert rest[2:6] == (placement.threads, 1, 1, placement.shared)
+            self.built[n].check("run_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
+    """A process whose CPU is a CUDA device of capability 9.0, as far as kernels know."""
+    library = FakeLibrary(tmp_path)
+    fake = Driver(library)
+
+    def generated(*given: Any) -> CudaSource:
+        source = generate_cuda(*given)
+        library.sources.append(source)
+        return source
+
+    monkeypatch.setattr(target, "generate_cuda", generated)
+    monkeypatch.setattr(target, "need_driver", lambda: fake)
+    monkeypatch.setattr(target, "cubin", lambda text, arch: text.encode())
+    monkeypatch.setattr(target, "_device_of", lambda tensors: 0)
+    for name, value in {"capability": 90, "processors": 2, "stream_of": 7}.items():
+        monkeypatch.setattr(driver, name, lambda device, value=value: value)
+    monkeypatch.setattr(driver, "capturing", lambda: False)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None, obstacle=lambda form, dtype: None)
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
+    target_of.cache_clear()
+    products: dict[str, Product] = {}
+    for module in ("runtime", "ops"):
+        find = lambda text: products.setdefault(text, Product(text))  # noqa: E731
+        monkeypatch.setattr(f"tpgen.kernels.operators.{module}.product_of", find)
+    yield library
+    target_of.cache_clear()
+
+
+@pytest.mark.parametrize("plan", [PLAN, SHARED], ids=["rows", "shared"])
+def test_a_product_and_its_gradients(plan: Plan, gpu: FakeLibrary) -> None:
+    given = operands(plan, 5)
+    x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
+    found = kernel_product(x1, x2, w, describe(plan))
+    wanted = reference_product(plan, x1, x2, w)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    for one, other in zip(*(torch.autograd.grad(y, (x1, x2, w), given["out"]) for y in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert gpu.calls.count("cuCtxPushCurrent_v2") == gpu.calls.count("cuCtxPopCurrent_v2") > 0
+    assert gpu.calls.count("cuLaunchKernel") == 2 + plan.shared_weights
+
+
+def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_ = list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    given = operands(PLAN, 6)
+    x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"], given["w"]
+    src, dst = torch.tensor([0, 3, 3, 1, 0, 2]), torch.tensor([2, 1, 2, 0, 0, 4])
+    text = describe(PLAN)
+    found = kernel_conv(x1, x2, w, src, dst, 5, text)
+    wanted = torch.zeros(5, PLAN.irreps_out.dim, dtype=x1.dtype)
+    wanted = wanted.index_add(0, dst, reference_product(PLAN, x1[src], x2, w))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
+    assert sorted_ == [5, 4]  # by dst forwards, by src backwards, and then known
+    dst[0] = 3
+    kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
+    assert sorted_ == [5, 4, 5]
+
+
+@pytest.mark.parametrize("name, place", [("edge_src", 0), ("edge_dst", 1)])
+def test_edges_that_point_nowhere_are_refused(name: str, place: int, gpu: FakeLibrary) -> None:
+    given = operands(PLAN, 2)
+    edges = [torch.tensor([0, 1]), torch.tensor([1, 0])]
+    edges[place] = torch.tensor([0, 2])
+    with pytest.raises(InputError, match=f"{name} holds an index out of range: indices run from 0 to 1"):
+        kernel_conv(given["x1"], given["x2"], given["w"], *edges, 2, describe(PLAN))
+
+
+def test_a_slice_that_begins_anywhere_is_copied(gpu: FakeLibrary) -> None:
+    given = operands(PLAN, 4)
+    inside = torch.zeros(given["x1"].numel() + 1, dtype=torch.float64)[1:].view_as(given["x1"]).copy_(given["x1"])
+    text = describe(PLAN)
+    one, other = (kernel_product(x1, given["x2"], given["w"], text) for x1 in (inside, given["x1"]))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "function, code, why",
+    [
+        ("cuLaunchKernel", 700, "a kernel read or wrote outside its tensors"),
+        ("cuModuleLoadData", 222, "this driver is older than NVRTC: update the driver"),
+        ("cuModuleLoadData", 2, "the device is out of memory: use smaller batches"),
+        ("cuFuncSetAttribute", 1, "what the driver says"),
+    ],
+)
+def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu: FakeLibrary) -> None:
+    gpu.failing[function] = code
+    given = operands(PLAN, 2)
+    with pytest.raises(BackendError, match=f"{function} failed: what the driver says.*{why}|{function} failed: {why}"):
+        kernel_product(given["x1"], given["x2"], given["w"], describe(PLAN))
+
+
+@needs_nvrtc
+def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'extern "C" __global__ void tpgen_kernel() {}'
+    made = cubins.cubin(text, 80)
+    assert made.startswith(b"\x7fELF")
+    assert {file.suffix for file in fresh.iterdir()} == {".cu", ".cubin", ".sha256", ".lock"}
+    monkeypatch.setattr("tpgen.kernels.cuda.nvrtc.Nvrtc.compile", None)
+    assert cubins.cubin(text, 80) == made
+    assert cache.info().entries == 1
+    assert cache.clear() == 1
+    assert not list(fresh.iterdir())
+
+
+@needs_nvrtc
+def test_broken_machine_code_is_compiled_again(fresh: Path) -> None:
+    text = 'extern "C" __global__ void tpgen_kernel() {}'
+    made = cubins.cubin(text, 80)
+    next(fresh.glob("*.cubin")).write_bytes(b"broken")
+    assert cubins.cubin(text, 80) == made
+
+
+def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert kernel_supported(PLAN, device="cuda") == "torch sees no CUDA device"
+    with pytest.raises(BackendError, match="torch sees no CUDA device; use strategy='grouped'"):
+        driver.need_driver.__wrapped__()
+    choice = choose_strategy(PLAN, Config(device="cuda"))
+    assert (choice.strategy, choice.reason[-41:]) == ("grouped", "one; no kernel: torch sees no CUDA device")
+
+
+def test_what_else_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(driver, "_open", lambda: None)
+    assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing())
+    monkeypatch.setattr(driver, "_open", lambda: object())
+    monkeypatch.setenv("TPGEN_NVRTC", "none")
+    assert target.missing() == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
+    monkeypatch.setattr(target, "find_nvrtc", lambda: object())
+    monkeypatch.setattr(driver, "capability", lambda device: 61)
+    assert target.missing() == "kernels need a GPU of compute capability 7.0 or later"
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert "on AMD let torch write them, by backend='inductor'" in str(target.missing())
+
+
+def test_what_has_no_kernel_says_why() -> None:
+    mixing = form_of(fully_connected("4x0e", "4x0e", "4x0e"), "mul_ir")
+    assert "take products whose modes keep channels" in str(target.obstacle_on(mixing, torch.float32, chip_of(90)))
+    wide = form_of(channelwise("4096x0e+4096x1o+4096x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=False), "mul_ir")
+    reason = target.obstacle_on(wide, torch.float32, chip_of(75))
+    assert "bytes of shared memory, and a block of sm_75 has 65536: use strategy='grouped'" in str(reason)
+    assert target.obstacle_on(form_of(PLAN, "mul_ir"), torch.float32, chip_of(75)) is None
+    with pytest.raises(BackendError, match=r"compute capability 7.0 or later, this one has 6.1: use strategy"):
+        chip_of(61)

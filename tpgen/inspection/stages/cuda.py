@@ -1,0 +1,65 @@
+"""Kernels for a GPU as text: CUDA C++, and what NVRTC makes of it.  None of it needs a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import site
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from tpgen.errors import BackendError
+from tpgen.form.form import Form
+from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.driver import capability, why_no_driver
+from tpgen.kernels.cuda.generate import CudaSource
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
+from tpgen.kernels.cuda.target import cuda_source
+
+_UNKNOWN = 90  # what kernels are shown for where there is no GPU
+
+
+def shown_chip() -> Chip:
+    """The chip of this machine's GPU; an H200 where there is none."""
+    return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
+
+
+def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSource:
+    """The kernel of a form with some slots open, for this machine's GPU.
+
+    Raises `BackendError` for products that have none, `EmitError` where a row does not fit.
+    """
+    return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
+
+
+def ptx_of(source: CudaSource) -> str:
+    """NVRTC's virtual instructions."""
+    return need_nvrtc().ptx(source.text, source.placement.chip.arch).strip()
+
+
+def sass_of(source: CudaSource) -> str:
+    """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
+    tool = next(_disassemblers(), None)
+    if tool is None:
+        raise BackendError(
+            "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: install it, "
+            "or ask for the stage 'ptx'"
+        )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(need_nvrtc().compile(source.text, source.placement.chip.arch).code)
+        file.flush()
+        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendError(f"{tool} failed: {(done.stderr.splitlines() or ['(no output)'])[0]}")
+    return done.stdout.strip()
+
+
+def _disassemblers() -> Iterator[str]:
+    found = shutil.which("nvdisasm")
+    if found:
+        yield found
+    for folder in site.getsitepackages():
+        yield from map(str, Path(folder).glob("nvidia/*/bin/nvdisasm"))

@@ -1,0 +1,174 @@
+"""Kernels on CUDA devices as a target: what stands in the way, and from a form with open slots to a call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import BackendError, TpgenError
+from tpgen.form.form import Form
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
+from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
+from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource, generate_cuda
+from tpgen.kernels.cuda.launch import Gather, arguments, blocks_of
+from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
+from tpgen.kernels.cuda.orders import is_inside, known_order
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.edges import Edges
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.sweep.terms import SLOTS
+
+_SUM_THREADS = 256
+_SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
+_SOURCES, _DESTINATIONS = 2, 3  # faults
+# The most that a kernel can open at once: where these have room, all others have.
+_LARGEST = ((SLOTS, False), (("x1", "x2", "w"), True), (("x2", "w", "out"), True))
+
+Slots = Sequence[Tensor | None]
+
+
+def missing() -> str | None:
+    """What this machine lacks."""
+    reason = why_no_driver()
+    if reason is None and find_nvrtc() is None:
+        reason = f"kernels on a GPU need NVRTC, and {why_no_nvrtc()}"
+    if reason is None and driver.capability(torch.cuda.current_device()) < OLDEST:
+        reason = f"kernels need a GPU of compute capability {OLDEST / 10} or later"
+    return reason
+
+
+def obstacle(form: Form, dtype: torch.dtype) -> str | None:
+    """Why a product has no kernel on the current device."""
+    return obstacle_on(form, dtype, chip_of(driver.capability(torch.cuda.current_device())))
+
+
+def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
+    """The same on some chip."""
+    try:
+        for opened, indexed in _LARGEST:
+            cuda_source(form, dtype, opened, chip, indexed)
+    except TpgenError as error:
+        return str(error)
+    return None
+
+
+def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: Chip, indexed: bool) -> CudaSource:
+    """The source of a kernel that opens some slots.
+
+    Raises `BackendError` for products without one, `EmitError` where a row does not fit.
+    """
+    schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
+    if not isinstance(schedule, ChannelSchedule):
+        raise BackendError(
+            "kernels on a GPU take products whose modes keep channels (uvu, uvv, uuu, uvuv), and those that mix copies "
+            "are matrix products of the library: use strategy='grouped'"
+        )
+    return generate_cuda(schedule, opened, chip, indexed)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A kernel on one device."""
+
+    source: CudaSource
+    device: int
+
+    @cached_property
+    def _module(self) -> ctypes.c_void_p:
+        return need_driver().load(cubin(self.source.text, driver.capability(self.device)))
+
+    @cached_property
+    def main(self) -> Function:
+        p = self.source.placement
+        return function(need_driver(), self._module, ENTRY, p.threads, p.shared)
+
+    @cached_property
+    def sum(self) -> Function:
+        return function(need_driver(), self._module, SUM_ENTRY, _SUM_THREADS)
+
+    @cached_property
+    def at_once(self) -> int:
+        return self.main.at_once() * driver.processors(self.device)
+
+
+class CudaKernel:
+    """A form with open slots as a call; compiled for a device when it is first met there."""
+
+    def __init__(self, form: Form, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> None:
+        self._made = (form, dtype, opened, indexed)
+        self._loaded: dict[int, _Loaded] = {}
+
+    def on(self, device: int) -> _Loaded:
+        """The kernel on a device."""
+        if device not in self._loaded:
+            form, dtype, opened, indexed = self._made
+            source = cuda_source(form, dtype, opened, chip_of(driver.capability(device)), indexed)
+            self._loaded[device] = _Loaded(source, device)
+        return self._loaded[device]
+
+    def __call__(self, operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
+        """Launch it on the current stream; a fault where edges point nowhere."""
+        device = _device_of([*operands, *results])
+        loaded = self.on(device)
+        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges)
+        if fault:
+            return fault
+        with need_driver().on(device):
+            _launch(loaded, [x if x is None else _aligned(x) for x in operands], results, rows, gather)
+        return 0
+
+
+def _device_of(tensors: Slots) -> int:
+    return next(x.get_device() for x in tensors if x is not None)
+
+
+def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather | None) -> None:
+    placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
+    blocks = blocks_of(placement, rows, gather.owners if gather else 0, loaded.at_once)
+    sums = _sums(loaded, blocks, results)
+    loaded.main.launch(blocks, stream, arguments(operands, results, rows, gather, sums))
+    if sums is not None:
+        d_w = results[SLOTS.index("w")]
+        assert d_w is not None
+        loaded.sum.launch(-(-d_w.numel() // _SUM_THREADS), stream, *_sum_arguments(sums, d_w, blocks))
+
+
+def _sums(loaded: _Loaded, blocks: int, results: Slots) -> Tensor | None:
+    """Room for each block's part of the gradient of weights that all rows share."""
+    d_w = results[SLOTS.index("w")]
+    if d_w is None or not loaded.source.placement.sums_weights or not d_w.numel():
+        return None
+    dtype = torch.float32 if d_w.dtype == torch.bfloat16 else d_w.dtype
+    return torch.empty(blocks, d_w.numel(), dtype=dtype, device=d_w.device)
+
+
+def _sum_arguments(sums: Tensor, d_w: Tensor, blocks: int) -> tuple:
+    return ctypes.c_void_p(sums.data_ptr()), ctypes.c_void_p(d_w.data_ptr()), ctypes.c_int(blocks)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
+    return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
+
+
+def _gather(owner: str | None, edges: Edges) -> tuple[int, Gather | None]:
+    """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
+    capturing = driver.capturing()
+    index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
+    order = known_order(index, owners, keep=not capturing) if owner else None
+    if edges.check and not capturing:
+        if not is_inside(edges.src, edges.sources):
+            return _SOURCES, None
+        if not is_inside(edges.dst, edges.destinations):
+            return _DESTINATIONS, None
+    first, by = (order.first, order.order) if order else (None, None)
+    return 0, Gather(first, by, edges.src, edges.dst, owners if owner else 0)
