@@ -15,6 +15,7 @@ from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, values_at_hand
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.nn.usual import quick_call
 
 
 def _long(name: str, index: Tensor) -> Tensor:
@@ -110,7 +111,8 @@ class TensorProductConv(TensorProduct):
         nodes = x.shape[0] if num_nodes is None and isinstance(x, Tensor) and x.dim() else num_nodes
         if type(nodes) is not int or not (isinstance(src, Tensor) and isinstance(dst, Tensor)):
             return None
-        return self._quick(self._checked if check_index else self._trusting, x, y, weight, src, dst, nodes)
+        description = self._checked if check_index else self._trusting
+        return quick_call(self, description, x, y, weight, src, dst, nodes)
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -21,10 +21,10 @@ from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
 from tpgen.form.form import Form, split_layout
 from tpgen.kernels.operators.description import describe
-from tpgen.kernels.operators.ops import quick_product
-from tpgen.nn.autocast import autocasting, unrounded, widened
+from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
+from tpgen.nn.usual import is_plain, quick_call
 from tpgen.nn.visualize import draw_product, mean_squares
 from tpgen.nn.weights import FlatWeights
 from tpgen.planner.plan import Plan, make_plan
@@ -217,7 +217,7 @@ class TensorProduct(FormModule, FlatWeights):
         """
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
-        made = self._quick(self._quick_text, x, y, weight)
+        made = quick_call(self, self._quick_text, x, y, weight)
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
@@ -225,7 +225,7 @@ class TensorProduct(FormModule, FlatWeights):
             if node is not None:
                 return node
         w = self._given_weight(weight)
-        if not torch.compiler.is_compiling() and self._is_plain(x, y, w):
+        if not torch.compiler.is_compiling() and is_plain(self, x, y, w):
             return self._runner("forward")(x, y, w)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
@@ -242,53 +242,6 @@ class TensorProduct(FormModule, FlatWeights):
         w = self._given_weight(weight)
         y, w = self._fit({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
-
-    def _quick(
-        self,
-        text: str,
-        x: Tensor,
-        y: Tensor,
-        weight: Optional[Tensor],  # noqa: UP045
-        src: Optional[Tensor] = None,  # noqa: UP045
-        dst: Optional[Tensor] = None,  # noqa: UP045
-        nodes: int = 0,
-    ) -> Optional[Tensor]:  # noqa: UP045
-        """The result of a usual call by the kernel of that description; None for any other, and where it does not fit.
-
-        Small products are called often enough to notice a submodule, or a buffer that `Module` looks up.
-        """
-        if weight is not None:
-            w = weight if self.weight_numel else None
-        else:
-            w = self._parameters.get("weight") if self.internal_weights else self._buffers.get("weight")
-        if not text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
-            return None
-        like = self._buffers["output_mask"]
-        if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
-            return None
-        return quick_product(x, y, w, text, src, dst, nodes)
-
-    def _is_plain(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Whether a call is the usual one: rows alike, nothing to convert, nothing to complain of.
-
-        Small products are called often enough to notice the thorough checks of `_fit`.
-        """
-        like = self.output_mask
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
-            return False
-        rows, dtype, device = x.shape[0], like.dtype, like.device
-        return (
-            x.shape[1] == self._in1_dim
-            and y.shape == (rows, self._in2_dim)
-            and (self.shared_weights or w.shape == (rows, self.weight_numel))
-            and x.dtype == dtype
-            and y.dtype == dtype
-            and w.dtype == dtype
-            and x.device == device
-            and y.device == device
-            and w.device == device
-            and not autocasting(device)
-        )
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal

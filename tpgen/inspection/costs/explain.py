@@ -23,8 +23,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
-from tpgen.inspection.clock import best_seconds
-from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths
+from tpgen.inspection.costs.cost import forward_and_backward, peak_bytes, seconds_of_paths
 from tpgen.inspection.costs.explain_polynomial import (
     PolynomialExplainOptions,
     PolynomialExplanation,
@@ -324,23 +323,8 @@ def _how(request: Request) -> dict[int, str]:
 
 def _measured(found: Explanation, request: Request) -> Explanation:
     run, operands = _runnable(request, found.nodes)
-    for operand in operands:
-        operand.requires_grad_()
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def backward() -> None:
-        for x in operands:
-            x.grad = None
-        run().sum().backward()
-
-    return replace(
-        found,
-        forward_seconds=best_seconds(forward, request.device, _SECONDS),
-        backward_seconds=best_seconds(backward, request.device, _SECONDS),
-    )
+    forward, backward = forward_and_backward(run, operands, request.device, _SECONDS)
+    return replace(found, forward_seconds=forward, backward_seconds=backward)
 
 
 def _runnable(request: Request, nodes: int | None) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:

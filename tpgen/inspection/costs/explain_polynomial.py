@@ -23,7 +23,7 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.polynomial import form_of
 from tpgen.form.sampling import polynomial_shape, random_polynomial_operands
-from tpgen.inspection.clock import best_seconds
+from tpgen.inspection.costs.cost import forward_and_backward
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.kernels.polynomial.runtime import named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
@@ -260,18 +260,5 @@ def _measured(found: PolynomialExplanation, plan: PolynomialPlan, dtype: torch.d
     drawn = torch.randint(found.elements, (found.rows,), generator=generator).to(found.device)
     index = [drawn] if indexed else []
     program = emit_polynomial(plan, found.strategy, indexed).module().to(device=found.device, dtype=dtype)
-    for x in operands:
-        x.requires_grad_()
-
-    def forward() -> None:
-        with torch.no_grad():
-            program(*operands, *index)
-
-    def backward() -> None:
-        torch.autograd.grad(program(*operands, *index).sum(), operands)
-
-    return replace(
-        found,
-        forward_seconds=best_seconds(forward, found.device, _SECONDS),
-        backward_seconds=best_seconds(backward, found.device, _SECONDS),
-    )
+    seconds = forward_and_backward(lambda: program(*operands, *index), operands, found.device, _SECONDS)
+    return replace(found, forward_seconds=seconds[0], backward_seconds=seconds[1])

@@ -1,0 +1,59 @@
+"""The usual call of a product, recognised in few steps: small products are called often enough to notice more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tpgen.kernels.operators.ops import quick_product
+from tpgen.nn.autocast import autocasting
+
+if TYPE_CHECKING:
+    from tpgen.nn.tensor_product import TensorProduct
+
+
+def quick_call(
+    product: TensorProduct,
+    text: str,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
+    nodes: int = 0,
+) -> Tensor | None:
+    """The result by the kernel of a description; None for any other call, and where it does not fit.
+
+    Weights and mask are read past what `Module` does to find a parameter or a buffer.
+    """
+    if weight is not None:
+        w = weight if product.weight_numel else None
+    else:
+        w = (product._parameters if product.internal_weights else product._buffers).get("weight")
+    if not text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
+        return None
+    like = product._buffers["output_mask"]
+    if like is None or x.dtype != like.dtype or (weight is None and w.numel() != product.weight_numel):
+        return None
+    return quick_product(x, y, w, text, src, dst, nodes)
+
+
+def is_plain(product: TensorProduct, x: Tensor, y: Tensor, w: Tensor) -> bool:
+    """Whether a call needs none of the thorough checks: rows alike, nothing to convert, nothing to complain of."""
+    like = product.output_mask
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or product.streams:
+        return False
+    rows, dtype, device = x.shape[0], like.dtype, like.device
+    return (
+        x.shape[1] == product._in1_dim
+        and y.shape == (rows, product._in2_dim)
+        and (product.shared_weights or w.shape == (rows, product.weight_numel))
+        and x.dtype == dtype
+        and y.dtype == dtype
+        and w.dtype == dtype
+        and x.device == device
+        and y.device == device
+        and w.device == device
+        and not autocasting(device)
+    )
