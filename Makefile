@@ -42,7 +42,7 @@ test-clients: clients
 	@for client in $(CLIENTS); do \
 	    if test -e .clients/$$client/.installed; then \
 	        echo "tests of $$client"; \
-	        OMP_NUM_THREADS=1 timeout 300 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
+	        OMP_NUM_THREADS=1 timeout 600 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
 	            tests/clients/test_$$client.py || exit 1; \
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
 	done

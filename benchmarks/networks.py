@@ -106,7 +106,7 @@ def mace(
     return Case(model, run, batch, s.edges.shape[1])
 
 
-def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2) -> Case:
+def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2, layers: int = 3) -> Case:
     from nequip.data import AtomicDataDict as keys
     from nequip.model import NequIPGNNModel
     from nequip.utils.global_state import set_global_state
@@ -116,7 +116,7 @@ def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2) -
     s = lattice(atoms, dtype)
     model = NequIPGNNModel(
         seed=0, model_dtype=str(dtype).removeprefix("torch."), r_max=CUTOFF, type_names=["H", "C", "N", "O"],
-        num_layers=3, l_max=l_max, parity=True, num_features=features, avg_num_neighbors=28.0,
+        num_layers=layers, l_max=l_max, parity=True, num_features=features, avg_num_neighbors=28.0,
         per_type_energy_scales=1.0, per_type_energy_shifts=0.0,
     )  # fmt: skip
     batch = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import check_everything
+from tests.clients.checks import check_everything, compare_dynamics
 from tpgen.conversion.convert import convert
 
 
@@ -34,3 +34,12 @@ def test_a_converted_model_scripts() -> None:
     found = case.run(scripted, False)
     for name, x in wanted.items():
         torch.testing.assert_close(found[name], x, rtol=1e-4, atol=1e-4)
+
+
+def test_energies_are_conserved() -> None:
+    """In float32, in which SevenNet computes."""
+    from sevenn.calculator import SevenNetCalculator
+
+    torch.set_default_dtype(torch.float32)
+    model = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e").model
+    compare_dynamics(lambda m: SevenNetCalculator(m, file_type="model_instance", device="cpu"), model, rounded=True)

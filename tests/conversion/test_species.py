@@ -7,6 +7,7 @@ import torch
 from e3nn import o3
 from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.machine import needs_compiler
 from tpgen.conversion import species as module
@@ -86,3 +87,17 @@ def test_what_is_no_choice_of_matrices(irreps: tuple[str, str, str]) -> None:
 
 def test_graphs_have_no_kernels_by_species() -> None:
     assert type(convert(network(), strategy="grouped")["skip"]) is ConvertedFullyConnectedTensorProduct
+
+
+def test_a_trace_leaves_the_number_of_rows_open() -> None:
+    """As NequIP traces what it compiles: whatever asks for the rows afterwards must not get those that were traced."""
+    product = convert(network())["skip"]
+
+    def padded(x: Tensor, y: Tensor) -> Tensor:
+        return product(x, y) + x.new_ones(x.shape[0], 1)
+
+    traced = make_fx(padded, tracing_mode="symbolic", _allow_non_fake_inputs=True)(
+        torch.randn(7, 15), torch.randn(7, 5)
+    )
+    x, y = torch.randn(4, 15), torch.randn(4, 5)
+    torch.testing.assert_close(traced(x, y), padded(x, y))

@@ -131,3 +131,15 @@ def test_hooks_on_the_product_keep_the_scatter() -> None:
     torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert seen == [11, 11]
     assert mark_of(network.tp_scatter.tp) is not None
+
+
+def test_what_allegro_computes_itself_is_named() -> None:
+    class Contracter(nn.Module):
+        def _contract_conv(self, x: Tensor) -> Tensor:
+            return x
+
+    Contracter.__module__ = "allegro.nn._strided._contract"
+    network = nn.ModuleDict({"tp": Contracter(), "linear": o3.Linear("2x0e", "3x0e")})
+    with pytest.warns(UserWarning, match=r"'tp': Allegro's product of strided features, which tpgen does not compute"):
+        convert(network, strategy="grouped")
+    assert mark_of(network["linear"]) is not None

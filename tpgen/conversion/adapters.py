@@ -19,6 +19,7 @@ Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[Finding]]
 
 # root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
 ADAPTERS: dict[str, Adapter | str] = {
+    "allegro": "tpgen.integrations.allegro:swaps",
     "mace": "tpgen.integrations.mace:swaps",
     "nequip": "tpgen.integrations.nequip:swaps",
     "sevenn": "tpgen.integrations.sevennet:swaps",

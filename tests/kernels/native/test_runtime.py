@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.plans import operands
@@ -183,6 +184,20 @@ def test_faults_are_told_by_python() -> None:
     by_runtime(call)
     with pytest.raises(InputError, match=f"edge_src holds an index out of range: indices run from 0 to {NODES - 1}"):
         ops.kernel_conv(call.x1, call.x2, call.w, call.src + NODES, call.dst, NODES, call.description)
+
+
+def test_a_trace_leaves_the_number_of_nodes_open() -> None:
+    """A kernel that the runtime knows is traced as any other: no size of the trace is fixed."""
+    call = call_of("per row", OUT, edges=True)
+    by_runtime(call)
+
+    def convolved(x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return ops.kernel_conv(x, y, w, src, dst, x.shape[0], call.description)
+
+    given = call.x1, call.x2, call.w, call.src, call.dst
+    more = torch.cat([call.x1, call.x1])
+    traced = make_fx(convolved, tracing_mode="symbolic")(*given)
+    torch.testing.assert_close(traced(more, *given[1:]), convolved(more, *given[1:]))
 
 
 # -- where there is no runtime -----------------------------------------------------------------------------------------
