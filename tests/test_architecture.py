@@ -31,6 +31,7 @@ LAYERS = (
     "inspection",
     "conversion",
     "integrations",
+    "deployment",
     "verification",
     "benchmarking",
     "demo",

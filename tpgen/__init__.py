@@ -14,6 +14,8 @@ from tpgen._version import __version__
 if TYPE_CHECKING:
     from tpgen.conversion.adapters import register_adapter
     from tpgen.conversion.convert import conversion_report, convert, restore
+    from tpgen.deployment.deploy import deploy
+    from tpgen.deployment.portable import portable
     from tpgen.errors import TpgenError
     from tpgen.inspection.costs.explain import explain
     from tpgen.inspection.report.compile_report import compile_report
@@ -48,9 +50,11 @@ __all__ = [
     "compile_report",
     "conversion_report",
     "convert",
+    "deploy",
     "explain",
     "from_e3nn",
     "make_plan",
+    "portable",
     "register_adapter",
     "restore",
     "verify",
@@ -72,9 +76,11 @@ _HOMES = {
     "compile_report": "inspection.report.compile_report",
     "conversion_report": "conversion.convert",
     "convert": "conversion.convert",
+    "deploy": "deployment.deploy",
     "explain": "inspection.costs.explain",
     "from_e3nn": "nn.from_e3nn",
     "make_plan": "planner.plan",
+    "portable": "deployment.portable",
     "register_adapter": "conversion.adapters",
     "restore": "conversion.convert",
     "verify": "verification.verify",

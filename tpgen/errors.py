@@ -46,6 +46,10 @@ class BackendError(TpgenError):
     """A program that cannot be compiled or run as asked on this machine."""
 
 
+class DeployError(TpgenError):
+    """A network that cannot be packaged as asked, or a package that is not whole."""
+
+
 class TraceError(TpgenError):
     """A network that cannot be written as one graph."""
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "report": "Show what torch.compile makes of a product or network.",
     "flat": "Time a network as it is, inlined, and flat.",
     "convert": "Convert a network in memory and report what changed.",
+    "deploy": "Write a network and its kernels for other programs.",
     "mace-convert": "Convert a model file of MACE's, or restore it.",
     "mace-run-train": "Train a converted MACE with its own program.",
     "completion": "Print the completion script of your shell.",

@@ -227,3 +227,17 @@ def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_slots_come_in_their_order() -> None:
     call = call_of("per row", 15)
     assert [x.shape for x in by_runtime(call)] == [call.point[n].shape for n in slots_in(15)]
+
+
+def test_traces_keep_the_number_of_nodes_open() -> None:
+    """It is a symbol then, and asking the runtime must not make it the number that was seen."""
+    call = call_of("shared", OUT, edges=True)
+    by_runtime(call)
+
+    def convolution(x1: Tensor, x2: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return ops.kernel_conv(x1, x2, call.w, src, dst, x1.shape[0], call.description)
+
+    traced = make_fx(convolution, tracing_mode="symbolic", _allow_non_fake_inputs=True)(
+        call.x1, call.x2, call.src, call.dst
+    )
+    assert traced(call.x1[:1], call.x2, call.src * 0, call.dst * 0).shape[0] == 1

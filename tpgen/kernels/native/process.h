@@ -3,7 +3,7 @@
 
 static const char* const SCHEMA =
     "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
-    " int nodes=0) -> Tensor[]";
+    " SymInt nodes=0) -> Tensor[]";
 enum { MOST = 1 << 16 };
 static Product* products[MOST];
 static i64 known;
@@ -24,13 +24,6 @@ EXPORTED void tpgen_set_kernel(i64 product, i64 edges, i64 dtype, i64 mask, void
   __atomic_store_n(&products[product]->kernels[edges][dtype][mask], kernel, __ATOMIC_RELEASE);
 }
 
-// of an argument that may be missing
-static Handle optional(u64 given) {
-  if (!given) return 0;
-  const u64 value = *(u64*)given;
-  delete (u64*)given;
-  return (Handle)value;
-}
 static void run_boxed(u64* stack, u64, u64) {
   static const Product none = {};
   const i64 number = (i64)stack[3];

@@ -25,7 +25,7 @@ from tpgen.errors import BackendError
 from tpgen.kernels.libraries.build import Wanted, load_library
 from tpgen.kernels.libraries.cache import RUNTIME
 from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.native.source import lacking, libtorch, runtime_text
+from tpgen.kernels.native.source import lacking, libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
@@ -83,7 +83,7 @@ def _runtime() -> Runtime | None:
     reason: Any = lacking()
     try:
         if not reason:
-            return Runtime(load_library(Wanted(runtime_text("process"), "tpgen_register", (libtorch(),), RUNTIME)))
+            return Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
     except BackendError as error:
         reason = error
     warnings.warn(

@@ -9,18 +9,26 @@ from pathlib import Path
 
 import torch
 
-_ORDER = ("torch", "product")  # each needs those before it
+_COMMON = ("torch", "product")  # each needs those before it
 
 
 @cache
-def runtime_text(registers: str) -> str:
-    """The whole source, which ends with the header that registers operators; its text names the torch it is for.
+def process_text() -> str:
+    """The source of a process's own runtime; its text names the torch it is for.
 
-    >>> "tpgen_register" in runtime_text("process")
+    >>> "tpgen_register" in process_text()
     True
     """
-    parts = [_header(name) for name in (*_ORDER, registers)]
-    return "\n".join([f"// for torch {torch.__version__}", *parts])
+    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "process"))])
+
+
+def deployed_text(table: str) -> str:
+    """The source of a runtime for programs without Python, with a table of its kernels.
+
+    >>> "none of it" in deployed_text("// none of it")
+    True
+    """
+    return "\n".join([*map(_header, _COMMON), _header("entry"), table, _header("deployed")])
 
 
 def _header(name: str) -> str:

@@ -74,3 +74,11 @@ struct Tensor {
     return found;
   }
 };
+
+// of an argument that may be missing
+static Handle optional(u64 given) {
+  if (!given) return 0;
+  const u64 value = *(u64*)given;
+  delete (u64*)given;
+  return (Handle)value;
+}

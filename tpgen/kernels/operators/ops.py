@@ -110,8 +110,12 @@ def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Te
 # -- operators ---------------------------------------------------------------------------------------------------------
 
 _EDGES = "Tensor? edge_src=None, Tensor? edge_dst=None"
-library.define(f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor")
-library.define(f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]")
+SCHEMAS = (
+    f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor",
+    f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]",
+)
+for _schema in SCHEMAS:
+    library.define(_schema)
 _product = torch.ops.tpgen.product.default
 _gradients = torch.ops.tpgen.gradients.default
 

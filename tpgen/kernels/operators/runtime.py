@@ -61,7 +61,7 @@ class Product:
     def _enter(self, mask: int, dtype: torch.dtype, indexed: bool, address: int | None) -> None:
         """Give a kernel to the runtime, where there is one that can call it."""
         native = runtime() if address else None
-        if native is None or address is None or self._widened(mask, dtype, indexed):
+        if native is None or address is None or self.widens(mask, dtype, indexed):
             return
         with self._entering:
             if self._number == NOTHING:
@@ -72,13 +72,13 @@ class Product:
 
     def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool, device: str) -> None:
         """Build the kernels of calls with these masks and operands side by side, where more than one is missing."""
-        keys = ((m, torch.float32 if self._widened(m, dtype, indexed) else dtype, indexed, device) for m in masks)
+        keys = ((m, torch.float32 if self.widens(m, dtype, indexed) else dtype, indexed, device) for m in masks)
         missing = [key for key in keys if key[0] and key not in self._kernels]
         if len(missing) > 1 and self.live:
             with ThreadPoolExecutor(len(missing)) as pool:
                 list(pool.map(lambda key: self.kernel(*key), missing))
 
-    def _widened(self, mask: int, dtype: torch.dtype, indexed: bool) -> bool:
+    def widens(self, mask: int, dtype: torch.dtype, indexed: bool) -> bool:
         """Whether a call on bfloat16 computes on float32 copies of its operands."""
         return indexed and dtype == torch.bfloat16 and bool(mask & (X1 | OUT)) and self._rounds_between_tiles
 
@@ -159,7 +159,7 @@ class Product:
             self.check(call)
         if call.indexed and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             return self.run(call.opening(mask & ~OUT)) + self.run(call.opening(OUT))
-        if self._widened(mask, dtype, call.indexed):
+        if self.widens(mask, dtype, call.indexed):
             g = None if call.g is None else call.g.float()
             wide = call._replace(x1=call.x1.float(), x2=call.x2.float(), w=call.w.float(), g=g)
             return [x.bfloat16() for x in self.run(wide)]

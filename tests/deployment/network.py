@@ -1,0 +1,53 @@
+"""A small potential with a convolution, a linear layer and a product, and forces taken inside."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.linear import Linear
+from tpgen.nn.products import FullyConnectedTensorProduct
+from tpgen.planner.presets import channelwise
+
+HIDDEN = "4x0e+4x1o"
+
+
+class Potential(nn.Module):
+    def __init__(self, strategy: str = "kernel") -> None:
+        super().__init__()
+        plan = channelwise("4x0e", "0e+1o", HIDDEN)
+        self.embedding = nn.Linear(3, 4)
+        self.conv = TensorProductConv.from_plan(plan, strategy=strategy)
+        self.radial = nn.Linear(2, plan.weight_numel)
+        self.linear = Linear(plan.irreps_out, HIDDEN, strategy=strategy)
+        self.readout = FullyConnectedTensorProduct(HIDDEN, HIDDEN, "1x0e", strategy=strategy)
+
+    def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            positions = positions.detach().requires_grad_()
+            energy = self.energy(positions, elements, edges)
+            (slope,) = torch.autograd.grad(energy, positions)
+        return energy.detach(), -slope
+
+    def energy(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
+        vectors = positions[edges[1]] - positions[edges[0]]
+        lengths = vectors.norm(dim=1, keepdim=True)
+        harmonics = torch.cat([torch.ones_like(lengths), vectors / lengths], 1)
+        weights = self.radial(torch.cat([lengths.cos(), lengths.sin()], 1))
+        h = self.linear(self.conv(self.embedding(elements), harmonics, weights, edges[0], edges[1]))
+        return self.readout(h, h).sum()
+
+
+def inputs(atoms: int = 5) -> list[Tensor]:
+    """Positions, elements and all pairs both ways, from one seed."""
+    generator = torch.Generator().manual_seed(atoms)
+    positions, elements = torch.randn(2, atoms, 3, generator=generator, dtype=torch.float64)
+    pairs = torch.combinations(torch.arange(atoms)).T
+    return [positions, elements, torch.cat([pairs, pairs.flip(0)], 1)]
+
+
+def make() -> tuple[nn.Module, list[Tensor]]:
+    """For ``tpgen deploy tests.deployment.network:make``."""
+    torch.manual_seed(0)
+    return Potential().double(), inputs()

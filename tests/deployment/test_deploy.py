@@ -1,0 +1,95 @@
+"""A whole potential deployed: loaded by a Python without tpgen and by a program in C++."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tests.deployment.network import inputs, make
+from tests.machine import needs_compiler
+from tpgen.cli.app import main
+from tpgen.kernels.libraries.compiler import need_compiler
+
+pytestmark = [pytest.mark.slow, needs_compiler]
+
+LOAD = """
+import sys, torch
+sys.modules["tpgen"] = None
+sys.path.insert(0, sys.argv[1])
+from load import load
+network = load()
+torch.save([network(*inputs) for inputs in torch.load(sys.argv[2])], sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("deployed") / "potential"
+    done = CliRunner().invoke(main, ["deploy", "tests.deployment.network:make", "--out", str(made)])
+    assert done.exit_code == 0, done.output
+    return made
+
+
+def test_the_folder_says_what_it_is(folder: Path) -> None:
+    text = (folder / "README.md").read_text()
+    assert "Inputs: (a, 3) float64; (b, 3) float64; (c, d) int64." in text
+    assert [path.name for path in folder.parent.iterdir()] == ["potential"]
+    assert set(json.loads((folder / "manifest.json").read_text())["files"]) > {"model.pt2", "kernels/5.so"}
+
+
+def loaded(folder: Path, given: list, tmp_path: Path) -> list:
+    file = tmp_path / "given.pt"
+    torch.save(given, file)
+    done = subprocess.run([sys.executable, "-c", LOAD, folder, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return torch.load(file)
+
+
+def test_python_without_tpgen_computes_energies_and_forces(folder: Path, tmp_path: Path) -> None:
+    network, _ = make()
+    given = [inputs(atoms) for atoms in (5, 3, 9)]
+    for found, wanted in zip(loaded(folder, given, tmp_path), given, strict=True):
+        torch.testing.assert_close(tuple(found), network(*wanted))
+
+
+def test_a_program_in_cpp_computes_energies_and_forces(folder: Path, tmp_path: Path) -> None:
+    torch_folder, program = Path(torch.__file__).parent, tmp_path / "example"
+    include = torch_folder / "include"
+    command = [need_compiler().path, "-std=c++20", "-O1", folder / "example.cpp", "-o", program]
+    command += [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}", f"-L{torch_folder / 'lib'}"]
+    command += [f"-Wl,-rpath,{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
+    subprocess.run(command, check=True)
+    done = subprocess.run([program, folder], capture_output=True, text=True, check=True)
+    found = [torch.tensor([float(x) for x in line.split()], dtype=torch.float64) for line in done.stdout.splitlines()]
+    network, given = make()
+    energy, forces = network(*given)
+    torch.testing.assert_close(found, [energy.flatten(), forces.flatten()])
+
+
+@pytest.mark.parametrize(
+    "file, damage, message",
+    [
+        ("model.pt2", lambda x: x[:1000], "model.pt2 is not what was deployed: copy the whole folder again"),
+        ("kernels/0.so", lambda x: b"", "kernels/0.so is not what was deployed"),
+        ("manifest.json", lambda x: x.replace(b'"torch": "', b'"torch": "9'), "deployed with torch 92.*use that one"),
+    ],
+)
+def test_damaged_folders_say_so(folder: Path, tmp_path: Path, file: str, damage, message: str) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copied / file).write_bytes(damage((copied / file).read_bytes()))
+    with pytest.raises(AssertionError, match=message):
+        loaded(copied, [], tmp_path)
+
+
+def test_a_missing_file_says_so(folder: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copied / "libtpgen.so").unlink()
+    with pytest.raises(AssertionError, match=r"libtpgen.so is missing: copy the whole folder again"):
+        loaded(copied, [], tmp_path)

@@ -1,0 +1,104 @@
+"""Networks as programs, the kernels that programs call, and networks without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from e3nn import o3
+from torch import Tensor, nn
+
+import tpgen
+from tests.deployment.network import Potential, inputs, make
+from tests.machine import needs_compiler
+from tpgen.cli.app import main
+from tpgen.deployment.deploy import deploy
+from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.portable import portable
+from tpgen.errors import DeployError
+from tpgen.networks.program import network_program
+from tpgen.planner.presets import channelwise
+
+
+@needs_compiler
+def test_a_potential_is_one_program_of_any_size() -> None:
+    network, given = make()
+    program = network_program(network, given)
+    for atoms in (5, 3, 8):
+        torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
+    masks = [(needed.mask, needed.indexed) for needed in kernels_of(program)]
+    # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
+    assert masks == [(8, True), (8, False), (8, False), (3, False), (1, False), (6, True)]
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@needs_compiler
+def test_a_portable_network_calls_no_operator_of_ours() -> None:
+    network, given = make()
+    made = portable(network)
+    assert kernels_of(network_program(made, given)) == []
+    torch.testing.assert_close(made(*given), network(*given))
+    made.load_state_dict(network.state_dict())
+    assert network.conv.choice.strategy == "kernel"
+
+
+def test_what_is_converted_is_given_back() -> None:
+    network = nn.Sequential(o3.Linear("4x0e+4x1o", "2x0e+1x1o"))
+    converted = tpgen.convert(network)
+    made = portable(converted)
+    assert type(made[0]) is o3.Linear
+    assert type(converted[0]) is not o3.Linear
+
+
+def test_a_polynomial_becomes_einsum() -> None:
+    made = portable(tpgen.SymmetricContraction("2x0e+2x1o", "2x0e", 2, num_elements=1))
+    assert made.choice.strategy == "einsum"
+
+
+class Deciding(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_a_network_that_decides_by_values() -> None:
+    with pytest.raises(DeployError, match=r"Deciding cannot be written as one program: .*out of forward"):
+        network_program(Deciding(), [torch.ones(2)])
+
+
+@needs_compiler
+def test_a_product_without_a_kernel_on_the_target() -> None:
+    """Sums over edges in bfloat16 are computed on float32 copies, which only Python makes."""
+    plan = tpgen.make_plan("2x0e", "1x0e", "3x0e", [(0, 0, 0, "uvw", True)])
+    conv = tpgen.TensorProductConv.from_plan(plan, strategy="kernel").bfloat16()
+    edges = torch.tensor([0, 1, 2])
+    given = [torch.ones(4, 2).bfloat16(), torch.ones(3, 1).bfloat16(), edges, edges]
+
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+            return self.conv(x, y, None, src, dst)
+
+    with pytest.raises(DeployError, match=r"bfloat16.*has no kernel of its own to deploy: convert.*portable"):
+        kernels_of(network_program(Convolution(), given))
+
+
+def test_folders_and_inputs_are_checked_first(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="exists: name a folder that does not"):
+        deploy(Potential("grouped"), inputs(), tmp_path)
+    with pytest.raises(DeployError, match="takes tensors alone, got Tensor, int"):
+        deploy(nn.Linear(3, 2), [torch.ones(2, 3), 4], tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    done = CliRunner().invoke(main, ["deploy", "tests.deployment.network:make", "--out", str(tmp_path)])
+    assert (done.exit_code, "exists: name a folder" in done.output) == (2, True)
+
+
+def test_sizes_of_one_are_no_open_sizes() -> None:
+    """`channelwise` alone: what stays open is what README.md of a deployed folder says."""
+    product = tpgen.TensorProduct.from_plan(channelwise("4x0e", "0e", "4x0e"), strategy="grouped")
+    program = network_program(product, [torch.ones(3, 4), torch.ones(3, 1), torch.ones(3, 4)])
+    assert program.module()(torch.ones(7, 4), torch.ones(7, 1), torch.ones(7, 4)).shape == (7, 4)

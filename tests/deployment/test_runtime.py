@@ -1,0 +1,107 @@
+"""The operators of a deployed network in a process that knows nothing of tpgen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.plans import operands
+from tests.machine import needs_compiler
+from tpgen.deployment import runtime
+from tpgen.deployment.kernels import Needed
+from tpgen.errors import DeployError
+from tpgen.kernels.operators.description import describe
+from tpgen.kernels.operators.ops import kernel_conv, kernel_product
+from tpgen.planner.presets import channelwise
+
+pytestmark = needs_compiler
+PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
+TEXT = describe(PLAN)
+KERNELS = [Needed(TEXT, torch.float64, 8, indexed) for indexed in (False, True)]
+KERNELS += [Needed(TEXT, torch.float64, 7, False)]
+
+# folder and file of operands; prints the message of each error, writes results
+ELSEWHERE = """
+import sys, torch
+sys.modules["tpgen"] = None
+torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
+x1, x2, w, g, src, dst, text = torch.load(sys.argv[2])
+product, gradients = torch.ops.tpgen.product, torch.ops.tpgen.gradients
+def tried(call):
+    try:
+        return call()
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+results = [tried(lambda: product(x1, x2, w, text)), tried(lambda: product(x1[:3], x2, w, text, src, dst, 4))]
+results += tried(lambda: gradients(x1, x2, w, g.T.contiguous().T, text, 7)) or []
+tried(lambda: product(x1[:, 1:], x2, w, text))
+tried(lambda: product(x1[:3], x2, w, text, src + 3, dst, 4))
+tried(lambda: product(x1, x2, w, text[1:]))
+tried(lambda: gradients(x1, x2, w, g, text, 1))
+torch.save(results, sys.argv[2])
+"""
+
+
+def elsewhere(folder: Path, rows: int = 5) -> tuple[list[str], list[torch.Tensor], tuple]:
+    """What a process without tpgen says and returns, and the operands."""
+    src, dst = torch.randint(3, (2, rows))
+    given = (*operands(PLAN, rows).values(), src, dst, TEXT)
+    torch.save(given, folder / "given.pt")
+    command = [sys.executable, "-c", ELSEWHERE, str(folder), str(folder / "given.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), torch.load(folder / "given.pt"), given
+
+
+def test_operators_without_python_compute_the_same(tmp_path: Path) -> None:
+    runtime.write_runtime(KERNELS, tmp_path)
+    said, results, (x1, x2, w, g, src, dst, _) = elsewhere(tmp_path)
+    wanted = [kernel_product(x1, x2, w, TEXT), kernel_conv(x1[:3], x2, w, src, dst, 4, TEXT)]
+    wanted += torch.ops.tpgen.gradients(x1, x2, w, g, TEXT, 7)
+    assert len(results) == 5
+    assert all(map(torch.equal, results, wanted))
+    assert said == [
+        "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes (5, 15) (5, 4) "
+        f"(5, {PLAN.weight_numel}) none; rows have 16, 4, {PLAN.weight_numel} and {PLAN.irreps_out.dim} numbers",
+        "tpgen: edge_src holds an index out of range",
+        "tpgen: a product that was not deployed; deploy the network that calls it",
+        "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes (5, 16) (5, 4) "
+        f"(5, {PLAN.weight_numel}) (5, {PLAN.irreps_out.dim}); "
+        f"rows have 16, 4, {PLAN.weight_numel} and {PLAN.irreps_out.dim} numbers",
+    ]
+
+
+@pytest.mark.parametrize(
+    "lacks, message",
+    [
+        ("a kernel", r"tpgen: a kernel is missing or not what was deployed: 1.so; copy the whole folder again"),
+        ("a feature", r"tpgen: built for a processor with xop; deploy on the machine that it is to run on"),
+        ("a version", r"tpgen: built with torch 99.0, and this is torch \d.\d+; use that torch or a later one"),
+    ],
+)
+def test_what_cannot_run_says_why_at_the_first_call(
+    lacks: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacks == "a feature":
+        monkeypatch.setattr(runtime, "features", lambda: ["xop"])
+    if lacks == "a version":
+        monkeypatch.setattr(torch, "__version__", "99.0.0")
+    runtime.write_runtime(KERNELS, tmp_path)
+    monkeypatch.undo()
+    if lacks == "a kernel":
+        file = tmp_path / "kernels" / "1.so"
+        file.write_bytes(file.read_bytes()[:1000])
+    said, results, _ = elsewhere(tmp_path)
+    assert re.match(message, said[0])
+    assert set(results) == {None}
+
+
+def test_a_torch_without_the_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "lacking", lambda: "torch 2.8.0 has no torch_library_impl")
+    with pytest.raises(DeployError, match=r"no runtime can be written: torch 2.8.0.*deploy with torch 2.10 or later"):
+        runtime.write_runtime(KERNELS, tmp_path)

@@ -1,0 +1,92 @@
+"""A folder from which a program without tpgen computes a network: package, operators, kernels, and how to load them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.runtime import features, write_runtime
+from tpgen.errors import DeployError
+from tpgen.networks.program import network_program
+
+FORMAT = "tpgen.deployed/1"
+_LETTERS = [a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase]
+_FILES = Path(__file__).parent / "files"
+
+
+def deploy(network: nn.Module, inputs: Sequence[Any], out: str | Path) -> Path:
+    """Write a network and its kernels into a new folder; returns the folder.
+
+    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  The folder appears
+    when it is whole.  Raises `DeployError` where ``out`` exists, where the network cannot be written as one program,
+    and for a product without a kernel here.
+    """
+    folder = Path(out).absolute()
+    if folder.exists():
+        raise DeployError(f"{folder} exists: name a folder that does not, or remove it")
+    if not all(isinstance(x, Tensor) for x in inputs):
+        kinds = ", ".join(type(x).__name__ for x in inputs)
+        raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
+    program = network_program(network, inputs)
+    kernels = kernels_of(program)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        write_runtime(kernels, made)
+        _package(program, made / "model.pt2")
+        torch.save([x.detach() for x in inputs], made / "inputs.pt")
+        _write_rest(made, program, type(network).__name__, inputs)
+        made.chmod(0o755)
+        made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _package(program: ExportedProgram, file: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
+        torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+
+
+def _write_rest(folder: Path, program: ExportedProgram, title: str, inputs: Sequence[Tensor]) -> None:
+    for name in ("load.py", "example.cpp"):
+        shutil.copyfile(_FILES / name, folder / name)
+    version = torch.__version__.split("+")[0]
+    processor = " ".join([platform.machine(), *features()])
+    text = (_FILES / "README.md").read_text(encoding="utf-8")
+    shown = {"title": title, "torch": version, "processor": processor, "inputs": _shapes(program)}
+    for name, value in shown.items():
+        text = text.replace(f"{{{name}}}", value)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    manifest = {"format": FORMAT, "torch": version, "features": features(), "files": sums}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _shapes(program: ExportedProgram) -> str:
+    """The inputs of a program in words, with letters for sizes that are open."""
+    names: dict[str, str] = {}
+    user = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
+
+    def size(n: Any) -> str:
+        known = n if isinstance(n, int) else n.node.maybe_as_int()
+        return str(names.setdefault(str(n), _LETTERS[len(names)]) if known is None else known)
+
+    described = ["(" + ", ".join(map(size, x.shape)) + f") {str(x.dtype).removeprefix('torch.')}" for x in values]
+    return "; ".join(described)

@@ -1,0 +1,154 @@
+// The operators of a program without Python: kernels stand in files beside this library, a table says which does what.
+// Needs: torch, product, and before it `KERNELS`, the table, with `FEATURES`, `TORCH` and `BUILT_WITH`.
+
+extern "C" {
+int snprintf(char*, unsigned long, const char*, ...);
+unsigned long strlen(const char*);
+int memcmp(const void*, const void*, unsigned long);
+void* dlopen(const char*, int);
+void* dlsym(void*, const char*);
+char* dlerror();
+int dladdr(const void*, void* found);
+void* fopen(const char*, const char*);
+int fseek(void*, long, int);
+long ftell(void*);
+int fclose(void*);
+void aoti_torch_check(bool, const char*, const char*, unsigned, const char*);
+u64 aoti_torch_abi_version();
+int torch_string_length(Handle text, u64* found);
+int torch_string_c_str(Handle text, const char** found);
+int torch_delete_string(Handle text);
+}
+
+enum { TEXT = 4096, NOW_AND_ALONE = 2 };
+static char refusal[TEXT];  // why nothing is computed; empty where all is well
+
+static void refuse(const char* what, const char* detail, const char* way_out) {
+  if (!*refusal) snprintf(refusal, TEXT, "tpgen: %s%s; %s", what, detail, way_out);
+}
+[[noreturn]] static void fail(const char* message) {
+  aoti_torch_check(false, "tpgen", "libtpgen", 0, message);
+  __builtin_unreachable();
+}
+
+static const char* lacking_feature() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+#define NEEDS(name) if (!__builtin_cpu_supports(name)) return name;
+  FEATURES
+#endif
+  return 0;
+}
+static i64 size_of(const char* path) {
+  void* file = fopen(path, "rb");
+  if (!file) return -1;
+  fseek(file, 0, 2);  // to its end
+  const i64 size = ftell(file);
+  fclose(file);
+  return size;
+}
+// the function of a kernel's file, which stands in a folder beside this library
+static void* load(const Entry& entry) {
+  struct { const char* file; void* base; const char* name; void* address; } here;
+  char path[TEXT];
+  if (!dladdr((const void*)&load, &here)) return 0;
+  const char* end = here.file;
+  for (const char* c = here.file; *c; ++c) if (*c == '/') end = c + 1;
+  snprintf(path, TEXT, "%.*skernels/%s", (int)(end - here.file), here.file, entry.file);
+  if (size_of(path) != entry.size) {  // a file that is cut off would end the process that loads it
+    refuse("a kernel is missing or not what was deployed: ", entry.file, "copy the whole folder again, or deploy anew");
+    return 0;
+  }
+  void* library = dlopen(path, NOW_AND_ALONE);
+  void* found = library ? dlsym(library, "tpgen_kernel") : 0;
+  if (!found) refuse("a kernel cannot be loaded: ", dlerror(), "copy the whole folder again, or deploy anew");
+  return found;
+}
+static bool same(const Entry& entry, const char* text, u64 length) {
+  return strlen(entry.description) == length && !memcmp(entry.description, text, length);
+}
+static void open_kernels() {
+  static char versions[64];
+  snprintf(versions, sizeof versions, "%d.%d", (int)(aoti_torch_abi_version() >> 56),
+           (int)(aoti_torch_abi_version() >> 48 & 255));
+  if (aoti_torch_abi_version() >> 48 < TORCH >> 48)
+    refuse("built with torch " BUILT_WITH ", and this is torch ", versions, "use that torch or a later one, or deploy anew");
+  if (const char* lacking = lacking_feature())
+    refuse("built for a processor with ", lacking, "deploy on the machine that it is to run on");
+  for (const Entry& entry : KERNELS) {
+    if (*refusal) return;
+    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry);
+  }
+}
+
+static const char* const FAULTS[] = {"", "out of memory for scratch space", "edge_src holds an index out of range",
+                                     "edge_dst holds an index out of range"};
+
+static void describe(const Tensor& x, char*& at, const char* end) {
+  for (i64 d = 0; d < x.dim && at < end; ++d) at += snprintf(at, end - at, d ? ", %lld" : " (%lld", x.sizes[d]);
+  if (at < end) at += snprintf(at, end - at, x.dim ? ")" : " none");
+}
+static void say(const Call& c, int fault, char* message) {
+  char *at = message, *end = message + TEXT;
+  if (fault != UNFIT) {
+    snprintf(message, TEXT, "tpgen: %s", fault < 4 ? FAULTS[fault] : "a kernel stopped");
+    return;
+  }
+  at += snprintf(at, TEXT, "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes");
+  for (const Tensor& x : c.operands) describe(x, at, end);
+  const i64* d = c.product.dims;
+  if (at < end) snprintf(at, end - at, "; rows have %lld, %lld, %lld and %lld numbers", d[0], d[1], d[2], d[3]);
+}
+
+// Compute a call, or throw what torch throws; the description is given up.
+static void compute(Call& c, bool known, Handle description, char* message) {
+  torch_delete_string(description);
+  if (*refusal) snprintf(message, TEXT, "%s", refusal);
+  else if (!known) snprintf(message, TEXT, "tpgen: a product that was not deployed; deploy the network that calls it");
+  else if (const int fault = run(c)) say(c, fault, message);
+}
+static Product* product_of(Handle description) {
+  const char* text = 0;
+  u64 length = 0;
+  torch_string_c_str(description, &text);
+  torch_string_length(description, &length);
+  for (const Entry& entry : KERNELS) if (same(entry, text, length)) return entry.product;
+  return 0;
+}
+
+static const Product NONE = {};
+static void product_boxed(u64* stack, u64, u64) {
+  char message[TEXT] = "";
+  {
+    const Product* p = product_of((Handle)stack[3]);
+    Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)0}, optional(stack[4]),
+              optional(stack[5]), OUT, (i64)stack[6], {}};
+    compute(c, p, (Handle)stack[3], message);
+    stack[0] = (u64)c.results[3].give();
+  }
+  if (*message) fail(message);
+}
+static void gradients_boxed(u64* stack, u64, u64) {
+  char message[TEXT] = "";
+  {
+    const Product* p = product_of((Handle)stack[4]);
+    Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)stack[3]}, optional(stack[6]),
+              optional(stack[7]), (i64)stack[5], 0, {}};
+    compute(c, p, (Handle)stack[4], message);
+    Handle list = 0;
+    if (!*message) torch_new_list_reserve_size(4, &list);
+    for (Tensor& x : c.results) if (list && x) torch_list_push_back(list, (u64)x.give());
+    stack[0] = (u64)list;
+  }
+  if (*message) fail(message);
+}
+
+static int registered = [] {
+  open_kernels();
+  Handle library = 0, cpu = 0;
+  return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
+         aoti_torch_library_def(library, PRODUCT) || aoti_torch_library_def(library, GRADIENTS) ||
+         aoti_torch_library_init_impl("tpgen", "CPU", __FILE__, __LINE__, &cpu) ||
+         torch_library_impl(cpu, "product", product_boxed, STABLE_SINCE) ||
+         torch_library_impl(cpu, "gradients", gradients_boxed, STABLE_SINCE);
+}();

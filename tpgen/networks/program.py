@@ -1,0 +1,44 @@
+"""A whole network, forces by autograd included, as one program of `torch.export`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
+
+from tpgen.errors import DeployError
+
+
+def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgram:
+    """The program of a network in evaluation, with derivatives that it takes inside written out.
+
+    ``inputs`` are the arguments of one call.  Each size that is no size of a parameter stays open; sizes that are
+    equal in ``inputs`` are taken to be the same size, so give two rows or more, and other numbers of atoms than edges.
+    Raises `DeployError` where the network decides by values, which a program cannot.
+
+    >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
+    >>> program.module()(torch.randn(7, 3)).shape
+    torch.Size([7, 2])
+    """
+    frozen = copy.deepcopy(network).eval().requires_grad_(False)
+    try:
+        with torch.no_grad():
+            frozen(*inputs)  # what is written at a first call must not be traced
+            graph = make_fx(frozen, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+        return export(graph, tuple(inputs), dynamic_shapes=tree_map(_open, tuple(inputs)))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+        raise DeployError(
+            f"{type(network).__name__} cannot be written as one program: {reason}; take what depends on values, such "
+            "as a search for neighbours, out of forward and give its result as an input"
+        ) from error
+
+
+def _open(x: Any) -> Any:
+    return [Dim.AUTO] * x.dim() if isinstance(x, Tensor) else None
