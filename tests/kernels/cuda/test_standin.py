@@ -10,7 +10,6 @@ import torch
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.cuda.test_products import Case
 from tests.kernels.plans import mode_plan
-from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource
 
 # what is taken out of the text, and how it shows
@@ -49,7 +48,7 @@ def case() -> Case:
 def _changed(source: CudaSource, before: str, after: str) -> CudaSource:
     assert before in source.text
     after = after.replace("SHARED", str(source.placement.shared))
-    return replace(source, source=GeneratedSource(source.text.replace(before, after), ()))
+    return replace(source, source=replace(source.source, text=source.text.replace(before, after)))
 
 
 @pytest.mark.parametrize("what", WITHOUT)
