@@ -38,12 +38,16 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 	    timeout 60 .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
 	then touch $@; else rm -f $@; echo "*** $* COULD NOT BE INSTALLED within 300 s: it is not tested"; fi
 
+# MACE's environment has e3nn 0.4.4, the oldest that tpgen takes: what of tpgen meets e3nn is tested there too.
+OLDEST_E3NN := tests/conversion tests/planner/test_plan.py tests/planner/test_coupling.py tests/nn/test_from_e3nn.py
+
 test-clients: clients
 	@for client in $(CLIENTS); do \
 	    if test -e .clients/$$client/.installed; then \
 	        echo "tests of $$client"; \
+	        more=; test $$client != mace || more="$(OLDEST_E3NN)"; \
 	        OMP_NUM_THREADS=1 timeout 600 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
-	            tests/clients/test_$$client.py || exit 1; \
+	            tests/clients/test_$$client.py $$more || exit 1; \
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
 	done
 

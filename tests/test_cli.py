@@ -316,6 +316,12 @@ def test_a_network_is_converted_and_proven() -> None:
     assert read["times"] is None
 
 
+def test_a_network_is_converted_and_measured() -> None:
+    shown = run("convert", "tetris-e3nn", "--strategy", "grouped", "--measure").output
+    assert "modules compute with tpgen, 0 stay as they are" in shown
+    assert "call and gradients" in shown
+
+
 def test_convert_needs_a_network_with_something_to_convert() -> None:
     assert "name one network: tetris" in run("convert", code=2).output
     assert "Tetris holds no tensor product or linear" not in run("convert", "--network", "tetris-e3nn").output

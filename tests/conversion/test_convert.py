@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
 from e3nn import o3
 from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel
 
@@ -156,6 +159,30 @@ def test_weights_may_be_given_as_e3nn_takes_them() -> None:
     convert(product, **GRAPHS)
     torch.testing.assert_close(product(x, y, w), wanted)
     torch.testing.assert_close(product(x, y, [w]), wanted)
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_distributed_training_goes_on(when: str, process_group: None) -> None:
+    network, inputs = Layer(), (torch.randn(3, 6), torch.randn(3, 3))
+    network(*inputs).square().sum().backward()
+    wanted = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+    network.zero_grad()
+    if when == "before":
+        wrapped = convert(DistributedDataParallel(network), **GRAPHS)
+    else:
+        wrapped = DistributedDataParallel(convert(network, **GRAPHS))
+    wrapped(*inputs).square().sum().backward()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(network.get_parameter(name).grad, gradient)
+    assert mark_of(network.product) is not None
 
 
 def test_moving_to_another_dtype_moves_the_program() -> None:
