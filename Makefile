@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients browser lint docs bench article kernels layers gpu clean
+.PHONY: demo test test-all fuzz clients test-clients test-pythons browser lint docs bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -49,6 +49,27 @@ test-clients: clients
 	        OMP_NUM_THREADS=1 timeout 600 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
 	            tests/clients/test_$$client.py $$more || exit 1; \
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
+	done
+
+# A short profile on every other Python that is here: products, their derivatives, kernels and the command line.  One that
+# cannot be set up is said aloud, and the others are tested all the same.
+PYTHONS := 3.10 3.12 3.13
+SHORT := tests/form tests/planner/test_plan.py tests/emitter/test_golden.py tests/kernels/test_golden_kernels.py \
+    tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/test_cli.py
+
+test-pythons:
+	@for version in $(PYTHONS); do \
+	    for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python none; do \
+	        $$python -c pass 2> /dev/null && break; \
+	    done; \
+	    if [ $$python = none ]; then echo "*** Python $$version IS NOT TESTED: it is not here"; continue; fi; \
+	    test -e .pythons/$$version/.installed || { \
+	        $$python -m venv .pythons/$$version && \
+	        timeout 900 .pythons/$$version/bin/python -m pip install --quiet torch==2.13.0 --editable '.[plot,test]' && \
+	        touch .pythons/$$version/.installed; \
+	    } || { echo "*** Python $$version IS NOT TESTED: it could not be set up"; continue; }; \
+	    echo "short profile on Python $$version"; \
+	    OMP_NUM_THREADS=1 .pythons/$$version/bin/python -m pytest -n 2 -p no:cacheprovider $(SHORT) || exit 1; \
 	done
 
 # Random products, layouts, graphs and operands, for long; `make test` runs a few examples of the same.
@@ -103,4 +124,4 @@ $(INSTALLED): constraints.txt pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .docs site build out *.egg-info
+	rm -rf $(VENV) .docs .pythons site build out *.egg-info

@@ -33,7 +33,7 @@ def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
     choice = choose_strategy(PLAN, config)
     assert (choice.strategy, "measured here" in choice.reason) == (tuning.fastest, True)
     assert TensorProduct.from_plan(PLAN).choice == choice
-    assert str(tuning).startswith("forward and backward of 8 rows")
+    assert str(tuning).startswith("forward+backward of 8 rows")
     forget(PLAN, config)
     assert remembered(PLAN, config) is None
 

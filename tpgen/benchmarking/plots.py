@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpgen.benchmarking.records import Report
+from tpgen.benchmarking.tasks import TASKS
 from tpgen.inspection.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -50,6 +51,6 @@ def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
     panel.xaxis.set_minor_formatter(lambda value, _: "")
     panel.set_yticks(range(len(report.problems)), report.problems, fontsize=8)
     panel.set_ylim(len(report.problems) - 0.5, -0.5)
-    panel.set_title(task)
+    panel.set_title(TASKS[task].label if task in TASKS else task)
     panel.set_xlabel("times faster than the best of e3nn")
     panel.grid(axis="both", alpha=0.25)

@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
+from tpgen.benchmarking.tasks import TASKS
 from tpgen.text import duration, quantity, ratio
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ COLUMNS: dict[str, Callable[[Report, Record], str]] = {
     "min": lambda report, r: duration(r.min),
     "± spread": lambda report, r: "" if r.spread is None else f"{100 * r.spread:.0f} %",
     "× best e3nn": lambda report, r: ratio(report.speedup(r)),
-    "× same": lambda report, r: ratio(report.speedup(r, same_backend=True)),
+    "× same backend": lambda report, r: ratio(report.speedup(r, same_backend=True)),
     "build": lambda report, r: duration(r.build),
     "first call": lambda report, r: duration(r.first),
     "peak memory": lambda report, r: quantity(r.peak_bytes, "B"),
@@ -71,11 +72,15 @@ def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] =
         return None
     rows = tuple(tuple(COLUMNS[c](report, r) for c in columns) for r in records)
     marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
-    return Cells(f"{problem}, {task} ({records[0].rows} rows)", tuple(columns), rows, marks)
+    return Cells(f"{problem}, {_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
+
+
+def _label(task: str) -> str:
+    return TASKS[task].label if task in TASKS else task
 
 
 _MEAN_HEADINGS = (
-    "contender", "× best e3nn", "least", "least at", "× same", "least, same", "problems"
+    "contender", "× best e3nn", "least", "least at", "× same backend", "least, same", "problems"
 )  # fmt: skip
 
 
@@ -100,7 +105,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
         )
         for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
     )
-    return Cells(f"{task}: geometric means over the problems", _MEAN_HEADINGS, rows)
+    return Cells(f"{_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
 def reason_cells(report: Report) -> Cells | None:
@@ -157,4 +162,4 @@ class ReportTables:
 
 
 _FULL_WIDTH = 140
-_NARROW = ("contender", "median", "× best e3nn", "× same", "first call", "peak memory")
+_NARROW = ("contender", "median", "× best e3nn", "× same backend", "first call", "peak memory")

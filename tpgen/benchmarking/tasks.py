@@ -72,6 +72,7 @@ class Task:
     about: str
     results: tuple[str, ...]
     run: Callable[[Product, Operands], tuple[Tensor, ...]]
+    label: str = ""  # as tables and pictures name it
 
 
 def _forward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
@@ -94,13 +95,16 @@ def _double(product: Product, operands: Operands) -> tuple[Tensor, ...]:
 
 
 TASKS: dict[str, Task] = {
-    "forward": Task("forward", "the product, without gradients", ("out",), _forward),
-    "backward": Task("backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward),
+    "forward": Task("forward", "the product, without gradients", ("out",), _forward, "forward"),
+    "backward": Task(
+        "backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward, "forward+backward"
+    ),
     "double": Task(
         "double",
         "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
         ("force", "out_cotangent", "x1", "x2", "w"),
         _double,
+        "training on forces",
     ),
 }
 

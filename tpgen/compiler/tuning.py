@@ -48,7 +48,7 @@ class Tuning:
         times = sorted(self.milliseconds.items(), key=lambda item: item[1])
         lines = [f"{name:10s} {ms:9.3f} ms" for name, ms in times]
         lines += [f"{name:10s} left out: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([f"forward and backward of {self.rows} rows", *lines])
+        return "\n".join([f"forward+backward of {self.rows} rows", *lines])
 
 
 def tune(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.closed_form import run_form

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import nn
+from typing_extensions import Self
 
 from tpgen.compiler.config import Choice
 

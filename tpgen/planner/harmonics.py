@@ -65,6 +65,7 @@ def _term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor
-    scale = norm / coupling[ir.l, *[_POLE] * ir.l]
-    entries = {(k + start, *rest): scale * coupling[k, *rest] for k, *rest in np.argwhere(coupling)}
+    pole = (ir.l, *[_POLE] * ir.l)
+    scale = norm / coupling[pole]
+    entries = {(n[0] + start, *n[1:]): scale * coupling[n] for n in map(tuple, np.argwhere(coupling))}
     return PolynomialTerm(("x",) * ir.l, table=(table_of(entries),))

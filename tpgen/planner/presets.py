@@ -7,9 +7,9 @@ weights stand in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypedDict, Unpack
 
 from e3nn.o3 import Irrep, Irreps
+from typing_extensions import TypedDict, Unpack
 
 from tpgen.errors import PlanError, unknown
 from tpgen.planner.instruction import parse_irreps

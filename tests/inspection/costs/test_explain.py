@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_measuring_fills_in_times() -> None:
     assert found.forward_seconds
     assert found.backward_seconds
     assert all(path.seconds for path in found.paths)
-    assert re.search(r"measured  .* forward, .*; .* and backward", str(found))
+    assert re.search(r"measured  .* forward, .*; .* forward\+backward", str(found))
     assert "alone" in str(found)
 
 
@@ -84,7 +85,7 @@ def test_a_product_without_paths_is_measured_too() -> None:
     found = explain(make_plan("2x0e", "1o", "2x1o", []), rows=8, measure=True, strategy="einsum", ceilings=GIVEN)
     assert found.forward_seconds
     assert found.backward_seconds  # its zeros have gradients, which are zeros
-    assert " and backward" in str(found)
+    assert "forward+backward" in str(found)
 
 
 def test_ceilings_are_measured_once() -> None:
@@ -163,3 +164,27 @@ def test_the_command(tmp_path: Path) -> None:
     read = json.loads(run(*arguments, "--json", "--plot", str(tmp_path / "costs.png")).stdout)
     assert read["paths"][0]["out"] == "4x1e"
     assert (tmp_path / "costs.png").exists()
+
+
+def test_what_is_measured_is_measured_with_the_ceilings_of_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def timed(call: Callable[[], object], device: str, seconds: float) -> float:
+        order.append(call.__name__)
+        return 0.001 * (1 + (len(order) > 4))
+
+    monkeypatch.setattr("tpgen.inspection.costs.roofline.best_seconds", timed)
+    plan = channelwise("4x0e", "0e", "0e")
+    found = explain(plan, rows=4, measure=True, strategy="einsum")
+    assert order[:4] * 4 == order[-16:], "copies, matrices and the product take turns"
+    assert found.ceilings
+    assert found.ceilings.scatter == pytest.approx(1.0)
+    assert "warning " in str(found)
+    assert "the same copy took up to 100 % longer: the machine is busy" in str(found)
+    assert "warning " not in str(explain(plan, rows=4, measure=True, strategy="einsum", ceilings=GIVEN))
+
+
+def test_auto_says_why() -> None:
+    product = TensorProduct.from_plan(channelwise("8x0e", "0e", "0e"), strategy="grouped")
+    assert product.explain(ceilings=GIVEN, strategy="auto").reason != "asked for"
+    assert product.explain(ceilings=GIVEN, strategy="unrolled").reason == "asked for"

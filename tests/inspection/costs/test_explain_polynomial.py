@@ -67,7 +67,7 @@ def test_measured(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert found.forward_seconds
     assert found.backward_seconds
-    assert "and backward" in str(found)
+    assert "forward+backward" in str(found)
 
 
 @pytest.mark.parametrize("what", ["rows", "channels", "elements"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tpgen.inspection.clock import best_seconds
@@ -109,22 +109,3 @@ def path_alone(plan: Plan, path: Path) -> Plan:
         irrep_normalization=plan.irrep_normalization, path_normalization=plan.path_normalization,
         shared_weights=plan.shared_weights,
     )  # fmt: skip
-
-
-def forward_and_backward(
-    run: Callable[[], Tensor], operands: Sequence[Tensor], device: str, seconds: float
-) -> tuple[float, float]:
-    """Seconds of a call alone, and of one with the gradients of its operands; each is measured for some seconds."""
-    for x in operands:
-        x.requires_grad_()
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def backward() -> None:
-        for x in operands:
-            x.grad = None
-        run().sum().backward()
-
-    return best_seconds(forward, device, seconds), best_seconds(backward, device, seconds)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod, sqrt
 from pathlib import Path as FilePath
@@ -23,16 +22,17 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
-from tpgen.inspection.costs.cost import forward_and_backward, peak_bytes, seconds_of_paths
+from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths
 from tpgen.inspection.costs.explain_polynomial import (
     PolynomialExplainOptions,
     PolynomialExplanation,
     explain_polynomial,
 )
 from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
+from tpgen.inspection.costs.measured import product_seconds
 from tpgen.inspection.costs.pictures import draw_explanation, picture_of
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
-from tpgen.inspection.stages.dump import Request, example_arguments
+from tpgen.inspection.stages.dump import Request
 from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
@@ -208,16 +208,23 @@ def explain_product(
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
         nodes=nodes,
     )
-    return _measured(found, request) if measure else found
+    if not measure:
+        return found
+    times, of_that_moment = product_seconds(request, nodes, _SECONDS)
+    return replace(
+        found,
+        forward_seconds=times["forward"],
+        backward_seconds=times["backward"],
+        ceilings=ceilings or of_that_moment,
+    )
 
 
 def _asked(subject: Subject, options: RequestOptions) -> str:
     """Why the product is written as it is."""
     if isinstance(subject, TensorProduct) and "strategy" not in options:
         return subject.choice.reason
-    if isinstance(subject, Plan):
-        return choose_strategy(subject, Request(subject, **options)).reason
-    return "asked for"
+    plan = subject if isinstance(subject, Plan) else subject.plan
+    return choose_strategy(plan, Request(plan, **options)).reason
 
 
 def _title(plan: Plan) -> str:
@@ -319,24 +326,3 @@ def _how(request: Request) -> dict[int, str]:
     return {
         index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
     }
-
-
-def _measured(found: Explanation, request: Request) -> Explanation:
-    run, operands = _runnable(request, found.nodes)
-    forward, backward = forward_and_backward(run, operands, request.device, _SECONDS)
-    return replace(found, forward_seconds=forward, backward_seconds=backward)
-
-
-def _runnable(request: Request, nodes: int | None) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
-    """A call of the product, or of the convolution on random edges, and the operands that it reads."""
-    kind = TensorProduct if nodes is None else TensorProductConv
-    product = kind.from_plan(
-        request.plan, internal_weights=False, layout=request.layout, strategy=request.strategy, backend=request.backend
-    ).to(device=request.device, dtype=request.dtype)
-    y, w = example_arguments(request, ("x2", "w"))
-    (x,) = example_arguments(request if nodes is None else replace(request, rows=nodes), ("x1",))
-    edges: list[torch.Tensor] = []
-    if nodes is not None:
-        drawn = torch.randint(nodes, (2, request.rows), generator=torch.Generator().manual_seed(0))
-        edges = list(drawn.to(request.device))
-    return lambda: product(x, y, w, *edges), [x, y, w]

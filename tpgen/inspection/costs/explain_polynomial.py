@@ -23,7 +23,7 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.polynomial import form_of
 from tpgen.form.sampling import polynomial_shape, random_polynomial_operands
-from tpgen.inspection.costs.cost import forward_and_backward
+from tpgen.inspection.costs.measured import both_seconds
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.kernels.polynomial.runtime import named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
@@ -134,7 +134,7 @@ def _facts(found: PolynomialExplanation) -> dict[str, str]:
     }
     if found.ceilings:
         facts["predicted"] = f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound}"
-    measured = f"{duration(found.forward_seconds)} forward, {duration(found.backward_seconds)} and backward"
+    measured = f"{duration(found.forward_seconds)} forward, {duration(found.backward_seconds)} forward+backward"
     unmeasured = "nothing; measure=True (--measure) runs it"
     return {**facts, "measured": unmeasured if found.forward_seconds is None else measured}
 
@@ -197,7 +197,7 @@ def explain_polynomial(
         bytes=_numbers(plan, rows, own["channels"], own["elements"]) * own["dtype"].itemsize,
         ceilings=ceilings or machine_ceilings(own["dtype"], str(own["device"])),
     )
-    return _measured(found, plan, own["dtype"]) if measure else found
+    return _measured(found, plan, own["dtype"], ceilings) if measure else found
 
 
 def _brought(subject: PolynomialModule | PolynomialPlan) -> dict[str, Any]:
@@ -251,7 +251,9 @@ def _numbers(plan: PolynomialPlan, rows: int, channels: int, elements: int) -> i
     return sum(map(prod, shapes))
 
 
-def _measured(found: PolynomialExplanation, plan: PolynomialPlan, dtype: torch.dtype) -> PolynomialExplanation:
+def _measured(
+    found: PolynomialExplanation, plan: PolynomialPlan, dtype: torch.dtype, given: Ceilings | None
+) -> PolynomialExplanation:
     generator = torch.Generator().manual_seed(0)
     operands = random_polynomial_operands(
         plan, found.rows, found.channels, found.elements, generator=generator, dtype=dtype, device=found.device
@@ -260,5 +262,10 @@ def _measured(found: PolynomialExplanation, plan: PolynomialPlan, dtype: torch.d
     drawn = torch.randint(found.elements, (found.rows,), generator=generator).to(found.device)
     index = [drawn] if indexed else []
     program = emit_polynomial(plan, found.strategy, indexed).module().to(device=found.device, dtype=dtype)
-    seconds = forward_and_backward(lambda: program(*operands, *index), operands, found.device, _SECONDS)
-    return replace(found, forward_seconds=seconds[0], backward_seconds=seconds[1])
+    seconds, ceilings = both_seconds(lambda: program(*operands, *index), operands, dtype, found.device, _SECONDS)
+    return replace(
+        found,
+        forward_seconds=seconds["forward"],
+        backward_seconds=seconds["backward"],
+        ceilings=given or ceilings,
+    )

@@ -83,6 +83,8 @@ def totals(found: Explanation) -> dict[str, str]:
             f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
         )
     facts["measured"] = _measured(found)
+    if found.ceilings and found.ceilings.warning:
+        facts["warning"] = found.ceilings.warning
     return facts
 
 
@@ -95,6 +97,6 @@ def _measured(found: Explanation) -> str:
     if found.forward_seconds is None or found.backward_seconds is None:
         return "nothing; measure=True (--measure) runs it"
     share = (found.predicted_seconds or 0) / found.forward_seconds
-    # a ceiling is what large operands reach on a quiet machine: it can be beaten, and then it says little
+    # a ceiling is what operands reach that lie in no cache: it can be beaten, and then it says little
     against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
-    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} and backward"
+    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} forward+backward"

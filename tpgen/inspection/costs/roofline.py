@@ -1,11 +1,13 @@
-"""What a machine can do at most: bytes copied and operations done per second, measured once per process.
+"""What a machine can do at most: bytes copied and operations done per second.
 
-Two small measurements, together under half a second.  They are what torch reaches here with large operands, not what a
-data sheet promises; a product that runs at these is as fast as it can be.
+Two small measurements, together under half a second: once per process, and again beside whatever is measured. They
+are what torch reaches here with large operands, not what a data sheet promises; a product that runs at these is as
+fast as it can be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +18,8 @@ from tpgen.inspection.clock import best_seconds
 _COPIED = 2**25  # bytes: beyond the caches of a core
 _SIDE = 768  # of the matrices: 0.9 billion operations
 _SECONDS = 0.12  # for each measurement, at most about twice that
+_ROUNDS = 4
+ROUGH = 0.15  # copies that lie further apart than this say that the machine does something else beside
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,20 @@ class Ceilings:
     bandwidth: float
     flops: float
     source: str = "given"
+    scatter: float = 0.0  # how far repeated copies lay apart: the slowest round over the fastest, less one
+
+    @property
+    def warning(self) -> str:
+        """What to say of a machine that was busy with something else; empty for a quiet one.
+
+        >>> Ceilings(1e10, 1e11, scatter=0.32).warning
+        'the same copy took up to 32 % longer: the machine is busy, and all times are rough'
+        """
+        if self.scatter <= ROUGH:
+            return ""
+        return (
+            f"the same copy took up to {100 * self.scatter:.0f} % longer: the machine is busy, and all times are rough"
+        )
 
     @property
     def ridge(self) -> float:
@@ -47,17 +65,45 @@ class Ceilings:
 
 def machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
     """The ceilings of this machine, measured at the first call for a dtype, a device and a number of threads."""
-    return _measured(dtype, str(torch.device(device)), torch.get_num_threads())
+    return _remembered(dtype, str(torch.device(device)), torch.get_num_threads())
 
 
 @lru_cache(maxsize=16)
-def _measured(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
+def _remembered(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
+    return measured_together({}, dtype, device, _SECONDS)[1]
+
+
+def measured_together(
+    calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
+) -> tuple[dict[str, float], Ceilings]:
+    """The shortest time of each call, and the ceilings of the machine while they were measured.
+
+    Calls, a copy and a matrix product are timed in turn, so that whatever else the machine does falls on all of them.
+    Each has about ``seconds``.
+    """
+    moved, worked = _copy(dtype, device), _matrices(dtype, device)
+    tasks = {"\0copy": moved, "\0matrices": worked, **calls}
+    rounds = [
+        {name: best_seconds(call, device, seconds / _ROUNDS) for name, call in tasks.items()} for _ in range(_ROUNDS)
+    ]
+    best = {name: min(times[name] for times in rounds) for name in tasks}
+    threads = torch.get_num_threads()
+    ceilings = Ceilings(
+        bandwidth=2 * _COPIED / best["\0copy"],
+        flops=2 * _SIDE**3 / best["\0matrices"],
+        source=f"measured with {threads} thread{'s' * (threads > 1)}",
+        scatter=max(times["\0copy"] for times in rounds) / best["\0copy"] - 1,
+    )
+    return {name: best[name] for name in calls}, ceilings
+
+
+def _copy(dtype: torch.dtype, device: str) -> Callable[[], object]:
     source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
     target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
+    return lambda: target.copy_(source)
+
+
+def _matrices(dtype: torch.dtype, device: str) -> Callable[[], object]:
     matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)
     product = torch.empty_like(matrix)
-    return Ceilings(
-        bandwidth=2 * _COPIED / best_seconds(lambda: target.copy_(source), device, _SECONDS),
-        flops=2 * _SIDE**3 / best_seconds(lambda: torch.mm(matrix, matrix, out=product), device, _SECONDS),
-        source=f"measured with {threads} thread{'s' * (threads > 1)}",
-    )
+    return lambda: torch.mm(matrix, matrix, out=product)
