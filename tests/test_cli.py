@@ -352,7 +352,7 @@ def completion_script() -> str:
         ("tpgen plan mace", "mace-medium mace-large mace-contraction"),
         ("tpgen tune mace", "mace-medium mace-large"),
         ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
-        ("tpgen dump article --stage p", "plan placement"),
+        ("tpgen dump article --stage p", "plan placement ptx"),
         ("tpgen check --strategy gr", "grouped"),
         ("tpgen cache w", "warm"),
         ("tpgen cache warm --fo", "--forces"),

@@ -19,6 +19,7 @@ DEVICE unsigned at(const void* shared) { return (unsigned)__cvta_generic_to_shar
 DEVICE void barrier_init(u64* b) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(b)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // This phase ends once so many bytes have arrived.
 DEVICE void barrier_expect(u64* b, unsigned bytes) {

@@ -17,7 +17,9 @@ import torch
 
 from tpgen.errors import BackendError
 
-_MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+_MAX_SHARED, _CARVEOUT = 8, 9
+_ALL = 100  # per cent of what a multiprocessor has between shared memory and cache
 _LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _HINTS = {
     2: "the device is out of memory: use smaller batches",
@@ -96,6 +98,7 @@ def function(driver: Driver, module: ctypes.c_void_p, name: str, threads: int, s
     driver("cuModuleGetFunction", ctypes.byref(handle), module, name.encode())
     if shared:
         driver("cuFuncSetAttribute", handle, _MAX_SHARED, shared)
+        driver("cuFuncSetAttribute", handle, _CARVEOUT, _ALL)
     return Function(driver, handle, threads, shared)
 
 
