@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
 from tests.cases import MIXED, assert_close
@@ -125,6 +126,10 @@ def edges_of(plan, strategy: str) -> Callable:
     return lambda x, y, w: conv(x, y, w, index, index.flip(0))
 
 
+def compiled_rows_of(plan, strategy: str) -> Callable:
+    return TensorProduct.from_plan(plan, strategy=strategy, backend="aot_eager").double()
+
+
 def batched_grad(f: Callable, y: Tensor) -> Tensor:
     out = f(y)
     cotangents = torch.eye(out.numel(), dtype=out.dtype).view(-1, *out.shape)
@@ -147,7 +152,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("make", [rows_of, edges_of])
+@pytest.mark.parametrize("make", [rows_of, edges_of, compiled_rows_of])
 @SOME
 def test_batched_derivatives(strategy: str, make: Callable, tool: str) -> None:
     x, y, w = (torch.randn(3, n, dtype=torch.float64) for n in (13, 4, PLAN.weight_numel))
@@ -164,6 +169,24 @@ def test_batched_gradients_in_gradcheck() -> None:
     given = tuple(torch.randn(2, n, dtype=torch.float64, requires_grad=True) for n in (13, 4, PLAN.weight_numel))
     assert torch.autograd.gradcheck(product, given, check_batched_grad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(product, given, check_batched_grad=True, fast_mode=True)
+
+
+@SOME
+def test_batched_gradients_of_a_compiled_product_in_gradcheck(strategy: str) -> None:
+    product = compiled_rows_of(PLAN, strategy)
+    given = tuple(torch.randn(2, n, dtype=torch.float64, requires_grad=True) for n in (13, 4, PLAN.weight_numel))
+    assert torch.autograd.gradcheck(product, given, check_batched_grad=True, fast_mode=True)
+
+
+@SOME
+def test_functionalize(strategy: str) -> None:
+    product = rows_of(PLAN, strategy)
+    given = tuple(torch.randn(3, n, dtype=torch.float64) for n in (13, 4, PLAN.weight_numel))
+    torch.testing.assert_close(torch.func.functionalize(product)(*given), product(*given))
+    slopes = torch.func.grad(lambda *g: torch.func.functionalize(product)(*g).sin().sum())(*given)
+    torch.testing.assert_close(slopes, torch.func.grad(lambda *g: product(*g).sin().sum())(*given))
+    written = make_fx(torch.func.functionalize(product))(*given)
+    torch.testing.assert_close(written(*given), product(*given))
 
 
 @ALL

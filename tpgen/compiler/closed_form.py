@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
 from tpgen.compiler.backends import Runner, compile_program, overwrites_results
 from tpgen.compiler.config import Config
 from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
+from tpgen.kernels.operators.older_vmap import below_vmap, peel
 
 Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], Program]
@@ -57,6 +59,7 @@ class ClosedForm:
         self._compile = compile_program
         self._copies = copies
         self._programs: dict[tuple[Slots, Slots], Program] = {}
+        self._graphs: dict[tuple[Slots, Slots], nn.Module] = {}
         self._opened = form.slots.index(form.opened)
         self.shared = tuple(not form.row(slot) for slot in form.slots)
         # slots that not every path reads, such as the weights
@@ -70,9 +73,18 @@ class ClosedForm:
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
         rows = _Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
+        return self.open((self._opened,), (), rows, point)[0]
+
+    def open(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """Values of the open slots, differentiable to any order."""
+        given = [x for x in point if x is not None]
+        if any(map(is_legacy_batchedtensor, given)):
+            return self._batched(opened, read, rows, point)
+        if any(map(is_functorch_wrapped_tensor, given)):
+            return self._called(self._plain, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
-            return self.run((self._opened,), (), rows, point)[0]
-        return _Open.apply(self, (self._opened,), (), rows, *point)[0]
+            return self.run(opened, read, rows, point)
+        return _Open.apply(self, opened, read, rows, *point)
 
     def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
         """How many rows each indexed slot has."""
@@ -84,17 +96,44 @@ class ClosedForm:
 
     def run(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, of those paths that read the slots ``read``."""
+        # detached: the compiled program is for values alone, its derivatives are other programs
+        values = [None if x is None else x.detach() for x in point]
+        results = self._called(self._compiled, opened, read, rows, values)
+        return tuple(x.clone() for x in results) if self._copies else results
+
+    def _batched(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
+        with below_vmap() as level:
+            _, dims, below = peel(level, point)
+            found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
+            return tuple(torch._add_batch_dim(x, 0, level) for x in found)
+
+    def _called(
+        self,
+        written: Callable[[Slots, Slots], Program],
+        opened: Slots,
+        read: Slots,
+        rows: _Rows,
+        point: Sequence[Tensor | None],
+    ) -> tuple[Tensor, ...]:
+        # where a single slot is open, nothing reads what stands there
+        given = [x for n, x in enumerate(point) if opened != (n,) and x is not None]
+        indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
+        return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
+
+    def _plain(self, opened: Slots, read: Slots) -> nn.Module:
+        """The program as a graph of torch's operators, which every transform knows."""
+        key = (opened, read)
+        if key not in self._graphs:
+            module = self.emission(opened, read).module()
+            self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
+        return self._graphs[key]
+
+    def _compiled(self, opened: Slots, read: Slots) -> Program:
         key = (opened, read)
         if key not in self._programs:
-            module = self.emission(opened, read).module()
-            self._programs[key] = self._compile(module.to(device=self._like.device, dtype=self._like.dtype))
-        # where a single slot is open, nothing reads what stands there
-        given = [x for n, x in enumerate(point) if opened != (n,)]
-        indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
-        sizes = [rows.sizes[index] for index in indices]
-        # detached: the compiled program is for values alone, its derivatives are other programs
-        results = self._programs[key](*(x.detach() for x in given if x is not None), *rows.indices, *sizes)
-        return tuple(x.clone() for x in results) if self._copies else results
+            self._programs[key] = self._compile(self._plain(opened, read))
+        return self._programs[key]
 
     def emission(self, opened: Slots, read: Slots = ()) -> Emission:
         """The program that opens some slots, written."""
@@ -130,7 +169,7 @@ class _Open(torch.autograd.Function):
 
         def evaluate(replaced: int, moved: Sequence[Tensor | None], opened: Slots) -> list[Tensor]:
             read = tuple(sorted({*ctx.read, replaced} & ctx.closed.partly_read))
-            values = _Open.apply(ctx.closed, opened, read, ctx.rows, *moved)
+            values = ctx.closed.open(opened, read, ctx.rows, moved)
             return [_like(x, None if ctx.closed.shared[n] else point[n]) for n, x in zip(opened, values, strict=True)]
 
         wanted = [n for n in range(len(point)) if ctx.needs_input_grad[4 + n]]

@@ -6,15 +6,17 @@ evaluated, pulled back, pushed forward and batched (`Operator`); recording, tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import _C, Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import TransformType, is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 from torch.autograd import forward_ad
 
+from tpgen.kernels.operators.older_vmap import below_vmap, peel
 from tpgen.kernels.operators.targets import KERNEL_TARGETS
 
 library = torch.library.Library("tpgen", "DEF")
@@ -131,12 +133,22 @@ class Operator(Generic[C]):
 
     def transformed(self, call: C) -> list[Tensor]:
         """Under torch.func."""
+        interpreter = retrieve_current_functorch_interpreter()
+        if interpreter.key() == TransformType.Functionalize:
+            return self.functional(FunctorchFunctionalizeAPI(interpreter), call)
         return list(_Transformed.apply(self, *self.flat(call)))
+
+    def functional(self, level: FunctorchFunctionalizeAPI, call: C) -> list[Tensor]:
+        """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
+        below = self.call(level.unwrap_tensors(tuple(self.flat(call))))
+        with level.redispatch_to_next():
+            made = self.evaluate(below)
+        return list(level.wrap_tensors(tuple(made)))
 
     def batched(self, call: C) -> list[Tensor]:
         """Under torch's older vmap."""
-        with _below_vmap() as level:
-            size, dims, below = _peel(level, self.flat(call))
+        with below_vmap() as level:
+            size, dims, below = peel(level, self.flat(call))
             folded, unfold = self.fold(size, dims, self.call(below))
             return [torch._add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
@@ -256,29 +268,3 @@ def _runs(node: Any) -> bool:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
         return True
-
-
-# -- torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True`` ----------------------------
-
-
-@contextmanager
-def _below_vmap() -> Iterator[int]:
-    """The level of the innermost older vmap; what is called inside is one level further out."""
-    level = _C._vmapmode_decrement_nesting() + 1
-    try:
-        yield level
-    finally:
-        _C._vmapmode_increment_nesting()
-
-
-def _peel(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
-    """Arguments out of that vmap: the size of the batch, where each has it (first, or not), and those below it."""
-    batched: dict[int, Tensor] = {
-        # of a tensor that only a level further out has batched this makes one with a batch of one
-        n: torch._remove_batch_dim(x, level, 1, 0)
-        for n, x in enumerate(values)
-        if isinstance(x, Tensor) and _C._functorch.is_legacy_batchedtensor(x)
-    }
-    size = max(x.shape[0] for x in batched.values())
-    below = [batched[n].expand(size, *batched[n].shape[1:]) if n in batched else x for n, x in enumerate(values)]
-    return size, [0 if n in batched else None for n in range(len(below))], below

@@ -1,0 +1,34 @@
+"""torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _C, Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+
+@contextmanager
+def below_vmap() -> Iterator[int]:
+    """The level of the innermost older vmap; what is called inside is one level further out."""
+    level = _C._vmapmode_decrement_nesting() + 1
+    try:
+        yield level
+    finally:
+        _C._vmapmode_increment_nesting()
+
+
+def peel(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
+    """Arguments out of that vmap: the size of the batch, where each has it (first, or not), and those below it."""
+    batched: dict[int, Tensor] = {
+        # of a tensor that only a level further out has batched this makes one with a batch of one
+        n: torch._remove_batch_dim(x, level, 1, 0)
+        for n, x in enumerate(values)
+        if isinstance(x, Tensor) and is_legacy_batchedtensor(x)
+    }
+    size = max(x.shape[0] for x in batched.values())
+    below = [batched[n].expand(size, *batched[n].shape[1:]) if n in batched else x for n, x in enumerate(values)]
+    return size, [0 if n in batched else None for n in range(len(below))], below
