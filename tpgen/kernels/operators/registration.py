@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import _C, Tensor
-from torch._C._functorch import TransformType, is_functorch_wrapped_tensor
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import FunctionalizeInterpreter, retrieve_current_functorch_interpreter
 from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 from torch.autograd import forward_ad
 
@@ -134,11 +134,11 @@ class Operator(Generic[C]):
     def transformed(self, call: C) -> list[Tensor]:
         """Under torch.func."""
         interpreter = retrieve_current_functorch_interpreter()
-        if interpreter.key() == TransformType.Functionalize:
+        if isinstance(interpreter, FunctionalizeInterpreter):
             return self.functional(FunctorchFunctionalizeAPI(interpreter), call)
         return list(_Transformed.apply(self, *self.flat(call)))
 
-    def functional(self, level: FunctorchFunctionalizeAPI, call: C) -> list[Tensor]:
+    def functional(self, level: Any, call: C) -> list[Tensor]:
         """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
         below = self.call(level.unwrap_tensors(tuple(self.flat(call))))
         with level.redispatch_to_next():
