@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+import tpgen
 from benchmarks.networks import Case, nequip
 from tests.clients.checks import assert_same, carbon, check_everything, compare_dynamics, results
+from tpgen.conversion import species
+from tpgen.nn import matmul
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +114,17 @@ def calculator_of(model: nn.Module) -> Any:
 
 def test_energies_are_conserved() -> None:
     compare_dynamics(calculator_of, small().model)
+
+
+def test_a_converted_model_scripts() -> None:
+    from e3nn.util import jit
+
+    case = nequip(27, torch.float64, features=4)
+    wanted = case.run(case.model, False)
+    torch.testing.assert_close(case.run(jit.script(tpgen.convert(case.model).model), False), wanted)
+
+
+def test_few_atoms_and_many_have_the_same_self_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(species, "WORTH", 0)
+    monkeypatch.setattr(matmul, "WORTH", 0)
+    check_everything(nequip(27, torch.float64, features=4))

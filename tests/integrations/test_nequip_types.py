@@ -177,7 +177,7 @@ def test_the_last_layer_of_a_radial_net(monkeypatch: pytest.MonkeyPatch) -> None
     net, x = ScalarMLPFunction(4, 8, 24), torch.randn(7, 4)
     wanted, keys = net(x), list(net.state_dict())
     convert(net)
-    assert [type(layer).__name__ for layer in net.mlp] == ["ScalarLinearLayer", "SiLU", "TpgenScalarLinearLayer"]
+    assert [type(layer).__name__ for layer in net.mlp] == ["ScalarLinearLayer", "TpgenSiLU", "TpgenScalarLinearLayer"]
     assert list(net.state_dict()) == keys
     torch.testing.assert_close(net(x), wanted)
     proof = conversion_report(net, prove=(x,)).proof

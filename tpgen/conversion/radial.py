@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from tpgen.conversion.obstacles import HOOKED, has_hooks, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.nn.matmul import matmul
+from tpgen.nn.silu import silu
 
 _NOW = "tpgen products (scales in the weights, memory used again)"
 
@@ -43,7 +44,7 @@ def _evaluate(net: nn.Module, x: Tensor) -> Tensor:
         x = matmul(x, layer.weight * (scale / sqrt(variance)))
         scale = 1.0
         if layer.act is not None:
-            x = layer.act.f(x)
+            x = (silu if layer.act.f is nn.functional.silu else layer.act.f)(x)
             scale = (1.0 if layer.act._is_id else layer.act.cst) * sqrt(layer.var_out)
     return x if scale == 1.0 else x * scale
 

@@ -1,17 +1,20 @@
-"""NequIP's radial networks: their last layer makes the weights of edges, on memory that was used before."""
+"""NequIP's radial networks: what runs over edges takes memory that was used before.
 
-from __future__ import annotations
+Annotations here are objects, not strings: TorchScript reads them.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from nequip.nn.mlp import ScalarLinearLayer, ScalarMLPFunction
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.nn.matmul import matmul
+from tpgen.nn.silu import silu
 
 
 class TpgenScalarLinearLayer(ScalarLinearLayer):
@@ -19,18 +22,33 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
 
     def forward(self, input: Tensor) -> Tensor:
         """As NequIP's."""
-        return matmul(input, self.weight * self.alpha)
+        weight = self.weight * self.alpha
+        if not torch.jit.is_scripting():
+            return matmul(input, weight)
+        return torch.mm(input, weight)
+
+
+class TpgenSiLU(nn.SiLU):
+    """torch's activation between such layers."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As torch's."""
+        if not torch.jit.is_scripting():
+            return silu(input)
+        return nn.functional.silu(input)
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
-    """Swaps of the layers that have more outputs than inputs, at the end of a net."""
+    """Swaps in nets that end on more outputs than inputs, as those of edges do: of the last layer and of SiLUs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]
-    for layer in (net.mlp[-1] for net in nets):
-        if type(layer) is not ScalarLinearLayer or layer.bias is not None or mark_of(layer) is not None:
+    for net in nets:
+        layer, found = net.mlp[-1], [m for m in net.mlp if type(m) is nn.SiLU and not (m.inplace or replaced(m))]
+        if type(layer) is not ScalarLinearLayer or layer.bias is not None or layer.out_features <= layer.in_features:
             continue
-        if layer.out_features > layer.in_features and not parametrize.is_parametrized(layer):
-            why = replaced(layer)
-            now = "tpgen product (memory used again)"
-            yield Kept(layer, why) if why else Swap(layer, TpgenScalarLinearLayer, now)
+        if parametrize.is_parametrized(layer) or (why := replaced(layer)):
+            yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
+            continue
+        yield Swap(layer, TpgenScalarLinearLayer, "tpgen product (memory used again)")
+        yield from (Swap(m, TpgenSiLU, "tpgen SiLU (memory used again)") for m in found)

@@ -4,6 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any, Optional
 
 import torch
@@ -20,6 +21,14 @@ from tpgen.conversion.products import SPECIES, ProductBySpecies, find_product
 from tpgen.conversion.swap import Finding, Swap
 from tpgen.nn.multilinear import is_plain
 
+
+def _as(name: str, function: Any) -> Any:
+    """A method under another name, which ours does not hide from TorchScript: it has no super()."""
+    copy = FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
+    copy.__annotations__ = function.__annotations__
+    return copy
+
+
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 
 
@@ -28,9 +37,12 @@ class TpgenSelfConnection(ProductBySpecies):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
-        if y.dtype == torch.int64:
-            return self._tpgen_species.apply(x, self._get_weights(weight), self.table(), y[:, 0])
-        return super().forward(x, y, weight)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if y.dtype == torch.int64:
+                return self._tpgen_species.apply(x, self._get_weights(weight), self.table(), y[:, 0])
+        return self.product(x, y, weight)
+
+    product = _as("product", ProductBySpecies.forward)
 
     def table(self) -> Tensor:
         """The embedding of each type, the parameter itself."""
@@ -42,17 +54,23 @@ class TpgenInteractionBlock(InteractionBlock):
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's."""
-        attributes = data[ATTRIBUTES]
-        if torch.compiler.is_compiling() or not self._embeds(attributes, data):
-            return super().forward(data)
-        data[ATTRIBUTES] = data[TYPES].view(-1, 1)
-        data = super().forward(data)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not torch.compiler.is_compiling() and self._embeds(data):
+                return self._typed(data)
+        return self.stock(data)
+
+    stock = _as("stock", InteractionBlock.forward)
+
+    def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+        attributes, data[ATTRIBUTES] = data[ATTRIBUTES], data[TYPES].view(-1, 1)
+        data = self.stock(data)
         data[ATTRIBUTES] = attributes
         return data
 
-    def _embeds(self, attributes: Tensor, data: AtomicDataDict.Type) -> bool:
+    def _embeds(self, data: AtomicDataDict.Type) -> bool:
         """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
-        features, table, types = data[AtomicDataDict.NODE_FEATURES_KEY], self.sc.table(), data[TYPES].view(-1)
+        features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
+        table, types = self.sc.table(), data[TYPES].view(-1)
         return (
             all(map(is_plain, (features, attributes, table)))  # first, as sizes of what is traced are symbols
             and len(types) * self.sc.weight_numel >= species.WORTH
