@@ -6,7 +6,7 @@ Registered for autograd, forward mode, torch.func's transforms and tracing, as t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -81,7 +81,7 @@ class _Polynomials(Operator[_Arguments]):
         there = [c for c in cotangents if c is not None]
         if not there or not any(wanted):
             return [None] * len(call.tensors)
-        text = str(Call.parse(call.call).pulled_back([c is not None for c in cotangents], wanted))
+        text = _pulled_back(call.call, tuple(c is not None for c in cotangents), tuple(wanted))
         found = iter(_polynomial([*call.tensors, *there], call.elements, call.description, text))
         return [next(found) if yes else None for yes in wanted]
 
@@ -96,6 +96,12 @@ class _Polynomials(Operator[_Arguments]):
         weights, opens = [s.operand in own for s in slots.given], any(s.operand in own for s in slots.opened)
         tensors, elements = fold_batch(size, dims[:count], call.tensors, dims[count], call.elements, weights, opens)
         return call._replace(tensors=tensors, elements=elements), partial(_unfolded, size)
+
+
+@cache
+def _pulled_back(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+    """The call of the gradients, as text: small polynomials notice how it is made."""
+    return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
 def _unfolded(size: int, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
