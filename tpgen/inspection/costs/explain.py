@@ -31,7 +31,7 @@ from tpgen.inspection.costs.explain_polynomial import (
 from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
 from tpgen.inspection.costs.measured import product_seconds
 from tpgen.inspection.costs.pictures import draw_explanation, picture_of
-from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
 from tpgen.inspection.subject import Subject, request_of
 from tpgen.kernels.operators.description import Description
@@ -74,7 +74,7 @@ class PathExplanation:
 
 
 @dataclass(frozen=True)
-class Explanation(Shown):
+class Explanation(Shown, UnderCeilings):
     """A product, explained; times are for the whole batch and in seconds."""
 
     product: str
@@ -97,27 +97,9 @@ class Explanation(Shown):
     backward_seconds: float | None = None  # measured, forward and backward
     nodes: int | None = None  # of a convolution, whose rows are edges
 
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.bytes if self.bytes else 0.0
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """The least time of a forward product that the ceilings allow."""
-        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
-
-    @property
-    def bound(self) -> str | None:
-        """What takes the time: ``memory`` or ``arithmetic``."""
-        if not self.ceilings:
-            return None
-        return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
-
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
-        derived = {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}
-        return json.dumps({**asdict(self), **derived}, indent=1)
+        return json.dumps({**asdict(self), **self.derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
         """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""

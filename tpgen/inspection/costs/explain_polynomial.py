@@ -24,10 +24,11 @@ from tpgen.errors import TpgenError
 from tpgen.form.polynomial import form_of
 from tpgen.form.sampling import polynomial_shape, random_polynomial_operands
 from tpgen.inspection.costs.measured import both_seconds
-from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
 from tpgen.kernels.polynomial.runtime import named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.nn.polynomial_module import PolynomialModule
+from tpgen.notebook import Shown
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 from tpgen.text import duration, quantity, table
 
@@ -55,7 +56,7 @@ class PolynomialPathExplanation:
 
 
 @dataclass(frozen=True)
-class PolynomialExplanation:
+class PolynomialExplanation(Shown, UnderCeilings):
     """A polynomial, explained; times are for the whole batch and in seconds."""
 
     polynomial: str
@@ -77,27 +78,9 @@ class PolynomialExplanation:
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward
 
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.bytes
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """The least time of a forward pass that the ceilings allow."""
-        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
-
-    @property
-    def bound(self) -> str | None:
-        """What takes the time: ``memory`` or ``arithmetic``."""
-        if not self.ceilings:
-            return None
-        return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
-
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
-        derived = {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}
-        return json.dumps({**asdict(self), **derived}, indent=1)
+        return json.dumps({**asdict(self), **self.derived}, indent=1)
 
     def __str__(self) -> str:
         weights = "shared weights" if self.elements == 1 else f"{self.elements} elements"
