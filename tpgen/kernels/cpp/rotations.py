@@ -9,6 +9,7 @@ rotation by every binary digit of s(e): a round of D blends for each digit, the 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import gcd
 
 
@@ -27,24 +28,23 @@ def rotates(lanes: int, width: int) -> bool:
 
 def split(lanes: int, width: int) -> list[str]:
     """Statements that make ``v`` of ``m``: the rotations back, then the permutations."""
-    last = _rounds(width)
+    rounds = ["m", *_between(width), f"t[{_rounds(width) - 1}]"]
     turned = [
-        f"v[{d}] = {_shuffled(f't[{last}][{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
+        f"v[{d}] = {_shuffled(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
         for k, d in enumerate(_components(lanes, width))
     ]
-    first = [f"t[0][{j}] = m[{j}];" for j in range(width)]
-    return [_declared(width), *first, *_rotate(lanes, width, -1), *turned]
+    return [_declared(width), *_rotate(lanes, width, -1, rounds), *turned]
 
 
 def join(lanes: int, width: int) -> list[str]:
     """Statements that make ``m`` of ``v``: the permutations, then the rotations."""
     inverse = pow(width, -1, lanes)
+    rounds = [f"t[{_rounds(width) - 1}]", *_between(width), "m"]
     turned = [
-        f"t[0][{k}] = {_shuffled(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
+        f"{rounds[0]}[{k}] = {_shuffled(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
         for k, d in enumerate(_components(lanes, width))
     ]
-    last = [f"m[{j}] = t[{_rounds(width)}][{j}];" for j in range(width)]
-    return [_declared(width), *turned, *_rotate(lanes, width, 1), *last]
+    return [_declared(width), *turned, *_rotate(lanes, width, 1, rounds)]
 
 
 def _rounds(width: int) -> int:
@@ -52,19 +52,24 @@ def _rounds(width: int) -> int:
 
 
 def _declared(width: int) -> str:
-    return f"vec t[{_rounds(width) + 1}][{width}];"
+    return f"vec t[{_rounds(width)}][{width}];"
+
+
+def _between(width: int) -> list[str]:
+    """Arrays of vectors between the first round and the last."""
+    return [f"t[{n}]" for n in range(_rounds(width) - 1)]
 
 
 def _components(lanes: int, width: int) -> list[int]:
     return [lanes * k % width for k in range(width)]
 
 
-def _rotate(lanes: int, width: int, sign: int) -> list[str]:
+def _rotate(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
     """Rounds of blends: vector j takes some lanes of the one that is 1, 2, 4 ... places on."""
     shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
     return [
-        f"t[{n + 1}][{j}] = {_shuffled(f't[{n}][{j}]', f't[{n}][{(j + sign * 2**n) % width}]', _digit(shifts, n))};"
-        for n in range(_rounds(width))
+        f"{new}[{j}] = {_shuffled(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', _digit(shifts, n))};"
+        for n, (old, new) in enumerate(pairwise(rounds))
         for j in range(width)
     ]
 

@@ -59,14 +59,16 @@ class Compiler:
     version: str
     runtime: str
 
-    def command(self, sources: Sequence[Path], library: Path, links: Sequence[str] = ()) -> list[str]:
+    def command(
+        self, sources: Sequence[Path], library: Path, links: Sequence[str] = (), flags: Sequence[str] = ()
+    ) -> list[str]:
         """The whole command line that makes a library of sources or compiled units, which calls those it links to.
 
         The runtime is named as a file and the default libraries are left out, so that the library binds to the OpenMP
         runtime that is in the process already: a second one would bring a second pool of threads.
         """
         libraries = [self.runtime, "-lc", "-lgcc"] if self.runtime else []
-        return [*self._always, *map(str, sources), "-o", str(library), *libraries, *links]
+        return [*self._always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     def unit_command(self, source: Path, made: Path, flags: Sequence[str]) -> list[str]:
         """The whole command line that compiles one unit of a source."""

@@ -48,7 +48,7 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
     """
     units = unit_flags(entry.source.read_text(), _most_units())
     if len(units) == 1:
-        _run(compiler.command([entry.source], library, links), entry)
+        _run(compiler.command([entry.source], library, links, *units), entry)
         return
     made: list[Path] = []
     try:
