@@ -10,9 +10,9 @@ from tpgen.kernels.cpp.text import GeneratedSource, Writer, number
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.group_text import GroupText
 from tpgen.kernels.cuda.placement import CudaPlacement, place_cuda
+from tpgen.kernels.cuda.rows_text import RowsText
 from tpgen.kernels.cuda.tables import TableSet
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.sweep.terms import SLOTS
 
 ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
@@ -69,9 +69,10 @@ class KernelText:
             GroupText(self.p, group, self.w).write()
         self._units()
         self._tabulate()
-        self._fetch()
+        rows = RowsText(self.p, self.w)
+        rows.write_fetch()
         self._compute()
-        self._deliver()
+        rows.write_deliver()
         self._kernel()
         if self.p.sums_weights:
             self._sum()
@@ -194,116 +195,6 @@ class KernelText:
                 w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
                 w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
-
-    # -- rows to shared memory and back --
-
-    def _row_of(self, operand: str, prefix: str = "") -> str:
-        """The first row of a step in an operand."""
-        edges = {"x1": "call.src[e]", "out": "call.dst[e]"}
-        index = edges.get(operand, "e") if self.p.indexed else "q"
-        return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
-
-    @property
-    def _edge(self) -> str:
-        """The edge of a row, on edges."""
-        return "call.order[q + r]" if self.p.owner else "q + r"
-
-    def _fetch(self) -> None:
-        p, w = self.p, self.w
-        with w.block("struct Call", "};"):
-            w.line(f"const real {', '.join('*' + o for o in SLOTS)};")
-            w.line(f"real {', '.join('*d_' + o for o in SLOTS)};")
-            w.line("i64 rows, owners;")
-            w.line(
-                "const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join"
-            )
-            w.line("num* sums;")
-        with w.block("DEVICE int rows_of(i64 q, i64 end)"):
-            w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
-        with w.block(
-            "DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n)"
-        ):
-            if p.indexed:
-                self._fetch_edges()
-            else:
-                self._fetch_block()
-
-    def _fetch_block(self) -> None:
-        """Rows that stand side by side."""
-        p, w = self.p, self.w
-        whole = [o for o in p.row_operands if p.whole(o)]
-        with w.block("if (n == ROWS)" if p.rows > 1 else ""):
-            w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
-            for o in p.row_operands:
-                self._fetch_one(o, o in whole)
-        if p.rows > 1:
-            with w.block("else"):
-                w.line("fetch_begin(barrier, 0);")
-                for o in p.row_operands:
-                    self._fetch_one(o, False)
-
-    def _fetch_one(self, operand: str, whole: bool) -> None:
-        p, place = self.p, f"stage + {self.p.stage[operand]}"
-        if whole:
-            self.w.line(f"fetch({place}, {self._row_of(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
-        else:
-            count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {count});")
-
-    def _fetch_edges(self) -> None:
-        """Rows that stand apart: whole ones each by itself, short ones by all threads."""
-        p, w = self.p, self.w
-        whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
-        w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
-        for operands, head in (
-            (whole, "int r = first_row(); r < n; r = next_row(r)"),
-            (short, "int r = 0; r < n; ++r"),
-        ):
-            if operands:
-                with w.block(f"for ({head})"):
-                    w.line(f"const i64 e = {self._edge};")
-                    for o in operands:
-                        self._fetch_edge(o, o in whole)
-
-    def _fetch_edge(self, operand: str, whole: bool) -> None:
-        p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
-        if whole:
-            self.w.line(f"fetch_row({place}, {self._row_of(operand)}, {p.row_bytes(operand)}, barrier);")
-        else:
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {p.dim[operand]});")
-
-    def _deliver(self) -> None:
-        p, w = self.p, self.w
-        with w.block("DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n)"):
-            w.line("deliver_begin();")
-            whole = [o for o in p.results if p.whole(o) and not p.added(o)]
-            if p.indexed:
-                self._deliver_edges(whole)
-            else:
-                for o in p.results:
-                    self._deliver_block(o, o in whole)
-            w.line("deliver_end();")
-
-    def _deliver_block(self, operand: str, whole: bool) -> None:
-        p, place, dim = self.p, self._row_of(operand, "d_"), self.p.dim[operand]
-        slow = f"{'write_out' if p.added(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
-        if whole:
-            self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
-        self.w.line(f"else {slow}" if whole else slow)
-
-    def _deliver_edges(self, whole: list[str]) -> None:
-        p, w = self.p, self.w
-        rest = [o for o in p.results if o not in whole]
-        for operands, head in ((whole, "int r = first_row(); r < n; r = next_row(r)"), (rest, "int r = 0; r < n; ++r")):
-            if operands:
-                with w.block(f"for ({head})"):
-                    w.line(f"const i64 e = {self._edge};")
-                    for o in operands:
-                        place, here = self._row_of(o, "d_"), f"s.d_{o} + r * {p.dim[o]}"
-                        if o in whole:
-                            w.line(f"deliver_row({place}, {here}, {p.row_bytes(o)});")
-                        else:
-                            w.line(f"{'write_out' if p.added(o) else 'copy'}({place}, {here}, {p.dim[o]});")
 
     # -- the kernel --
 
