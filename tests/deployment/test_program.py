@@ -15,7 +15,7 @@ from tests.deployment.network import Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
-from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.kernels import NeededPolynomial, kernels_of
 from tpgen.deployment.portable import portable
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -50,6 +50,25 @@ def test_what_is_converted_is_given_back() -> None:
     made = portable(converted)
     assert type(made[0]) is o3.Linear
     assert type(converted[0]) is not o3.Linear
+
+
+class Harmonics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.harmonics = tpgen.convert(nn.Sequential(o3.SphericalHarmonics("0e+1o+2e", True)))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        with torch.enable_grad():
+            vectors = vectors.detach().requires_grad_()
+            return torch.autograd.grad(self.harmonics(vectors).sin().sum(), vectors)[0]
+
+
+@needs_compiler
+def test_what_is_converted_calls_kernels_of_polynomials() -> None:
+    network, vectors = Harmonics(), torch.randn(5, 3)
+    program = network_program(network, [vectors])
+    assert [type(needed) for needed in kernels_of(program)] == [NeededPolynomial] * 2  # values and gradients
+    torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 
 def test_a_polynomial_becomes_einsum() -> None:

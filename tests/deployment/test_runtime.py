@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from e3nn.o3 import Irreps
 
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.deployment import runtime
-from tpgen.deployment.kernels import Needed
+from tpgen.deployment.kernels import Needed, NeededPolynomial
 from tpgen.errors import DeployError
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_conv, kernel_product
+from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.planner.contraction import make_contraction_plan
 from tpgen.planner.presets import channelwise
 
 pytestmark = needs_compiler
@@ -99,6 +102,58 @@ def test_what_cannot_run_says_why_at_the_first_call(
     said, results, _ = elsewhere(tmp_path)
     assert re.match(message, said[0])
     assert set(results) == {None}
+
+
+POLYNOMIAL = """
+import sys, torch
+sys.modules["tpgen"] = None
+torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
+calls = torch.load(sys.argv[2])
+torch.save([torch.ops.tpgen.polynomial(*call) for call in calls], sys.argv[2])
+tensors, index, text, call = calls[0]
+for bad in ((tensors[:1], index, text, call), ([tensors[0][:, 1:], *tensors[1:]], index, text, call),
+            (tensors, index + 2, text, call), (tensors, index, text[1:], call)):
+    try:
+        torch.ops.tpgen.polynomial(*bad)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+"""
+
+
+def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
+    """A symmetric contraction with weights by element: strided operands, and the gradients of both."""
+    plan = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
+    forward = forward_call(plan)
+    backward = forward.pulled_back([True], [True] * len(forward.given))
+    x, index = torch.randn(5, 16, dtype=torch.float64)[:, ::2], torch.tensor([0, 1, 1, 0, 1])
+    weights = [torch.randn(2, 2 * plan.operand(slot.operand).dim).double() for slot in forward.given[1:]]
+    g = torch.randn(5, 2, dtype=torch.float64)
+    calls = [([x, *weights], index, plan.to_json(), str(forward))]
+    calls += [([x, *weights, g], index, plan.to_json(), str(backward))]
+    wanted = [torch.ops.tpgen.polynomial(*call) for call in calls]
+    kernels = [NeededPolynomial(text, torch.float64, call) for _, _, text, call in calls]
+    runtime.write_runtime(kernels, tmp_path)
+    torch.save(calls, tmp_path / "calls.pt")
+    command = [sys.executable, "-c", POLYNOMIAL, str(tmp_path), str(tmp_path / "calls.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for found, expected in zip(torch.load(tmp_path / "calls.pt"), wanted, strict=True):
+        assert len(found) == len(expected) > 0
+        assert all(map(torch.equal, found, expected))
+    unknown = "tpgen: a polynomial or a dtype that was not deployed; deploy the network that calls it"
+    unfit = "tpgen: tensors do not fit the polynomial"
+    assert done.stdout.splitlines() == [unknown, unfit, "tpgen: index: an element is out of range", unknown]
+
+
+def test_tpgen_comes_before_a_deployed_network(tmp_path: Path) -> None:
+    runtime.write_runtime([], tmp_path)
+    load = f"torch.ops.load_library('{tmp_path}/libtpgen.so')"
+    late = f"import torch; {load}; import tpgen.kernels.operators.ops"
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=False)
+    assert "are in this process already: import tpgen before you load one" in done.stderr
+    early = f"import torch, tpgen.kernels.operators.ops; {load}"
+    done = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_torch_without_the_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,11 @@ from tpgen.kernels.libraries.build import Wanted, load_library
 from tpgen.kernels.operators.call import OUT, X1
 from tpgen.kernels.operators.description import read_description
 from tpgen.kernels.operators.runtime import product_of, slots_of
+from tpgen.kernels.polynomial.call import Call
+from tpgen.kernels.polynomial.runtime import kernels_of as polynomial_kernels
 
 _PRODUCT, _GRADIENTS = torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default
+_POLYNOMIAL = torch.ops.tpgen.polynomial.default
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,29 @@ class Needed:
         return Path(load_library(Wanted(source.text))._name)
 
 
-def kernels_of(program: ExportedProgram) -> list[Needed]:
+@dataclass(frozen=True)
+class NeededPolynomial:
+    """A kernel of a call of a polynomial, for a dtype."""
+
+    description: str
+    dtype: torch.dtype
+    call: str
+
+    def library(self) -> Path:
+        """The file of its compiled library, built if it is not in the cache."""
+        source = polynomial_kernels(self.description).source(Call.parse(self.call), self.dtype)
+        return Path(load_library(Wanted(source.text))._name)
+
+
+def kernels_of(program: ExportedProgram) -> list[Needed | NeededPolynomial]:
     """The kernels of a program, each once, in the order of their first call.
 
-    Raises `DeployError` for operators of tpgen that have no deployed form.
+    Raises `DeployError` for a call that has none.
     """
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
 
 
-def _of(node: Any) -> Iterator[Needed]:
+def _of(node: Any) -> Iterator[Needed | NeededPolynomial]:
     arguments: tuple[Any, ...] = (*node.args, None, None)  # the last, an index of edges, may be left out
     if node.target is _PRODUCT:
         text, src = arguments[3:5]
@@ -51,11 +68,9 @@ def _of(node: Any) -> Iterator[Needed]:
     elif node.target is _GRADIENTS:
         text, mask, src = arguments[4:7]
         yield from _sweeps(text, _dtype(arguments[0]), mask, src is not None)
-    elif getattr(node.target, "namespace", "") == "tpgen":
-        raise DeployError(
-            f"{node.target} has no deployed form yet: build that module with strategy='einsum', or deploy "
-            "tpgen.portable(network)"
-        )
+    elif node.target is _POLYNOMIAL:
+        tensors, _, text, call = arguments[:4]
+        yield NeededPolynomial(text, _dtype(tensors[0]), call)
 
 
 def _dtype(x: Any) -> torch.dtype:

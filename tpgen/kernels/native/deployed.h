@@ -1,5 +1,5 @@
 // The operators of a program without Python: kernels stand in files beside this library, a table says which does what.
-// Needs: torch, product, and before it `KERNELS`, the table, with `FEATURES`, `TORCH` and `BUILT_WITH`.
+// Needs: torch, product, polynomial, and the tables `KERNELS` and `POLYNOMIALS` with `FEATURES`, `TORCH` and `BUILT_WITH`.
 
 extern "C" {
 int snprintf(char*, unsigned long, const char*, ...);
@@ -48,15 +48,15 @@ static i64 size_of(const char* path) {
   return size;
 }
 // the function of a kernel's file, which stands in a folder beside this library
-static void* load(const Entry& entry) {
+static void* load(const char* name, i64 size) {
   struct { const char* file; void* base; const char* name; void* address; } here;
   char path[TEXT];
   if (!dladdr((const void*)&load, &here)) return 0;
   const char* end = here.file;
   for (const char* c = here.file; *c; ++c) if (*c == '/') end = c + 1;
-  snprintf(path, TEXT, "%.*skernels/%s", (int)(end - here.file), here.file, entry.file);
-  if (size_of(path) != entry.size) {  // a file that is cut off would end the process that loads it
-    refuse("a kernel is missing or not what was deployed: ", entry.file, "copy the whole folder again, or deploy anew");
+  snprintf(path, TEXT, "%.*skernels/%s", (int)(end - here.file), here.file, name);
+  if (size_of(path) != size) {  // a file that is cut off would end the process that loads it
+    refuse("a kernel is missing or not what was deployed: ", name, "copy the whole folder again, or deploy anew");
     return 0;
   }
   void* library = dlopen(path, NOW_AND_ALONE);
@@ -64,8 +64,12 @@ static void* load(const Entry& entry) {
   if (!found) refuse("a kernel cannot be loaded: ", dlerror(), "copy the whole folder again, or deploy anew");
   return found;
 }
-static bool same(const Entry& entry, const char* text, u64 length) {
-  return strlen(entry.description) == length && !memcmp(entry.description, text, length);
+static bool same(const char* known, Handle given) {
+  const char* text = 0;
+  u64 length = 0;
+  torch_string_c_str(given, &text);
+  torch_string_length(given, &length);
+  return strlen(known) == length && !memcmp(known, text, length);
 }
 static void open_kernels() {
   static char versions[64];
@@ -77,8 +81,10 @@ static void open_kernels() {
     refuse("built for a processor with ", lacking, "deploy on the machine that it is to run on");
   for (const Entry& entry : KERNELS) {
     if (*refusal) return;
-    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry);
+    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry.file, entry.size);
   }
+  for (Polynomial& p : POLYNOMIALS)
+    if (!*refusal) p.kernel = load(p.file, p.size);
 }
 
 static const char* const FAULTS[] = {"", "out of memory for scratch space", "edge_src holds an index out of range",
@@ -108,11 +114,7 @@ static void compute(Call& c, bool known, Handle description, char* message) {
   else if (const int fault = run(c)) say(c, fault, message);
 }
 static Product* product_of(Handle description) {
-  const char* text = 0;
-  u64 length = 0;
-  torch_string_c_str(description, &text);
-  torch_string_length(description, &length);
-  for (const Entry& entry : KERNELS) if (same(entry, text, length)) return entry.product;
+  for (const Entry& entry : KERNELS) if (same(entry.description, description)) return entry.product;
   return 0;
 }
 
@@ -143,12 +145,47 @@ static void gradients_boxed(u64* stack, u64, u64) {
   if (*message) fail(message);
 }
 
+static const Polynomial* polynomial_of(Handle description, Handle call, int dtype) {
+  for (const Polynomial& p : POLYNOMIALS)
+    if (p.dtype == position(dtype) && same(p.call, call) && same(p.description, description)) return &p;
+  return 0;
+}
+static void compute(const Polynomial* p, Tensor* x, u64 count, Tensor& index, Tensor* results, char* message) {
+  if (*refusal) snprintf(message, TEXT, "%s", refusal);
+  else if (!p || count != (u64)p->count)
+    snprintf(message, TEXT, "tpgen: a polynomial or a dtype that was not deployed; deploy the network that calls it");
+  else if (const int fault = run(*p, x, index, results))
+    snprintf(message, TEXT, "tpgen: %s", fault == UNFIT ? "tensors do not fit the polynomial"
+                                       : fault == 2     ? "index: an element is out of range" : "a kernel stopped");
+}
+static void polynomial_boxed(u64* stack, u64, u64) {
+  char message[TEXT] = "";
+  {
+    Tensor x[MOST_SLOTS], results[MOST_SLOTS], index(optional(stack[1]));
+    u64 count = 0, item = 0;
+    torch_list_size((Handle)stack[0], &count);
+    for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
+      if (!torch_list_get_item((Handle)stack[0], n, &item)) x[n].take((Handle)item);
+    torch_delete_list((Handle)stack[0]);
+    compute(polynomial_of((Handle)stack[2], (Handle)stack[3], x[0].dtype), x, count, index, results, message);
+    torch_delete_string((Handle)stack[2]);
+    torch_delete_string((Handle)stack[3]);
+    Handle list = 0;
+    if (!*message) torch_new_list_reserve_size(4, &list);
+    for (Tensor& r : results) if (list && r) torch_list_push_back(list, (u64)r.give());
+    stack[0] = (u64)list;
+  }
+  if (*message) fail(message);
+}
+
 static int registered = [] {
   open_kernels();
   Handle library = 0, cpu = 0;
   return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
          aoti_torch_library_def(library, PRODUCT) || aoti_torch_library_def(library, GRADIENTS) ||
+         aoti_torch_library_def(library, POLYNOMIAL) ||
          aoti_torch_library_init_impl("tpgen", "CPU", __FILE__, __LINE__, &cpu) ||
          torch_library_impl(cpu, "product", product_boxed, STABLE_SINCE) ||
-         torch_library_impl(cpu, "gradients", gradients_boxed, STABLE_SINCE);
+         torch_library_impl(cpu, "gradients", gradients_boxed, STABLE_SINCE) ||
+         torch_library_impl(cpu, "polynomial", polynomial_boxed, STABLE_SINCE);
 }();

@@ -48,20 +48,25 @@ static bool fits(const Call& c) {
   return !c.src ? !c.dst : c.dst && fits_index(c.src, rows) && fits_index(c.dst, rows) && c.nodes >= 0;
 }
 
-// a result like an operand, or of rows of the product; no handle where there is no room
-static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
-  i64 sizes[2] = {rows, p.dims[3]}, steps[2], dim = like ? like.dim : 2, count = 1;
-  for (i64 d = 0; like && d < dim; ++d) sizes[d] = like.sizes[d];
+enum { MOST_AXES = 8 };
+// a dense tensor without values; no handle where there is no room
+static Handle empty(const i64* sizes, i64 dim, int dtype, i64 limit = 0) {
+  i64 steps[MOST_AXES], count = 1;
+  if (dim > MOST_AXES) return 0;
   for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
+  if (limit && count * BYTES[position(dtype)] >= limit) return 0;
   Handle made = 0;
-  if (p.limit && count * BYTES[position(dtype)] >= p.limit) return 0;
   return aoti_torch_empty_strided(dim, sizes, steps, dtype, aoti_torch_device_type_cpu(), 0, &made) ? 0 : made;
+}
+// a result like an operand, or of rows of the product
+static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
+  const i64 sizes[2] = {rows, p.dims[3]};
+  return like ? empty(like.sizes, like.dim, dtype, p.limit) : empty(sizes, 2, dtype, p.limit);
 }
 static bool make_dense(Tensor& x) {
   if (!x || x.dense()) return true;
-  i64 steps[2] = {x.dim == 2 ? x.sizes[1] : 1, 1};
-  Handle made = 0;
-  if (aoti_torch_empty_strided(x.dim, x.sizes, steps, x.dtype, aoti_torch_device_type_cpu(), 0, &made)) return false;
+  Handle made = empty(x.sizes, x.dim, x.dtype);
+  if (!made) return false;
   const bool copied = !aoti_torch_copy_(made, x.handle, 0);
   x.take(made);
   return copied;

@@ -28,7 +28,7 @@ from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
 from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
-from tpgen.kernels.operators.registration import Operator, Unfold, added, library, register
+from tpgen.kernels.operators.registration import Operator, Unfold, added, define, register
 from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.operators.targets import kernel_supported
 
@@ -115,7 +115,7 @@ SCHEMAS = (
     f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]",
 )
 for _schema in SCHEMAS:
-    library.define(_schema)
+    define(_schema)
 _product = torch.ops.tpgen.product.default
 _gradients = torch.ops.tpgen.gradients.default
 

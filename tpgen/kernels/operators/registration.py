@@ -16,6 +16,7 @@ from torch._functorch.pyfunctorch import FunctionalizeInterpreter, retrieve_curr
 from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 from torch.autograd import forward_ad
 
+from tpgen.errors import BackendError
 from tpgen.kernels.operators.older_vmap import below_vmap, peel
 from tpgen.kernels.operators.targets import KERNEL_TARGETS
 
@@ -26,6 +27,18 @@ KERNEL_KEYS = {getattr(_C.DispatchKey, t.device.upper()) for t in KERNEL_TARGETS
 _DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so, and what to do
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+
+
+def define(schema: str) -> None:
+    """Make an operator known.  Raises `BackendError` where a deployed network has brought one of its name."""
+    try:
+        library.define(schema)
+    except RuntimeError as error:
+        raise BackendError(
+            "the operators of a deployed network (libtpgen.so) are in this process already: import tpgen before you "
+            "load one, and it serves both"
+        ) from error
+
 
 C = TypeVar("C", bound=NamedTuple)  # the calls of an operator
 Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]

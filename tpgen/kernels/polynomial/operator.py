@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.kernels.operators.registration import Operator, Unfold, library, register
+from tpgen.kernels.operators.registration import Operator, Unfold, define, register
 from tpgen.kernels.polynomial.batching import fold_batch
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import kernels_of
@@ -33,7 +33,8 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     return _polynomial(tensors, index, description, call)[0]
 
 
-library.define("polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]")
+SCHEMA = "polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]"
+define(SCHEMA)
 _polynomial = torch.ops.tpgen.polynomial.default
 
 
