@@ -264,6 +264,32 @@ def test_text_has_contrast(page: Any, theme: str) -> None:
     assert all(contrast(text, paper) >= 4.5 for text, paper in pairs)
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_state_of_a_button_has_contrast(page: Any, theme: str) -> None:
+    page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+    states = page.execute_script(
+        "const read = b => [b.className + b.getAttribute('aria-pressed'), getComputedStyle(b).color,"
+        " getComputedStyle(b).backgroundColor]; const found = [];"
+        "for (const tab of document.querySelectorAll('#tabs button')) {"
+        " found.push(read(tab)); tab.click(); found.push(read(tab)); tab.click(); } return found"
+    )
+    assert {state for state, _, _ in states} >= {"true", "false", "missingtrue", "missingfalse"}
+    assert all(contrast(text, ground) >= 4.5 for _, text, ground in states)
+
+
+def test_the_costliest_path_is_chosen_first_and_the_address_names_the_choice(page: Any, pages: Path) -> None:
+    chosen = "return [...document.querySelectorAll('.path.lit')].map(path => path.dataset.p).join()"
+    page.get("about:blank")
+    page.get((pages / "article.html").as_uri())
+    flops = [path.flops for path in PROBLEMS["article"].plan.paths]
+    assert page.execute_script(chosen) == str(flops.index(max(flops)))
+    click(page, '.path[data-p="3"] .dot')
+    assert page.execute_script("return location.hash") == "#path=3"
+    page.get("about:blank")
+    page.get((pages / "article.html").as_uri() + "#path=5,2")
+    assert page.execute_script(chosen) == "2,5"
+
+
 def contrast(*colors: str) -> float:
     dark, light = sorted(luminance(color) for color in colors)
     return (light + 0.05) / (dark + 0.05)

@@ -34,6 +34,13 @@ function choose(paths, from = null) {
   }
   for (const pane of panes) report(pane, pane === from);
   describe();
+  history.replaceState(null, "", chosen.size ? `#path=${[...chosen].join(",")}` : "#");
+}
+
+// The paths that the address names, as in page.html#path=5 or #path=2,5.
+function addressed() {
+  const named = /^#path=([\d,]+)$/.exec(location.hash);
+  return named ? named[1].split(",").map(Number).filter((path) => order.includes(path)) : [];
 }
 
 // Say how many lines of a pane are lit, and bring the first of them into view.
@@ -167,7 +174,9 @@ document.getElementById("ask").addEventListener("click", () => help.showModal())
 help.addEventListener("click", () => help.close());
 
 addEventListener("resize", arrange);
+addEventListener("hashchange", () => choose(addressed()));
 arrange();
+choose(addressed().length ? addressed() : order.filter((path) => path === data.costliest));
 
 const keys = {
   ArrowDown: () => step(1),

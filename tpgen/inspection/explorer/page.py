@@ -99,7 +99,9 @@ def explorer_page(
         machine=_machine(found),
         bars=bars(found),
         roofline=roofline(found),
-        data=json.dumps({"paths": [_facts(p) for p in found.paths]}).replace("</", "<\\/"),
+        data=json.dumps({"paths": [_facts(p) for p in found.paths], "costliest": _costliest(found)}).replace(
+            "</", "<\\/"
+        ),
     )
 
 
@@ -156,6 +158,12 @@ def _line(html: str, origin: Origin, paths: int) -> str:
     if origin.instructions:
         return f'<b data-p="{" ".join(map(str, origin.instructions))}">{html}</b>'
     return f'<b title="{escape(origin.shared)}">{html}</b>'
+
+
+def _costliest(found: Explanation) -> int | None:
+    """The path that takes the most time, or the most operations where no time was measured: chosen at the start."""
+    largest = max(found.paths, key=lambda p: (p.seconds or 0.0, p.flops), default=None)
+    return largest.index if largest else None
 
 
 def _facts(path: PathExplanation) -> dict:
