@@ -1,0 +1,79 @@
+"""Generated C++ under AddressSanitizer and UndefinedBehaviorSanitizer: a small corpus, forward and backward."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.machine import needs_compiler
+from tpgen.kernels.libraries.compiler import find_compiler
+
+pytestmark = [pytest.mark.slow, needs_compiler]
+
+CORPUS = """
+import re, sys, torch, tpgen
+from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.kernels.libraries import build
+if sys.argv[1] == "planted":  # scratch memory of one number
+    right = build.load
+    build.load = lambda text, *rest: right(re.sub(r"\\b\\d{2,} \\* sizeof\\(num\\)", "1 * sizeof(num)", text), *rest)
+torch.manual_seed(0)
+def step(f, *given):
+    given = [x.requires_grad_() for x in given]
+    torch.autograd.grad(f(*given).sin().sum(), given)
+rows = 19
+for plan in (channelwise("17x0e+5x1o", "0e+1o", "0e+1o"), fully_connected("3x0e+2x1o", "0e+1o", "2x0e+3x1o")):
+    product = tpgen.TensorProduct.from_plan(plan, internal_weights=False, strategy="kernel")
+    w = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
+    step(product, *(torch.randn(shape) for shape in ((rows, plan.irreps_in1.dim), (rows, plan.irreps_in2.dim), w)))
+conv = tpgen.TensorProductConv.from_plan(channelwise("17x0e", "0e+1o", "0e+1o"), strategy="kernel")
+src, dst = torch.randint(5, (2, rows))
+x, y, w = torch.randn(5, 17), torch.randn(rows, 4), torch.randn(rows, conv.weight_numel)
+step(lambda *given: conv(*given, src, dst), x, y, w)
+linear = tpgen.Linear("17x0e+3x1o", "5x0e+6x1o", strategy="kernel")
+step(linear, torch.randn(rows, 26))
+print("nothing found")
+"""
+
+
+def run(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    found = find_compiler()
+    assert found is not None
+    compiler = os.environ.get("TPGEN_CXX") or "g++"
+    libraries = [
+        subprocess.run([compiler, f"-print-file-name=lib{name}.so"], capture_output=True, text=True).stdout.strip()
+        for name in ("asan", "ubsan")
+    ]
+    if not all(Path(library).is_absolute() for library in libraries):
+        pytest.skip(f"{compiler} has no libasan.so and libubsan.so beside it")
+    wrapper = folder / "cxx"
+    wrapper.write_text(
+        f'#!/bin/sh\nexec {compiler} -fsanitize=address,undefined -fno-sanitize-recover=undefined -g "$@"\n'
+    )
+    wrapper.chmod(0o700)
+    environment = {
+        **os.environ,
+        "TPGEN_CXX": str(wrapper),
+        "TPGEN_CACHE_DIR": str(folder / "cache"),
+        "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
+        "LD_PRELOAD": ":".join(libraries),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    given = [sys.executable, "-W", "ignore", "-c", CORPUS, kind]
+    return subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_kernels_stay_within_their_memory(tmp_path: Path) -> None:
+    done = run("right", tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("nothing found\n")
+
+
+def test_a_planted_overflow_is_found(tmp_path: Path) -> None:
+    done = run("planted", tmp_path)
+    assert done.returncode != 0
+    assert "AddressSanitizer" in done.stderr
