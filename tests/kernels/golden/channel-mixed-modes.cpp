@@ -29,6 +29,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -421,12 +428,12 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 most = room < 32 ? room : 32;
   const i64 span = ((rows + most - 1) / most + 16) / 16 * 16;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
-  num* weights = 0; if (posix_memalign((void**)&weights, 64, 512 * sizeof(num))) return 1;
+  const Room<num> weights_room(512); num* const weights = weights_room.at; if (!weights) return 1;
   for (i64 m = 0; m < 512; ++m) weights[m] = widen(w[m]);
-  num* sums = 0; if (posix_memalign((void**)&sums, 64, (blocks + 1) * 512 * sizeof(num))) return 1;
+  const Room<num> sums_room((blocks + 1) * 512); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 912 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 12032 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(12032); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_x2 = scratch + 768;
     num* const s_out = scratch + 1536;
@@ -454,12 +461,9 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         tile(n, p_x1, p_x2, p_out, q_x1, q_out, s_x1, s_x2, s_out, a_x1, a_out, weights, a_w);
       }
     }
-    free(scratch);
   });
   if (!blocks) clear(sums, 512);
   for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < 512; m += W) add(sums + m, load(sums + b * 512 + m));
   for (i64 m = 0; m < 512; ++m) d_w[m] = narrow(sums[m]);
-  free(weights);
-  free(sums);
   return fault;
 }

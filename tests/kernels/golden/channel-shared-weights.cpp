@@ -31,6 +31,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -314,16 +321,16 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 most = room < 32 ? room : 32;
   const i64 span = ((rows + most - 1) / most + 4) / 4 * 4;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
-  num* weights = 0; if (posix_memalign((void**)&weights, 64, 80 * sizeof(num))) return 1;
+  const Room<num> weights_room(80); num* const weights = weights_room.at; if (!weights) return 1;
   stage<1, 16, 1>(w + 0, weights + 0);
   stage<1, 16, 1>(w + 16, weights + 16);
   stage<1, 16, 1>(w + 32, weights + 32);
   stage<1, 16, 1>(w + 48, weights + 48);
   stage<1, 16, 1>(w + 64, weights + 64);
-  num* sums = 0; if (posix_memalign((void**)&sums, 64, (blocks + 1) * 80 * sizeof(num))) return 1;
+  const Room<num> sums_room((blocks + 1) * 80); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 329 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 212 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(212); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const t_x2 = scratch + 64;
     num* const r_x2 = scratch + 100;
@@ -343,7 +350,6 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         }
       }
     }
-    free(scratch);
   });
   if (!blocks) clear(sums, 80);
   for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < 80; m += W) add(sums + m, load(sums + b * 80 + m));
@@ -352,7 +358,5 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   unstage<1, 16, 1>(sums + 32, d_w + 32);
   unstage<1, 16, 1>(sums + 48, d_w + 48);
   unstage<1, 16, 1>(sums + 64, d_w + 64);
-  free(weights);
-  free(sums);
   return fault;
 }

@@ -31,6 +31,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -350,15 +357,14 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   if (check && !inside(src, rows, sources)) return 2;
   if (check && !inside(dst, rows, destinations)) return 3;
   const i64 owners = sources;
-  i64* first = 0; i64* order = 0;
-  if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64))) return 1;
-  if (posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }
+  const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
+  const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;
   sort_rows(src, rows, owners, first, order);
   const i64 span = 48;
   const i64 blocks = rows / span + 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 329 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 276 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(276); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const a_x1 = scratch + 64;
     num* const t_x2 = scratch + 128;
@@ -385,9 +391,6 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         finish(d_x1 + o * 64, a_x1);
       }
     }
-    free(scratch);
   });
-  free(order);
-  free(first);
   return fault;
 }

@@ -28,6 +28,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -280,13 +287,13 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 most = room < 32 ? room : 32;
   const i64 span = ((rows + most - 1) / most + 96) / 96 * 96;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
-  num* weights = 0; if (posix_memalign((void**)&weights, 64, 544 * sizeof(num))) return 1;
+  const Room<num> weights_room(544); num* const weights = weights_room.at; if (!weights) return 1;
   keep_flipped<16, 32>(w + 0, 0.25, weights + 0);
   keep_flipped<6, 4>(w + 512, 0.408248290463863, weights + 512);
-  num* sums = 0; if (posix_memalign((void**)&sums, 64, (blocks + 1) * 544 * sizeof(num))) return 1;
+  const Room<num> sums_room((blocks + 1) * 544); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 11904 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(11904); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_out = scratch + 3840;
     num* const a_x1 = scratch + 8064;
@@ -298,13 +305,10 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         tile(least(R, end - q), x1 + q * 34, out + q * 45, d_x1 + q * 34, weights, a_w, s_x1, s_out, a_x1);
       }
     }
-    free(scratch);
   });
   if (!blocks) clear(sums, 544);
   for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < 544; m += W) add(sums + m, load(sums + b * 544 + m));
   give<16, 32>(d_w + 0, 0.25, sums + 0);
   give<6, 4>(d_w + 512, 0.408248290463863, sums + 512);
-  free(weights);
-  free(sums);
   return fault;
 }

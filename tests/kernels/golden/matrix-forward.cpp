@@ -28,6 +28,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -436,12 +443,12 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   expect_writes(d_out, rows * 45 * (i64)sizeof(real));
   const i64 span = 96;
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
-  num* weights = 0; if (posix_memalign((void**)&weights, 64, 608 * sizeof(num))) return 1;
+  const Room<num> weights_room(608); num* const weights = weights_room.at; if (!weights) return 1;
   keep<16, 32>(w + 0, 0.25f, weights + 0);
   keep<6, 4>(w + 512, 0.4082483f, weights + 512);
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 13824 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(13824); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const a_out = scratch + 6144;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
@@ -451,8 +458,6 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         tile(least(R, end - q), x1 + q * 34, d_out + q * 45, weights, s_x1, a_out);
       }
     }
-    free(scratch);
   });
-  free(weights);
   return fault;
 }

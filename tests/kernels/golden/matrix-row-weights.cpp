@@ -28,6 +28,13 @@ static void expect_writes(const void* p, i64 bytes) {
   if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
 #endif
 }
+// memory for as long as a scope lasts; null where there is none
+template <class T> struct Room {
+  T* at = 0;
+  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
+  Room(const Room&) = delete;
+  ~Room() { free(at); }
+};
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 // On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
 // compiler to its own runtime.
@@ -402,7 +409,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const i64 blocks = rows ? (rows + span - 1) / span : 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
-    num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 18944 * sizeof(num))) scratch = 0;
+    const Room<num> scratch_room(18944); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
     num* const s_out = scratch + 3840;
     num* const a_x1 = scratch + 9216;
@@ -415,7 +422,6 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
         tile(least(R, end - q), x1 + q * 34, out + q * 45, d_x1 + q * 34, d_out + q * 45, w + q * 536, d_w + q * 536, s_x1, s_out, a_x1, a_out, s_w);
       }
     }
-    free(scratch);
   });
   return fault;
 }

@@ -43,8 +43,6 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
         _parallel(w, p, text, indexed)
         if p.sums_weights:
             text.write_weight_sums()
-        for name in _buffers(p):
-            w.line(f"free({name});")
         w.line("return fault;")
 
 
@@ -62,11 +60,8 @@ def _ownership(w: Writer, p: Placement) -> None:
     if p.owner:
         key, owners = ("src", "sources") if p.owner == "x1" else ("dst", "destinations")
         w.line(f"const i64 owners = {owners};")
-        w.line("i64* first = 0; i64* order = 0;")
-        w.line(
-            "if (posix_memalign((void**)&first, 64, (owners + 1) * sizeof(i64))) return 1;\n"
-            "if (posix_memalign((void**)&order, 64, (rows + 1) * sizeof(i64))) { free(first); return 1; }"
-        )
+        _room(w, "i64", "first", "owners + 1")
+        _room(w, "i64", "order", "rows + 1")
         w.line(f"sort_rows({key}, rows, owners, first, order);")
 
 
@@ -74,9 +69,9 @@ def _reads_weights(p: Placement) -> bool:
     return bool(p.weight_scratch) and "w" in p.given
 
 
-def _buffers(p: Placement) -> list[str]:
-    names = ["order", "first"] if p.owner else []
-    return names + ["weights"] * _reads_weights(p) + ["sums"] * p.sums_weights
+def _room(w: Writer, kind: str, name: str, size: str) -> None:
+    """Memory that every way out of the kernel gives back."""
+    w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
 
 
 def _blocks(w: Writer, p: Placement) -> None:
@@ -96,13 +91,10 @@ def _blocks(w: Writer, p: Placement) -> None:
 def _weights(w: Writer, p: Placement, text: KernelText) -> None:
     """Shared weights in scratch once; room for each block's part of their gradient."""
     if _reads_weights(p):
-        w.line(
-            f"num* weights = 0; if (posix_memalign((void**)&weights, 64, {p.weight_scratch} * sizeof(num))) return 1;"
-        )
+        _room(w, "num", "weights", f"{p.weight_scratch}")
         text.write_weights()
     if p.sums_weights:
-        size = _part(p)
-        w.line(f"num* sums = 0; if (posix_memalign((void**)&sums, 64, (blocks + 1) * {size} * sizeof(num))) return 1;")
+        _room(w, "num", "sums", f"(blocks + 1) * {_part(p)}")
 
 
 def _part(p: Placement) -> int:
@@ -114,7 +106,7 @@ def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
     worth = f"rows * {p.blocks.touched} > {WORTH_THREADS}"
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
-        w.line(f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {size} * sizeof(num))) scratch = 0;")
+        w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")
         at = 0
         for name, length in p.scratch.items():
             w.line(f"num* const {name} = scratch + {at};")
@@ -124,4 +116,3 @@ def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
             if p.sums_weights:
                 w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
             text.write_rows(indexed)
-        w.line("free(scratch);")

@@ -1,0 +1,66 @@
+"""Kernels that get no memory: they say so, and give back what they had."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.machine import needs_compiler
+from tpgen.form.linear import form_of
+from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.libraries.compiler import need_compiler
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import Target
+from tpgen.planner.presets import fully_connected
+
+pytestmark = needs_compiler
+
+DECLARED = 'extern "C" int posix_memalign(void**, unsigned long, unsigned long);\nextern "C" void free(void*);'
+COUNTED = """
+#include <stdlib.h>
+extern "C" { int granted, held; }
+static int counted_ask(void** at, unsigned long align, unsigned long size) {
+  if (granted-- <= 0) return 12;
+  ++held;
+  return posix_memalign(at, align, size);
+}
+static void counted_free(void* at) { held -= at != 0; free(at); }
+#define posix_memalign counted_ask
+#define free counted_free
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Weights in scratch, sums of their gradient, rows in order: a kernel that asks for all that there is."""
+    plan = fully_connected("2x0e + 2x1o", "1x0e + 1x1o", "2x0e + 2x1o")
+    schedule = plan_schedule(form_of(plan, "mul_ir"), Target("float32", 4, 16))
+    text = generate(schedule, ("x1", "x2", "w"), indexed=True).text
+    assert DECLARED in text
+    source = Path(tmp_path_factory.mktemp("starved")) / "kernel.cpp"
+    source.write_text(text.replace(DECLARED, COUNTED), encoding="utf-8")
+    made = source.with_suffix(".so")
+    subprocess.run([need_compiler().path, "-w", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    return ctypes.CDLL(str(made))
+
+
+def call(kernel: ctypes.CDLL, granted: int) -> tuple[int, int]:
+    """What the kernel answers when it is granted so many requests, and how many it has not given back."""
+    given, held = (ctypes.c_int.in_dll(kernel, name) for name in ("granted", "held"))
+    given.value, held.value = granted, 0
+    room = [torch.zeros(256) for _ in range(8)]
+    index = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*room, *index)]
+    sizes = [ctypes.c_int64(1) for _ in range(3)]  # sources, destinations, check
+    return kernel.tpgen_kernel(*pointers[:8], ctypes.c_int64(1), *pointers[8:], *sizes), held.value
+
+
+def test_every_request_can_fail(kernel: ctypes.CDLL) -> None:
+    requests = next(n for n in range(20) if call(kernel, n)[0] == 0)
+    assert requests == 5  # order and first, weights, sums, and one thread's scratch
+    assert [call(kernel, n) for n in range(requests)] == [(1, 0)] * requests
+    assert call(kernel, requests) == (0, 0)
