@@ -129,13 +129,16 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Section:
     return Section("\n".join(texts), tuple(wrong))
 
 
+_ELSEWHERE = ("inductor", "cuda", "ptx", "sass")  # slow, or of those products alone that GPUs have kernels for
+
+
 def _dump(problem: Problem, folder: Path, compiled: bool, console: Console) -> list[str]:
     """Write every stage of every direction; Inductor's output, which takes seconds, of the forward product alone."""
     plan = problem.plan
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
     folder.mkdir(parents=True, exist_ok=True)
     with console.status(f"   {problem.name}: write every stage"):
-        files = dump_files(plan, [stage for stage in STAGES if stage != "inductor"], ["all"], strategy="grouped")
+        files = dump_files(plan, [stage for stage in STAGES if stage not in _ELSEWHERE], ["all"], strategy="grouped")
     if compiled:
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
