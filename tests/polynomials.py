@@ -33,11 +33,23 @@ def mixed(layout: str = "mul_ir", weighted: bool = True) -> PolynomialPlan:
     return make_polynomial_plan([*operands, Operand(OUT, Irreps("0e + 1o"), layout)], terms)
 
 
+def nested() -> PolynomialPlan:
+    """Terms whose factors begin other terms, all of coefficient 1: a factor taken out leaves a constant."""
+    tables = {
+        ("x",): {(i, i): 1.0 for i in range(4)},
+        ("x", "x"): {(i, 0, i): 1.0 for i in range(4)},
+        ("x", "x", "x"): {(i, 0, 0, i): 1.0 for i in range(4)},
+    }
+    terms = [PolynomialTerm(names, table=(tuple(table.items()),)) for names, table in tables.items()]
+    return make_polynomial_plan([Operand("x", X, "channel"), Operand(OUT, X)], terms)
+
+
 PLANS = {
     "symmetric": symmetric,
     "symmetric ir_mul": lambda: symmetric(layout="ir_mul"),
     "mixed": mixed,
     "mixed channel": lambda: mixed("channel"),
+    "nested": nested,
     "mixed unweighted": lambda: mixed(weighted=False),
 }
 

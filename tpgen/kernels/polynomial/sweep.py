@@ -162,7 +162,7 @@ class _Builder:
         return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
 
     def _added(self, before: Dual, sums: Sums) -> Dual:
-        start = {levels: [Product(1.0, (value,))] for levels, value in before.items() if value and levels in sums}
+        start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
         return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _define(self, terms: tuple[Product, ...]) -> Value | None:
