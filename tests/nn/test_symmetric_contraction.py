@@ -157,7 +157,9 @@ def test_checkpoints_of_other_shapes_are_refused() -> None:
     state["contractions.1.U_matrix_3"] = state["contractions.1.U_matrix_3"].flip(-1)
     with pytest.raises(PlanError, match="are none of"):
         module().load_state_dict(state)
-    with pytest.raises(RuntimeError, match=r"size mismatch for contractions\.0\.weights_max"):
+    with pytest.raises(
+        InputError, match=r"0\.weights\.1: the checkpoint has .* \(3, 1, 4\), and .* \(4, 1, 4\): construct"
+    ):
         module(num_elements=4).load_state_dict(module().state_dict())
 
 
@@ -249,6 +251,10 @@ BAD = {
     "one multiplicity throughout": {"irreps_in": "4x0e+3x1o"},
     "from 1 to 4, got 0": {"correlation": 0},
     "from 1 to 4, got 5": {"correlation": 5},
+    "from 1 to 4, got True": {"correlation": True},
+    "must map output irreps such as '1o' to degrees, got '0q'": {"correlation": {"0q": 2}},
+    "correlation: unknown output irrep '2e'; known output irreps: 0e, 1o": {"correlation": {"0e": 2, "1o": 2, "2e": 2}},
+    "correlation: 0e is there twice": {"correlation": {"0e": 2, "1o": 2, o3.Irrep("0e"): 1}},
     "and 1o has none": {"correlation": {"0e": 2}},
     "reduced basis": {"use_reduced_cg": True},
     "num_elements must be 1 or more": {"num_elements": 0},
@@ -298,7 +304,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         outside(x)
     with pytest.raises(InputError, match="give 6 tensors, one for each of weight_shapes, got 1"):
         outside(x, weights=[x])
-    with pytest.raises(InputError, match=r"weights\[0\]: must have shape \(elements or rows, 11, 4\)"):
+    with pytest.raises(InputError, match=r"weights\[0\]: must have shape \(1 or 5, 11, 4\), one set for all"):
         outside(x, weights=[x] * 6)
 
 
@@ -306,6 +312,6 @@ def test_bad_tensors_say_what_is_wrong() -> None:
 @pytest.mark.parametrize("wrong", [3, -1])
 def test_elements_out_of_range(strategy: str, wrong: int) -> None:
     index = INDEX.clone()
-    index[1] = wrong
-    with pytest.raises(InputError, match="elements run from 0 to 2"):
+    index[2] = wrong
+    with pytest.raises(InputError, match=f"y: elements run from 0 to 2, got {min(wrong, 0)} to {max(wrong, 2)}"):
         module(strategy=strategy)(features(), index)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, elements_of
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.polynomial_plan import (
     OUT,
@@ -139,7 +139,7 @@ class Polynomial(PolynomialModule):
         if self.num_elements is not None:
             if index is None:
                 raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
-            index = elements_of("index", index, self.num_elements, given[0].shape[0])
+            index = elements_of("index", index, self.num_elements, given[0].shape[0], next(iter(self._shapes)))
         elif index is not None:
             raise InputError(
                 "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
@@ -161,15 +161,13 @@ class Polynomial(PolynomialModule):
                     "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
                 )
             return list(self.weights.values())
-        if not isinstance(given, (list, tuple)) or len(given) != len(self.weight_shapes):
-            raise InputError(f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes")
-        given = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
-        for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
-            if w.dim() != 3 or w.shape[1:] != shape or w.shape[0] not in (1, rows):
-                raise InputError(
-                    f"weights[{n}]: must have shape (1 or {rows}, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
-                )
-        return given
+        return self._fit_weights(given, rows)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        """Load as usual; weights of other shapes are named."""
+        for name, ours in self.weights.items():
+            check_stored(f"{prefix}weights.{name}", state_dict.get(f"{prefix}weights.{name}"), ours)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         inputs = ", ".join(f"{name}: {irreps}" for name, irreps in self.irreps_in.items())

@@ -13,7 +13,7 @@ from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.compiler.config import Choice
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import InputError, PlanError
+from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.polynomial.placement import PolynomialPlacement
@@ -38,8 +38,10 @@ class PolynomialModule(ProgramModule):
 
     _programs: ClassVar[tuple[str, ...]] = ("_program",)
     _like: Tensor  # nothing but where the module is, and its dtype
+    _index: ClassVar[str] = "index"  # the argument of a call that says the element of every row
     channels: int
     num_elements: int | None
+    weight_shapes: list[tuple[int, int]]  # paths and channels of each tensor of weights
 
     def __init__(self, plan: PolynomialPlan, indexed: bool, strategy: str) -> None:
         super().__init__()
@@ -102,9 +104,49 @@ class PolynomialModule(ProgramModule):
         self._program = module.to(device=self._like.device, dtype=self._like.dtype)
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
-        if index is not None and self.choice.strategy != "kernel":
-            check_elements(index, tensors[-1].shape[0])  # a kernel checks by itself
-        return unrounded(self._program, *(tensors if index is None else (*tensors, index)))
+        if index is None:
+            return unrounded(self._program, *tensors)
+        if self.choice.strategy != "kernel":
+            self._check_elements(index)
+        try:
+            return unrounded(self._program, *tensors, index)
+        except InputError:  # a kernel checks by itself, and knows no names of arguments
+            self._check_elements(index)
+            raise
+
+    def _check_elements(self, index: Tensor) -> None:
+        assert self.num_elements is not None
+        check_elements(self._index, index, self.num_elements)
+
+    def _fit_weights(self, given: Any, rows: int) -> list[Tensor]:
+        """The weights given to a call: a set for each element; without elements one for all rows, or one for each."""
+        shapes = self.weight_shapes
+        if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
+            got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
+            raise InputError(f"weights: give {len(shapes)} tensors, one for each of weight_shapes, got {got}")
+        fitted = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
+        for n, (w, shape) in enumerate(zip(fitted, shapes, strict=True)):
+            self._check_weights(f"weights[{n}]", w, shape, rows)
+        if any(w.shape[0] != fitted[0].shape[0] for w in fitted):  # some are of all rows, some of each
+            return [w.expand(rows, -1, -1) for w in fitted]
+        return fitted
+
+    def _check_weights(self, name: str, w: Tensor, shape: tuple[int, int], rows: int) -> None:
+        count = self.num_elements
+        if w.dim() == 3 and w.shape[1:] == shape and w.shape[0] in ((1, rows) if count is None else (count,)):
+            return
+        first, rule = f"1 or {rows}", "one set for all rows, or one for each of them"
+        if count is not None:
+            first, rule = str(count), f"a set for each of the {count} elements that it was constructed with"
+        raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
+
+    def __prepare_scriptable__(self) -> Any:
+        """Called by `torch.jit.script`, for any network that holds the module."""
+        name = type(self).__name__
+        raise BackendError(
+            f"{name}: torch.jit.script does not read this module: use torch.export.export, or torch.jit.trace with an "
+            "example of its inputs; in a scripted network, put torch.jit.trace(module, inputs) in its place"
+        )
 
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
@@ -138,8 +180,18 @@ def check_count(num_elements: Any) -> None:
         )
 
 
-def elements_of(name: str, y: Any, count: int, rows: int) -> Tensor:
-    """The element of every row, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
+def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
+    """Raise `InputError` where weights of a checkpoint have another shape."""
+    if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
+        raise InputError(
+            f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
+            f"{tuple(ours.shape)}: construct it as the checkpoint's was, with its irreps, terms or correlation, and "
+            "number of elements"
+        )
+
+
+def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
+    """The element of every row of ``of``, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
 
     Raises `InputError` where rows are no one-hot vectors of that many elements.
     """
@@ -165,16 +217,16 @@ def elements_of(name: str, y: Any, count: int, rows: int) -> Tensor:
             f"{y.dtype} {tuple(y.shape)}"
         )
     if index.shape[0] != rows:
-        raise InputError(f"{name}: must have a row for each of the {rows} rows of x, got {index.shape[0]}")
+        raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
     return index
 
 
-def check_elements(index: Tensor, count: int) -> None:
+def check_elements(name: str, index: Tensor, count: int) -> None:
     """Raise `InputError` where an element is out of range."""
     if index.numel() and values_at_hand(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
-            raise InputError(f"index: elements run from 0 to {count - 1}, got {low} to {high}")
+            raise InputError(f"{name}: elements run from 0 to {count - 1}, got {low} to {high}")
 
 
 def _one_hot(y: Tensor, index: Tensor) -> bool:

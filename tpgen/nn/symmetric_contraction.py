@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from e3nn.o3 import Irrep, Irreps
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, elements_of
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -66,6 +66,8 @@ class SymmetricContraction(PolynomialModule):
     torch.Size([5, 32])
     """
 
+    _index: ClassVar[str] = "y"
+
     def __init__(
         self,
         irreps_in: Any,
@@ -109,8 +111,8 @@ class SymmetricContraction(PolynomialModule):
         """The contraction of ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
         ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None where all rows share
-        weights.  ``weights``, where they are not internal, are `weight_shapes` with elements, 1 (shared) or rows in
-        front.
+        weights.  ``weights``, where they are not internal, are `weight_shapes` with the number of elements in front;
+        where there are no elements, with 1 (shared by all rows) or rows.
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
@@ -128,31 +130,19 @@ class SymmetricContraction(PolynomialModule):
                 raise InputError(
                     f"y: this contraction has weights of {self.num_elements} elements: give the element of every row"
                 )
-            index = elements_of("y", y, self.num_elements, x.shape[0])
+            index = elements_of("y", y, self.num_elements, x.shape[0], "x")
         elif y is not None:
             raise InputError("y: this contraction has no elements (num_elements=None): leave y out")
-        return self._run([x, *self._weights(weights)], index)
+        return self._run([x, *self._weights(weights, x.shape[0])], index)
 
-    def _weights(self, given: list[Tensor] | None) -> list[Tensor]:
+    def _weights(self, given: list[Tensor] | None, rows: int) -> list[Tensor]:
         if given is None:
             if not self.internal_weights:
                 raise InputError(
                     f"weights: this contraction has none of its own: give {len(self.weight_shapes)} tensors"
                 )
             return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
-        if not isinstance(given, (list, tuple)):
-            raise InputError(f"weights: must be a list of tensors, got {type(given).__name__}")
-        if len(given) != len(self.weight_shapes):
-            raise InputError(
-                f"weights: give {len(self.weight_shapes)} tensors, one for each of weight_shapes, got {len(given)}"
-            )
-        given = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
-        for n, (w, shape) in enumerate(zip(given, self.weight_shapes, strict=True)):
-            if w.dim() != 3 or w.shape[1:] != shape:
-                raise InputError(
-                    f"weights[{n}]: must have shape (elements or rows, {shape[0]}, {shape[1]}), got {tuple(w.shape)}"
-                )
-        return given
+        return self._fit_weights(given, rows)
 
     def extra_repr(self) -> str:
         elements = "" if self.num_elements is None else f", {self.num_elements} elements"
@@ -161,18 +151,6 @@ class SymmetricContraction(PolynomialModule):
             f"{', '.join(map(str, self.degrees))}{elements}, {self.choice}"
         )
 
-    def _check_shape(self, key: str, theirs: Tensor, output: int, place: int) -> None:
-        """The weights of one output and degree, the highest first, as long as the module owns them."""
-        if not self.internal_weights:
-            return
-        part = self.contractions[output]
-        ours = (part.weights_max, *part.weights)[place]  # type: ignore[misc]
-        if theirs.shape != ours.shape:
-            raise InputError(
-                f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
-                f"{tuple(ours.shape)}: construct it with the checkpoint's num_elements, irreps and correlation"
-            )
-
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         """Load as usual; MACE keeps its couplings beside the weights, which say the sign that each weight goes with."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
@@ -180,8 +158,10 @@ class SymmetricContraction(PolynomialModule):
             for nu in range(1, degree + 1):
                 coupling = state_dict.pop(f"{at}U_matrix_{nu}", None)
                 key = at + ("weights_max" if nu == degree else f"weights.{degree - 1 - nu}")
+                if self.internal_weights and key in state_dict:
+                    part = self.contractions[n]
+                    check_stored(key, state_dict[key], (part.weights_max, *part.weights)[degree - nu])  # type: ignore[misc]
                 if coupling is not None and key in state_dict:
-                    self._check_shape(key, state_dict[key], n, degree - nu)
                     signs = coupling_signs(key, coupling, self.irreps_in, mul_ir.ir, nu)
                     state_dict[key] = state_dict[key] * signs.to(state_dict[key]).unsqueeze(-1)
             for key in [k for k in state_dict if k.startswith(at) and k.endswith("_zeroed")]:
@@ -224,22 +204,35 @@ def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
 
 
 def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
-    if isinstance(correlation, Mapping):
-        by_irrep = {
-            str(Irrep(ir) if isinstance(ir, str) else getattr(ir, "ir", ir)): c for ir, c in correlation.items()
-        }
-        missing = [str(ir) for _, ir in irreps_out if str(ir) not in by_irrep]
-        if missing:
-            raise PlanError(
-                f"correlation: must have a degree for every output irrep, and {', '.join(missing)} has none"
-            )
-        degrees = [by_irrep[str(ir)] for _, ir in irreps_out]
-    else:
-        degrees = [correlation] * len(irreps_out)
-    for degree in degrees:
-        if not isinstance(degree, int) or not 1 <= degree <= MAX_DEGREE:
-            raise PlanError(f"correlation must be a whole number from 1 to {MAX_DEGREE}, got {degree}")
-    return degrees
+    names = [str(ir) for _, ir in irreps_out]
+    by_irrep = _by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+    for degree in by_irrep.values():
+        if not isinstance(degree, int) or isinstance(degree, bool) or not 1 <= degree <= MAX_DEGREE:
+            raise PlanError(f"correlation must be a whole number from 1 to {MAX_DEGREE}, got {degree!r}")
+    return [by_irrep[name] for name in names]
+
+
+def _by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
+    """The degree of every output irrep, as its user or MACE writes them."""
+    by_irrep: dict[str, int] = {}
+    for key, degree in correlation.items():
+        name = _irrep_name(key)
+        if name not in outputs:
+            raise PlanError(f"correlation: {unknown('output irrep', name, dict.fromkeys(outputs))}")
+        if name in by_irrep:
+            raise PlanError(f"correlation: {name} is there twice: give every output irrep one degree")
+        by_irrep[name] = degree
+    missing = [name for name in dict.fromkeys(outputs) if name not in by_irrep]
+    if missing:
+        raise PlanError(f"correlation: must have a degree for every output irrep, and {', '.join(missing)} has none")
+    return by_irrep
+
+
+def _irrep_name(key: Any) -> str:
+    try:
+        return str(Irrep(getattr(key, "ir", key)))
+    except (ValueError, TypeError, AssertionError):
+        raise PlanError(f"correlation: must map output irreps such as '1o' to degrees, got {key!r}") from None
 
 
 def _check_names(irrep_normalization: str | None, path_normalization: str | None) -> None:

@@ -205,7 +205,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         found = {o.name: _draw(like.dtype, generator, *_shape(o, rows, channels)) for o in plan.inputs}
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
-            shape = (1, o.dim, channels) if parameter is None else tuple(parameter.shape)
+            shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
             stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
             found[o.name] = _draw(like.dtype, generator, *shape) if stored is None else stored
         return found
@@ -256,8 +256,7 @@ def _weight_names(module: PolynomialModule) -> list[str]:
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
-    held = module._weights(None) if isinstance(module, SymmetricContraction) else module._weights(None, 0)  # type: ignore[operator]
-    return [names[id(p)] for p in held]
+    return [names[id(p)] for p in module._weights(None, 0)]  # type: ignore[operator]
 
 
 def _shape(o: Operand, rows: int, channels: int) -> tuple[int, ...]:

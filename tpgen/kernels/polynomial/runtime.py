@@ -105,7 +105,7 @@ class PolynomialKernels:
         dense = [x.contiguous() for x in tensors]
         fault = kernel(dense, results, None if index is None else index.contiguous(), sizes)
         if fault:
-            raise _fault(fault, sizes.elements)
+            raise _fault(fault, sizes.elements, index)
         return results
 
 
@@ -116,9 +116,10 @@ def _need_target(device: str) -> KernelTarget:
     return target
 
 
-def _fault(code: int, elements: int) -> Exception:
-    if code == 2:
-        return InputError(f"index: elements run from 0 to {elements - 1}, and it holds one out of range")
+def _fault(code: int, elements: int, index: Tensor | None) -> Exception:
+    if code == 2 and index is not None:
+        low, high = (int(v) for v in torch.aminmax(index))
+        return InputError(f"index: elements run from 0 to {elements - 1}, got {low} to {high}")
     return BackendError(f"a kernel stopped: {FAULTS.get(code, f'fault {code}')}; use smaller batches")
 
 
