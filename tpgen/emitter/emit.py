@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,9 @@ from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.form.form import Form, Layout, conv_form, make_form, right_form
+from tpgen.form.linear import AnyPlan, linear_form
 from tpgen.notebook import Shown, folded, html_table, lines
+from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
 
 PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
@@ -114,12 +117,22 @@ DIRECTIONS: dict[str, Callable[[Plan, Layout], Form]] = {
     "grad_w": lambda plan, layout: make_form(plan, layout).open("w"),
     "conv": conv_form,
 }
+LINEAR_DIRECTIONS: dict[str, Callable[[LinearPlan, Layout], Form]] = {
+    "forward": linear_form,
+    "grad_x1": lambda plan, layout: linear_form(plan, layout).open("x1"),
+    "grad_w": lambda plan, layout: linear_form(plan, layout).open("w"),
+}
+
+
+def directions_of(plan: AnyPlan) -> dict[str, Callable[[Any, Layout], Form]]:
+    """The directions of a plan: a linear layer has no second input, and no edges."""
+    return LINEAR_DIRECTIONS if isinstance(plan, LinearPlan) else DIRECTIONS
 
 
 def emit_plan(
-    plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
+    plan: AnyPlan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
-    """Write one direction of a planned product.
+    """Write one direction of a planned product or linear layer.
 
     The same request returns the same emission: it is written once per process.
 
@@ -128,15 +141,15 @@ def emit_plan(
     >>> emission.arguments
     ('x1', 'x2', 'w')
     """
-    if direction not in DIRECTIONS:
-        raise EmitError(unknown("direction", direction, DIRECTIONS))
+    if direction not in directions_of(plan):
+        raise EmitError(unknown("direction", direction, directions_of(plan)))
     layout = layout if isinstance(layout, str) else tuple(layout)  # type: ignore[assignment]
     return _emit_plan(plan, direction, strategy, layout, streams)
 
 
 @lru_cache(maxsize=1024)
-def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
-    form = DIRECTIONS[direction](plan, layout)
+def _emit_plan(plan: AnyPlan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
+    form = directions_of(plan)[direction](plan, layout)
     return emit_form(form, strategy, streams, title=f"{direction} of {plan.digest}, {strategy}")
 
 

@@ -7,6 +7,7 @@ from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.errors import EmitError
 from tpgen.inspection.stages.dump import (
     STAGES,
+    FormRequest,
     Request,
     default_stage,
     dump_files,
@@ -14,7 +15,10 @@ from tpgen.inspection.stages.dump import (
     example_arguments,
     product_directions,
 )
+from tpgen.nn.linear import Linear
+from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise, elementwise
 
 ON_A_GPU = ("cuda", "ptx", "sass")  # of products that keep channels: test_cuda.py
@@ -138,3 +142,92 @@ def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:
     sweep, placement = (dump_stage(plan, stage, "grad_x2") for stage in ("sweep", "placement"))
     assert sweep.startswith("sweep: opens x2\n  path 0: 4x1o x 1x1o -> 4x0e (uvu)")
     assert placement.split(" placement: opens x2; ")[0] in ("channel", "batch")  # as the machine's vectors are
+
+
+# --- linear layers, and one function for all plans --------------------------------------------------------------------
+
+
+def linear_plan() -> LinearPlan:
+    return make_linear_plan("4x0e+2x1o", "3x0e+2x1o", biases=True)
+
+
+def test_a_linear_layer_has_every_stage_but_those_of_a_gpu() -> None:
+    texts = dump_files(linear_plan(), WITHOUT_COMPILING, ["all"])
+    graphs, kernels = ("forward", "grad_x1", "grad_w"), ("forward", "grad_x1", "grad_w", "backward")
+    named = {
+        f"{name}.{direction}.{STAGES[name].suffix}"
+        for name in WITHOUT_COMPILING
+        if STAGES[name].by_direction
+        for direction in (kernels if STAGES[name].lacks == ("right",) else graphs)
+    }
+    assert set(texts) == {"plan.txt", *named}
+    assert all(text.strip() for text in texts.values())
+    assert len(set(texts.values())) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "stage, direction, fragment",
+    [
+        ("form", "grad_w", "path 1: 0.707107 * einsum('zui,zwk,ik->uw', x1, out, _eye_3)"),
+        ("graph", "forward", "<{digest}>"),
+        ("code", "forward", "def forward(self, x1 : torch.Tensor, w : torch.Tensor)"),
+        (
+            "sweep",
+            "backward",
+            "path 1: 2x1o -> 2x1o, times 0.707107\n    x1[u] += sum_w out[w] W[u, w]\n    W[u, w] +=",
+        ),
+        ("placement", "backward", "path 1: 2 x 2 weights; a matrix product over rows and 3 components"),
+        ("cpp", "backward", "// opens x1, w\n"),
+    ],
+)
+def test_what_a_stage_of_a_linear_layer_shows(stage: str, direction: str, fragment: str) -> None:
+    plan = linear_plan()
+    assert fragment.format(digest=plan.digest) in dump_stage(plan, stage, direction, strategy="kernel")
+
+
+def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
+    layer = Linear("4x0e+2x1o", "3x0e+2x1o", f_in=2, f_out=3, strategy="grouped")
+    assert dump_stage(layer.plan, "code", strategy="grouped") == layer._emission("forward").code.strip()
+    request = FormRequest(layer.plan, strategy="grouped", rows=5)
+    emission = request.emission()
+    assert request.module(emission)(*example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
+
+
+def test_a_graph_that_is_one_kernel_leaves_the_products_json_out(plan: Plan) -> None:
+    text = dump_stage(plan, "graph", strategy="kernel")
+    assert f"<{plan.digest}>" in text
+    assert "check_index" not in text
+    assert max(map(len, text.split("\n"))) < 200
+
+
+def test_one_function_takes_all_kinds_of_plans() -> None:
+    polynomial = POLYNOMIALS["harmonics"].plan
+    assert dump_stage(polynomial, "sweep", "forward").startswith("x one -> out: ")
+    assert list(dump_files(polynomial, ["plan", "cpp"], ["backward"])) == ["plan.txt", "cpp.backward.cpp"]
+
+
+@pytest.mark.parametrize(
+    "stage, direction, message",
+    [
+        (
+            "code",
+            "right",
+            "is a linear layer, so it has no direction 'right'; its directions: forward, grad_x1, grad_w",
+        ),
+        ("cpp", "conv_backward", "is a linear layer, so it has no direction 'conv_backward'"),
+        ("code", "backward", "stage 'code' has no direction 'backward'"),
+        ("code", "all", "give dump_stage one direction"),
+    ],
+)
+def test_directions_that_a_linear_layer_lacks(stage: str, direction: str, message: str) -> None:
+    with pytest.raises(EmitError, match=message):
+        dump_stage(linear_plan(), stage, direction)
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    with pytest.raises(EmitError, match=r"stages are those of a plan .*, not of Linear; its attribute plan is one"):
+        dump_stage(Linear("1x0e", "1x0e"), "code")  # type: ignore[arg-type]
+    with pytest.raises(EmitError, match=r"not of str$"):
+        dump_stage("article", "code")  # type: ignore[arg-type]
+    with pytest.raises(EmitError, match="of a polynomial: unknown option 'layout'; known options: strategy, dtype"):
+        dump_stage(POLYNOMIALS["harmonics"].plan, "code", layout="ir_mul")

@@ -52,10 +52,24 @@ def test_elements_are_an_input_of_the_program() -> None:
 def test_what_is_none_is_named() -> None:
     with pytest.raises(EmitError, match="of a polynomial: unknown stage 'script'; known stages: plan, form"):
         dump_polynomial(mixed(), ["script"])
-    with pytest.raises(PlanError, match="not a call: 'right'"):
+    with pytest.raises(PlanError, match="not a call: 'right'; calls are forward, backward, second, or one in full"):
         dump_polynomial(mixed(), ["sweep"], ["right"])
     with pytest.raises(EmitError, match="unknown strategy 'grouped'"):
         dump_polynomial(mixed(), ["code"], strategy="grouped")
+
+
+def test_a_call_that_names_no_operand_is_refused() -> None:
+    made = tpgen.SymmetricContraction("4x0e", "4x0e", 2)
+    with pytest.raises(PlanError, match=r"call 'x out.1 -> y': y is no slot of this polynomial; its operands: x, w0_2"):
+        made.sweep("x out.1 -> y")
+
+
+@pytest.mark.parametrize("stage", ["graph", "code"])
+def test_a_graph_that_is_one_kernel_leaves_the_polynomials_json_out(stage: str) -> None:
+    (text,) = dump_polynomial(mixed(), [stage], strategy="kernel").values()
+    assert text.startswith("# this strategy is one kernel: see the stage cpp")
+    assert f"<{mixed().digest}>" in text
+    assert "tpgen.polynomial/1" not in text
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)

@@ -9,7 +9,7 @@ x one -> out: 60 operations a row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -46,6 +46,12 @@ class PolynomialRequest:
         strategy = choose_polynomial_strategy(self.plan, self.strategy, self.dtype, self.device).strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
 
+    def said(self, text: str) -> str:
+        """A graph without the polynomial's JSON, which a kernel is called with: its digest stands there."""
+        written = self.plan.to_json()
+        short = text.replace(repr(written), f"<{self.plan.digest}>").replace(written, f"<{self.plan.digest}>")
+        return text if short == text else f"# this strategy is one kernel: see the stage cpp\n{short}"
+
 
 @dataclass(frozen=True)
 class PolynomialStage:
@@ -60,8 +66,8 @@ class PolynomialStage:
 POLYNOMIAL_STAGES: dict[str, PolynomialStage] = {
     "plan": PolynomialStage(lambda r: str(r.plan), "txt", "what is computed: tensors, terms, paths"),
     "form": PolynomialStage(lambda r: str(form_of(r.plan)), "txt", "the scalar form: its monomials"),
-    "graph": PolynomialStage(lambda r: str(r.emission()), "txt", "the fx graph: each node and its role"),
-    "code": PolynomialStage(lambda r: r.emission().code.strip(), "py", "the fx graph as Python source"),
+    "graph": PolynomialStage(lambda r: r.said(str(r.emission())), "txt", "the fx graph: each node and its role"),
+    "code": PolynomialStage(lambda r: r.said(r.emission().code.strip()), "py", "the fx graph as Python source"),
     "sweep": PolynomialStage(
         lambda r: str(r.kernels.sweep(r.calls)), "txt", "the statements of one row and one channel", True
     ),
@@ -78,8 +84,11 @@ def dump_polynomial(
     """Texts of several stages and calls, by file name; ``options`` are the other fields of `PolynomialRequest`.
 
     Calls are ``forward``, ``backward``, ``second``, ``"all"`` of these, or any in full.  A stage that is the same
-    for all calls comes once.  Raises `EmitError` for an unknown stage, `PlanError` for what is no call.
+    for all calls comes once.  Raises `EmitError` for an unknown stage or option, `PlanError` for what is no call.
     """
+    for name in options:
+        if name not in _OPTIONS:
+            raise EmitError(f"of a polynomial: {unknown('option', name, _OPTIONS)}")
     chosen = [(name, find_polynomial_stage(name)) for name in stages]
     asked = list(dict.fromkeys(name for call in calls for name in (CALLS if call == "all" else (call,))))
     files = {}
@@ -88,6 +97,9 @@ def dump_polynomial(
             file = f"{name}.{_named(call)}.{stage.suffix}" if stage.by_call else f"{name}.{stage.suffix}"
             files[file] = stage.write(PolynomialRequest(plan, call, **options))  # type: ignore[arg-type]
     return files
+
+
+_OPTIONS = tuple(field.name for field in fields(PolynomialRequest) if field.name not in ("plan", "call"))
 
 
 def _named(call: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpgen.form.form import Form, Leg, Term
-from tpgen.kernels.placement.blocks import Blocks
+from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
 from tpgen.kernels.placement.opened import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
@@ -233,3 +233,18 @@ class MatrixPlacement(OpenedSlots):
         else:
             reached = [(segment.start, segment.mul * segment.dim) for segment in s.segments(operand)]
         return gaps(reached, self.dim[operand])
+
+    def __str__(self) -> str:
+        s = self.schedule
+        each = "over rows and" if s.shared_weights else "for each row, over"
+        lines = [
+            f"matrix placement: opens {', '.join(self.opened)}; {s.target.lanes} lanes of {s.target.dtype}",
+            f"  {self.blocks}",
+            f"  scratch: {areas_text(self.scratch)}",
+        ]
+        paths = [
+            f"  path {p.path}: {p.source.mul} x {p.target.mul} weights; a matrix product {each} "
+            f"{p.source.dim} component{'s' * (p.source.dim > 1)}"
+            for p in s.terms
+        ]
+        return "\n".join([*lines, *paths])

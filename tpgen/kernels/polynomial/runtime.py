@@ -9,7 +9,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, InputError
+from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.polynomial import Polynomial, form_of
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES, target
@@ -18,7 +18,7 @@ from tpgen.kernels.polynomial.call import Call, Slot
 from tpgen.kernels.polynomial.cpp import FAULTS, generate
 from tpgen.kernels.polynomial.load import PolynomialKernel
 from tpgen.kernels.polynomial.placement import PolynomialPlacement
-from tpgen.kernels.polynomial.signature import Signature
+from tpgen.kernels.polynomial.signature import Signature, check_slots
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
@@ -142,7 +142,13 @@ def named_call(plan: PolynomialPlan, name: str) -> Call:
     x out.1 -> x
     """
     if name not in CALLS:
-        return Call.parse(name)
+        if "->" not in name:
+            raise PlanError(
+                f"not a call: {name[:60]!r}; calls are {', '.join(CALLS)}, or one in full like 'x w -> out'"
+            )
+        call = Call.parse(name)
+        check_slots(plan, call)
+        return call
     call = forward_call(plan)
     for _ in range(CALLS.index(name)):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))

@@ -24,14 +24,22 @@ class _Given(NamedTuple):
     weights: bool
 
 
+def check_slots(plan: PolynomialPlan, call: Call) -> None:
+    """Raise `PlanError` where a slot is none of the polynomial's."""
+    names = [o.name for o in plan.operands]
+    for slot in (*call.given, *call.opened):
+        if slot.operand not in names or slot.levels & ~call.levels:
+            raise PlanError(
+                f"call {str(call)[:60]!r}: {slot} is no slot of this polynomial; its operands: {', '.join(names)}"
+            )
+
+
 class Signature:
     """The tensors of one call.  Raises `PlanError` where a slot is none of the polynomial's."""
 
     def __init__(self, plan: PolynomialPlan, call: Call) -> None:
         names = {o.name: o for o in plan.operands}
-        for slot in (*call.given, *call.opened):
-            if slot.operand not in names or slot.levels & ~call.levels:
-                raise PlanError(f"call {str(call)[:60]!r}: {slot} is no slot of this polynomial")
+        check_slots(plan, call)
         self.call = call
         operands = [names[slot.operand] for slot in call.given]
         self.given = tuple(
