@@ -31,7 +31,7 @@ def emit_polynomial(plan: PolynomialPlan, strategy: str = "einsum", indexed: boo
     """The forward program of a polynomial.
 
     >>> from e3nn.o3 import Irreps
-    >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
+    >>> from tpgen.planner.polynomial_plan import Operand, PolynomialTerm, make_polynomial_plan
     >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
     >>> plan = make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0)])
     >>> round(float(emit_polynomial(plan).module()(torch.ones(1, 3))), 4)
