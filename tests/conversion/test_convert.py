@@ -486,3 +486,9 @@ def test_what_a_swap_no_longer_calls_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert next(r.now for r in conversion_report(network).replaced) == "a doubling"
     assert mark_of(network.full) is mark_of(network.rest[0]) is None
     assert mark_of(network.connected) is not None
+
+
+def test_integers_are_promoted_as_by_e3nn() -> None:
+    product, x, y = o3.ElementwiseTensorProduct("2x0e+1o", "3x0e"), torch.randn(4, 5), torch.arange(12).view(4, 3)
+    wanted = product(x, y)
+    torch.testing.assert_close(convert(product, **GRAPHS)(x, y), wanted)

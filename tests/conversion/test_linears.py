@@ -11,7 +11,7 @@ from torch import nn
 from tests.machine import KERNEL
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.linears import ConvertedLinear, linear_plan_of
-from tpgen.errors import TpgenError
+from tpgen.errors import InputError, TpgenError
 
 LAYERS = {
     "plain": {},
@@ -54,6 +54,24 @@ def test_weights_may_be_given() -> None:
     wanted = module(x, w)
     torch.testing.assert_close(convert(module, strategy="grouped")(x, w), wanted)
     assert type(restore(module)) is o3.Linear
+
+
+def test_a_layer_without_paths_takes_any_features() -> None:
+    """As MACE's models of dipoles have: one layer's output of width 0 goes into another that joins nothing."""
+    network = nn.ModuleDict({"none": o3.Linear("16x0e", "1x1o"), "some": layer("plain")})
+    convert(network, strategy="grouped")
+    for width in (0, 16, 17):
+        assert torch.equal(network["none"](torch.randn(4, width)), torch.zeros(4, 3))
+
+
+def test_features_without_rows_and_columns() -> None:
+    module = layer("plain")
+    wanted = module(torch.zeros(0, 0))
+    convert(module, strategy="grouped")
+    assert module(torch.zeros(0, 0)).shape == wanted.shape
+    assert e3nn_compile(module)(torch.zeros(0, 0)).shape == wanted.shape
+    with pytest.raises(InputError, match="the last dimension must be 13"):
+        module(torch.zeros(0, 12))
 
 
 class _Doubled(o3.Linear):

@@ -73,6 +73,16 @@ def test_other_rows_are_multiplied(calls: list[int], change) -> None:
     assert calls == []
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_one_hot_rows_of_integers(calls: list[int], dtype: torch.dtype) -> None:
+    product, (x, y) = network().double()["skip"], arguments()
+    wanted = product(x, y)
+    convert(product)
+    torch.testing.assert_close(product(x, y.to(dtype)), wanted)
+    torch.testing.assert_close(e3nn_compile(product)(x, y.to(dtype)), wanted)
+    assert calls == [3]
+
+
 def test_small_products_are_multiplied(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORTH", 2**40)
     convert(network().double())["skip"](*arguments())

@@ -4,6 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any, Optional
 
 import torch
@@ -21,23 +22,36 @@ from tpgen.planner.linear import NORMALIZATIONS, LinearPlan, make_linear_plan
 _STOCK_PROGRAM = "_compiled_main"
 
 
+# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
+_stock = o3.Linear.forward
+_stock = FunctionType(_stock.__code__, _stock.__globals__, "stock", _stock.__defaults__)
+_stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
+
+
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen."""
+    """An `e3nn.o3.Linear` that computes with tpgen; features of width 0, of which e3nn takes some, are left to it."""
+
+    stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
+        if features.dim() > 0 and features.size(-1) == 0:
+            return self.stock(features, weight, bias)
         return self._tpgen(features, self.weight if weight is None else weight, self.bias if bias is None else bias)
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is one of e3nn's linear layers; None where it is none or is swapped already."""
+    """What becomes of a module, if it is one of e3nn's linear layers; None where it is none or is swapped already.
+
+    None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
+    """
     if mark_of(module) is not None:
         return None
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
-    if not isinstance(module, o3.Linear):
+    if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
     why = obstacle(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
     plan = None if why else linear_plan_of(module)

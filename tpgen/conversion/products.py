@@ -25,11 +25,17 @@ SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
+def floating(x: Tensor, like: Tensor) -> Tensor:
+    """Integers, as one-hot rows may be, in the dtype of a module: e3nn's products promote them."""
+    return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
+
+
 class _TwoOperands(o3.TensorProduct):
     """The forward of every product of two operands."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
+        x, y = floating(x, self.output_mask), floating(y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen(x, y, None)
         return self._tpgen(x, y, self._get_weights(weight))
@@ -51,6 +57,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
+        x, y = floating(x, self.output_mask), floating(y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
@@ -76,6 +83,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
+        x = floating(x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen(x, x, None)
         return self._tpgen(x, x, self._get_weights(weight))
