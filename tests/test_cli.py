@@ -383,6 +383,22 @@ def test_a_named_polynomial_goes_through_every_stage() -> None:
     assert list(texts) == ["plan.txt", "sweep.forward.txt", "sweep.backward.txt", "sweep.second.txt"]
 
 
+@pytest.mark.parametrize("command", ["tune", "report", "bench", "explore", "verify"])
+@pytest.mark.parametrize("flag", [[], ["--problem"]])
+def test_commands_that_take_no_polynomials_say_which_do(command: str, flag: list[str]) -> None:
+    said = " ".join(run(command, *flag, "turned", code=2).output.split())
+    assert "'turned' is a polynomial, and this command takes products" in said
+    assert "plan, explain, dump and check take polynomials" in said
+    assert "package.module" not in said
+
+
+def test_a_dump_of_a_polynomial_says_what_there_is() -> None:
+    said = run("dump", "turned", "--stage", "script", code=2).output
+    assert "known stages: plan, form, graph, code, sweep, placement, cpp" in said
+    said = run("dump", "turned", "--stage", "sweep", "--direction", "grad_x1", code=2).output
+    assert "not a call: 'grad_x1'; calls are forward, backward, second" in said
+
+
 def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(run("plan", "harmonics", "--json").stdout, encoding="utf-8")

@@ -11,14 +11,14 @@ from tpgen.benchmarking.contenders import CONTENDERS, DEFAULT_CONTENDERS, select
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.benchmarking.tasks import TASKS
-from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, screen
+from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, problem_name_type, screen
 from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=OneOf("problem", PROBLEMS))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=problem_name_type(PROBLEMS))
 @click.option(
     "--suite", "suites", multiple=True, type=OneOf("suite", SUITES), help="All problems of a suite; repeatable."
 )
@@ -27,7 +27,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
     "problems",
     multiple=True,
     metavar="NAME",
-    type=OneOf("problem", PROBLEMS),
+    type=problem_name_type(PROBLEMS),
     help=f"NAME: {', '.join(PROBLEMS)}; repeatable.",
 )
 @free_options

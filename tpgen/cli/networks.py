@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,10 +73,14 @@ def is_network(name: str) -> bool:
 class NetworkName(OneOf):
     """A network of tpgen's own by its name, or ``package.module:function``."""
 
-    def __init__(self, what: str = "network", names: Iterable[str] = NETWORKS) -> None:
-        super().__init__(what, names)
+    def __init__(
+        self, what: str = "network", names: Iterable[str] = NETWORKS, refused: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(what, names, refused)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.refused:
+            return super().convert(value, param, ctx)
         try:
             return value if is_network(value) else super().convert(value, param, ctx)
         except TpgenError as error:

@@ -133,7 +133,7 @@ def product_options(
         return command(problem=_problem(free, name or problem_name, polynomials), **given)
 
     known = _names(polynomials)
-    argument = click.argument("name", required=False, metavar="[NAME]", type=OneOf("problem", known))
+    argument = click.argument("name", required=False, metavar="[NAME]", type=problem_name_type(known))
     return argument(_problem_option(known)(free_options(wrapper, out_is_folder=out_is_folder)))
 
 
@@ -160,7 +160,23 @@ class SubjectName(NetworkName):
     """The name of a problem, or of a network."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        super().__init__("name", (*problems, *NETWORKS))
+        problems = tuple(problems)
+        super().__init__("name", (*problems, *NETWORKS), polynomials_beside(problems))
+
+
+_TAKING = "plan, explain, dump and check take polynomials"
+
+
+def polynomials_beside(known: Iterable[str]) -> dict[str, str]:
+    """Names of polynomials that are not among those taken, and what a command says of them."""
+    names = set(POLYNOMIALS) - set(known)
+    return {name: f"{name!r} is a polynomial, and this command takes products: {_TAKING}" for name in names}
+
+
+def problem_name_type(known: Iterable[str]) -> OneOf:
+    """The name of a problem, as the value of an argument or an option."""
+    known = tuple(known)
+    return OneOf("problem", known, polynomials_beside(known))
 
 
 def _names(polynomials: bool) -> tuple[str, ...]:
@@ -169,7 +185,11 @@ def _names(polynomials: bool) -> tuple[str, ...]:
 
 def _problem_option(known: tuple[str, ...]) -> Callable[[Any], Any]:
     return click.option(
-        "--problem", "problem_name", metavar="NAME", type=OneOf("problem", known), help=f"NAME: {', '.join(known)}."
+        "--problem",
+        "problem_name",
+        metavar="NAME",
+        type=problem_name_type(known),
+        help=f"NAME: {', '.join(known)}.",
     )
 
 
@@ -195,9 +215,7 @@ _DESCRIBED = "described on the command line"
 def free_problem(plan: AnyPlan, rows: int = 1000) -> Problem:
     """A problem made of a product's plan that the user described."""
     if isinstance(plan, PolynomialPlan):
-        raise click.UsageError(
-            "--plan holds a polynomial, and this command takes products: plan, explain, dump and check take polynomials"
-        )
+        raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
     return Problem(f"plan-{plan.digest}", _DESCRIBED, rows, lambda: plan, "free")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ from tpgen.errors import TpgenError, unknown
 
 
 class OneOf(click.Choice):
-    """One of some names; any other is a `TpgenError` that says which of them it is like."""
+    """One of some names; any other is a `TpgenError` that says which of them it is like.
 
-    def __init__(self, what: str, names: Iterable[str]) -> None:
+    ``refused`` are names that mean something, though not here, and why.
+    """
+
+    def __init__(self, what: str, names: Iterable[str], refused: Mapping[str, str] | None = None) -> None:
         super().__init__(list(names))
         self.what = what
+        self.refused = refused or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
+            if value in self.refused:
+                raise TpgenError(self.refused[value])
             raise TpgenError(unknown(self.what, value, self.choices))
         return value
 

@@ -13,8 +13,12 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.stages.dump import Request
+from tpgen.nn.linear import Linear
+from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 Subject = TensorProduct | Plan
 
@@ -41,7 +45,12 @@ def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request
         return decided(Request(subject.plan, **{**given, **options}))  # type: ignore[arg-type]
     if isinstance(subject, Plan):
         return decided(Request(subject, **options))
-    raise TpgenError(f"give a tpgen TensorProduct or a Plan, not {type(subject).__name__}; {_way_out(subject)}")
+    raise refused("give a tpgen TensorProduct or a Plan", subject)
+
+
+def refused(rule: str, subject: object) -> TpgenError:
+    """The error that says what is taken, and what to do about what is not."""
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_way_out(subject)}")
 
 
 _OPTIONS = tuple(field.name for field in fields(Request) if field.name != "plan")
@@ -62,6 +71,14 @@ def _check_options(options: Mapping[str, object]) -> None:
 
 def _way_out(subject: object) -> str:
     """What to give in the place of something that is no product."""
+    if isinstance(subject, Linear | LinearPlan):
+        plan = "it" if isinstance(subject, LinearPlan) else "its attribute plan"
+        return (
+            f"of a linear layer print {plan}, which says what each path costs; dump_stage of "
+            "tpgen.inspection.stages.dump has its stages, and tpgen.verify checks it"
+        )
+    if isinstance(subject, PolynomialModule | PolynomialPlan):
+        return "tpgen.explain, dump_stage of tpgen.inspection.stages.dump and its check() take a polynomial"
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     held = _products_in(subject)

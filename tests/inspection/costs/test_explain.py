@@ -17,10 +17,13 @@ from tpgen.inspection.costs.explain import Explanation, explain
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.subject import request_of
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import trace_network
+from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import make_plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
@@ -120,8 +123,14 @@ def test_json_is_complete() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TpgenError, match="give a tpgen TensorProduct or a Plan, not Linear"):
+    with pytest.raises(TpgenError, match="give a tpgen TensorProduct, a polynomial, or a Plan of either, not Linear"):
         explain(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="not Linear; of a linear layer print its attribute plan, which says"):
+        explain(Linear("2x0e", "2x0e"))  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="not LinearPlan; of a linear layer print it, which says what each path costs"):
+        explain(Linear("2x0e", "2x0e").plan)  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match=r"or a Plan, not PolynomialPlan; tpgen.explain, dump_stage"):
+        request_of(POLYNOMIALS["harmonics"].plan)  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match="must be positive, got 0"):
         explained("article", rows=0)
     with pytest.raises(TpgenError, match=r"not str; a named product is .*find_problem\('article'\).plan"):

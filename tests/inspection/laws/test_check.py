@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tpgen.errors import EmitError, InputError
+from tpgen.errors import EmitError, InputError, TpgenError
 from tpgen.inspection.laws.check import FAILED, NOT_COMPARED, PASSED, CheckReport, check_module, check_product
 from tpgen.inspection.laws.laws import E3NN_LACKS_RIGHT, LAWS, e3nn_product
+from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import elementwise, tensor_square
@@ -23,6 +24,11 @@ MIXED = make_plan(
 PER_ROW = make_plan(
     "2x1o+1x2e", "1x1o", "2x1e+1x1o", [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True)], shared_weights=False
 )
+
+
+def test_a_linear_layer_is_sent_to_verify() -> None:
+    with pytest.raises(TpgenError, match=r"give a tpgen TensorProduct, not Linear; .* and tpgen.verify checks it"):
+        check_module(Linear("2x0e", "2x0e"))  # type: ignore[arg-type]
 
 
 def failed(report: CheckReport) -> set[tuple[str, str]]:

@@ -33,7 +33,7 @@ from tpgen.inspection.costs.measured import product_seconds
 from tpgen.inspection.costs.pictures import draw_explanation, picture_of
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
-from tpgen.inspection.subject import Subject, request_of
+from tpgen.inspection.subject import Subject, refused, request_of
 from tpgen.kernels.operators.description import Description
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.polynomial_module import PolynomialModule
@@ -143,6 +143,8 @@ def explain(subject: Any, **options: Any) -> Explanation | PolynomialExplanation
     """
     if isinstance(subject, PolynomialModule | PolynomialPlan):
         return explain_polynomial(subject, **options)
+    if not isinstance(subject, TensorProduct | Plan):
+        raise refused("give a tpgen TensorProduct, a polynomial, or a Plan of either", subject)
     return explain_product(subject, **options)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from tpgen.errors import InputError, unknown
 from tpgen.form.form import Layout
 from tpgen.inspection.laws.laws import LAWS, Pair, sample
+from tpgen.inspection.subject import refused
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.plan import Plan
@@ -166,8 +167,10 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
     Laws: it equals the slow definition and e3nn, `right` is the same product, it is equivariant and linear in each
     operand, its first and second derivatives are those of the definition.  ``progress`` is called with each law's name.
 
-    Raises `InputError` for a dtype that has no tolerance, and for no rows at all.
+    Raises `InputError` for a dtype that has no tolerance, and for no rows at all, `TpgenError` for what is no product.
     """
+    if not isinstance(product, TensorProduct):
+        raise refused("give a tpgen TensorProduct", product)
     dtype, device = product.output_mask.dtype, product.output_mask.device
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
