@@ -97,6 +97,34 @@ def test_what_cannot_be_changed_is_not_written(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_a_file_that_is_half_written_takes_no_model_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "only.model"
+    torch.save(Layer(), file)
+    before = file.read_bytes()
+
+    def full(_held: object, where: Path) -> None:
+        Path(where).write_bytes(b"half")
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr("tpgen.integrations.mace_files.torch", SimpleNamespace(load=torch.load, save=full, jit=torch.jit))
+        change_file(file, file, deepcopy)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+    command(file, file, "--strategy", "grouped")
+    assert mark_of(torch.load(file, weights_only=False).product) is not None
+
+
+def test_where_nothing_can_be_written_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, made = tmp_path / "in.model", tmp_path / "new" / "out.model"
+    torch.save(Layer(), source)
+    with monkeypatch.context() as patch:
+        patch.setattr("tpgen.cli.mace_convert.change_file", lambda *_: pytest.fail("work was begun"))
+        assert "is a file, not a folder" in command(source, source / "out.model", code=2)
+    command(source, made, "--strategy", "grouped")
+    assert made.exists(), "a folder that is not there is made"
+
+
 # --- training -------------------------------------------------------------------------------------------------------
 
 

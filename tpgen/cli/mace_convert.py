@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tpgen.cli.options import json_option
+from tpgen.cli.types import OutputFile
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion.convert import convert, restore
 from tpgen.emitter.strategies import STRATEGIES
@@ -16,7 +17,7 @@ from tpgen.integrations.mace_files import change_file
 
 @click.command("mace-convert")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", type=OutputFile())
 @click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "auto"]), default="auto", show_default=True)
 @click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True)

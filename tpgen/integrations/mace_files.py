@@ -5,6 +5,7 @@ A model file is a pickle: reading one runs code that stands in it.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +25,23 @@ def change_file(source: Path, target: Path, change: Change) -> Conversion:
     """Read a model, change it with `convert` or `restore`, and write it; returns what computes with tpgen then.
 
     Takes what ``mace_run_train`` saves, and what ``mace_create_lammps_model --format=mliap`` does.  Nothing is written
-    where the model cannot be changed.
+    where the model cannot be changed, and ``target`` may be ``source``: it is replaced once the new file is whole.
     """
     held = _read(source)
     network = change(_network(source, held))
-    torch.save(held, target)
+    _write(held, target.resolve())
     return conversion_report(network)
+
+
+def _write(held: Any, target: Path) -> None:
+    """Save under another name beside the file, which takes its place when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        torch.save(held, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _read(source: Path) -> Any:
