@@ -128,3 +128,13 @@ def test_few_atoms_and_many_have_the_same_self_connections(monkeypatch: pytest.M
     monkeypatch.setattr(species, "WORTH", 0)
     monkeypatch.setattr(matmul, "WORTH", 0)
     check_everything(nequip(27, torch.float64, features=4))
+
+
+def test_a_model_built_in_float32_is_measured_and_proven() -> None:
+    torch.set_default_dtype(torch.float32)
+    case, reports = nequip(27, torch.float32, features=2, l_max=1, layers=2), []
+    inputs = (dict(case.batch),)
+    tpgen.convert(case.model.train(), measure=inputs, prove=inputs, report=reports.append)
+    assert reports[0].proof.holds
+    assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
+    assert {p.dtype for p in case.model.parameters()} == {torch.float32}

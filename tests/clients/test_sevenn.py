@@ -43,3 +43,12 @@ def test_energies_are_conserved() -> None:
     torch.set_default_dtype(torch.float32)
     model = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e").model
     compare_dynamics(lambda m: SevenNetCalculator(m, file_type="model_instance", device="cpu"), model, rounded=True)
+
+
+def test_a_model_built_in_float32_is_measured_and_proven() -> None:
+    torch.set_default_dtype(torch.float32)
+    case, reports = sevenn(27, torch.float32, hidden="8x0e+4x1e+2x2e"), []
+    inputs = (dict(case.batch),)
+    convert(case.model.train(), measure=inputs, prove=inputs, report=reports.append)
+    assert reports[0].proof.holds
+    assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]

@@ -359,6 +359,35 @@ def test_a_proof_without_tensors_is_none() -> None:
     assert mark_of(network.full) is None
 
 
+class Forces(nn.Module):
+    """Casts to the dtype that it was built in, writes into the dict that it is given, and differentiates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model_dtype = torch.get_default_dtype()
+        self.product = o3.FullyConnectedTensorProduct("1o", "1o", "0e")
+
+    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        data["edges"] = data["x"].to(self.model_dtype).detach().requires_grad_()
+        energy = self.product(data["edges"], data["edges"]).square().sum()
+        (data["forces"],) = torch.autograd.grad(energy, data["edges"], create_graph=self.training)
+        data["energy"] = energy
+        return data
+
+
+def test_inputs_are_asked_for_gradients_as_they_are_given() -> None:
+    """A dict that is written into holds more than inputs, and not all that floats is differentiable."""
+    reports = []
+    inputs = ({"x": torch.randn(4, 3, dtype=torch.float64)},)
+    convert(Forces(), measure=inputs, prove=inputs, report=reports.append, **GRAPHS)
+    assert reports[0].proof.holds
+    assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
+    assert list(inputs[0]) == ["x"]
+    assert torch.get_default_dtype() == torch.float32
+    with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*call network.train\(\)"):
+        convert(Forces().eval(), measure=inputs, **GRAPHS)
+
+
 def test_a_proof_needs_a_graph_to_differentiate() -> None:
     class Forces(nn.Module):
         def __init__(self) -> None:

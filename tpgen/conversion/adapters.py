@@ -26,6 +26,10 @@ ADAPTERS: dict[str, Adapter | str] = {
 }
 
 
+# root package -> what casts its modules to float64, "module:function", besides ``network.double()``; for proofs
+CASTS: dict[str, str] = {"sevenn": "tpgen.integrations.sevennet:to_float64"}
+
+
 def register_adapter(package: str, adapter: Adapter | str) -> None:
     """Let `convert` call an adapter for networks that hold modules of a package.
 
@@ -40,6 +44,14 @@ def adapters_for(network: nn.Module) -> list[Adapter]:
     """The adapters whose projects have modules in a network, in the order of the table."""
     packages = {package for module in network.modules() for package in _packages(module)}
     return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+
+
+def cast_further(network: nn.Module) -> None:
+    """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
+    packages = {package for module in network.modules() for package in _packages(module)}
+    for package in packages & CASTS.keys():
+        where, _, function = CASTS[package].partition(":")
+        getattr(import_module(where), function)(network)
 
 
 def _packages(module: nn.Module) -> set[str]:

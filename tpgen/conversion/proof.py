@@ -7,7 +7,8 @@ random combination of those: what training on forces needs.  Stock modules get t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tpgen.conversion.adapters import cast_further
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds
-from tpgen.inspection.training import is_floating, restored, step
+from tpgen.inspection.training import is_floating, restored
 from tpgen.text import table
 
 FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
@@ -89,12 +91,34 @@ class Times:
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
     """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
     for network in (stock, converted):
-        network.double()
-    with torch.no_grad():
-        for refine in exact:
-            refine()
-    ours, theirs = _orders(converted, inputs), _orders(stock, inputs)
+        _to_float64(network)
+    with _float64_by_default():
+        with torch.no_grad():
+            for refine in exact:
+                refine()
+        ours, theirs = _orders(converted, inputs), _orders(stock, inputs)
     return Proof(tuple(_difference(what, theirs[what], ours[what]) for what in theirs))
+
+
+def _to_float64(network: nn.Module) -> None:
+    """Cast a network, and what its modules remember of the dtype that they were built in, so that they cast to it."""
+    network.double()
+    for module in network.modules():
+        for name, value in list(vars(module).items()):
+            if value is torch.float32:
+                setattr(module, name, torch.float64)
+    cast_further(network)
+
+
+@contextmanager
+def _float64_by_default() -> Iterator[None]:
+    """Tensors that a network makes on the way are float64 too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
@@ -114,13 +138,34 @@ def _task(run: Callable[[nn.Module, Sequence[Any]], Any], network: nn.Module, in
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
     "call": lambda network, inputs: _called(network, _fresh(inputs)),
-    "call and gradients": lambda network, inputs: step(network, inputs, network.parameters()),
+    "call and gradients": lambda network, inputs: _trained(network, inputs),
 }
 
 
-def _fresh(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs, detached, so that what a call writes into a list or dict stays there."""
-    return pytree.tree_map(lambda a: a.detach() if isinstance(a, Tensor) else a, list(inputs))
+def _fresh(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
+    """The inputs anew, so that what a call writes into a list or dict stays there; gradients are asked as they were."""
+    return pytree.tree_map(
+        lambda a: (
+            a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
+        ),
+        list(inputs),
+    )
+
+
+def _trained(network: nn.Module, inputs: Sequence[Any]) -> None:
+    """A call and the gradients of its parameters and of inputs that require any; of all inputs where nothing does."""
+    wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
+    given = _fresh(inputs)
+    if not wanted and not _tracked(given):
+        given = _fresh(inputs, tracked=True)
+    wanted += _tracked(given)  # before a call that writes into a dict
+    live = [leaf for leaf in _named("output", _called(network, given)).values() if leaf.requires_grad]
+    if live and wanted:
+        _differentiated(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+
+
+def _tracked(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
 Named = dict[str, Tensor]
@@ -162,8 +207,8 @@ def _called(network: nn.Module, given: list[Any]) -> Any:
         said = str(error).splitlines()
         raise TpgenError(
             f"the network cannot be called with these inputs ({type(error).__name__}{': ' + said[0] if said else ''}): "
-            "give the arguments of a call in a tuple; prove calls it in float64, so build it in float64 where it casts "
-            "to a dtype of its own"
+            "give the arguments of a call in a tuple, with requires_grad where the network differentiates by them; "
+            "prove calls it in float64, so build it in float64 where it casts to a dtype of its own"
         ) from error
 
 
@@ -183,14 +228,20 @@ def _pull_back(outputs: Named, wanted: Named) -> Named:
         return {}
     generator = torch.Generator().manual_seed(0)
     directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
+    found = _differentiated(live, list(wanted.values()), directions, create_graph=True)
+    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
+
+
+def _differentiated(
+    out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
+) -> Sequence[Tensor | None]:
     try:
-        found = torch.autograd.grad(live, list(wanted.values()), directions, create_graph=True, allow_unused=True)
+        return torch.autograd.grad(out, wanted, directions, create_graph=create_graph, allow_unused=True)
     except RuntimeError as error:
         raise TpgenError(
             f"the network cannot be differentiated with these inputs ({str(error).splitlines()[0]}): give the inputs "
-            "of a training step, so that it keeps what the derivatives of its own forces need"
+            "of a training step and call network.train(), so that it keeps what the derivatives of its own forces need"
         ) from error
-    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
 def _difference(what: str, theirs: Named, ours: Named) -> Difference:

@@ -37,8 +37,8 @@ def step(
     ([], None)
     """
     given = pytree.tree_map(lambda a: a.detach().clone().requires_grad_() if is_floating(a) else a, list(inputs))
-    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if is_floating(leaf)]
     wanted = [*(p for p in parameters if p.requires_grad), *filter(is_floating, pytree.tree_leaves(given))]
+    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if is_floating(leaf)]
     differentiable = [leaf for leaf in out if leaf.requires_grad]
     results = [leaf.detach() for leaf in out]
     if not differentiable or not wanted:

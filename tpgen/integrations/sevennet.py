@@ -19,6 +19,7 @@ from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.swap import Finding, Kept, Swap
 
 _STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
+_ONE_HOT = "OnehotEmbedding"
 
 
 @compile_mode("script")
@@ -35,6 +36,17 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _convolution(network, module, options)
+
+
+def to_float64(network: nn.Module) -> None:
+    """One-hot elements are float32 in SevenNet, whatever the model is."""
+    for module in network.modules():
+        if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
+            module.register_forward_hook(_widened)
+
+
+def _widened(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
 def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[Finding]:
