@@ -521,3 +521,14 @@ def test_integers_are_promoted_as_by_e3nn() -> None:
     product, x, y = o3.ElementwiseTensorProduct("2x0e+1o", "3x0e"), torch.randn(4, 5), torch.arange(12).view(4, 3)
     wanted = product(x, y)
     torch.testing.assert_close(convert(product, **GRAPHS)(x, y), wanted)
+
+
+def test_a_report_that_fails_leaves_the_network_as_it_was() -> None:
+    def failing(found: object) -> None:
+        raise RuntimeError("no room to write")
+
+    network = Layer()
+    before = attributes(network)
+    with pytest.raises(RuntimeError, match="no room to write"):
+        convert(network, report=failing, **GRAPHS)
+    assert attributes(network) == before

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from e3nn.nn import FullyConnectedNet
 from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.radial import ConvertedFullyConnectedNet
@@ -45,7 +47,7 @@ def test_a_converted_net_computes_the_same(name: str) -> None:
 def test_a_converted_net_scripts_and_compiles() -> None:
     net, x = NETS["plain"](), torch.randn(11, 8)
     wanted = convert(net)(x)
-    torch.testing.assert_close(torch.compile(net, backend="eager")(x), wanted)
+    torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(x), wanted)
     torch.testing.assert_close(e3nn_compile(net)(x), wanted)
 
 
@@ -56,6 +58,20 @@ def test_autocast_rounds_as_it_does_without() -> None:
         found = convert(net)(x)
     assert found.dtype == wanted.dtype == torch.bfloat16
     torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.1)
+
+
+def _prune(net: FullyConnectedNet) -> None:
+    prune.l1_unstructured(net.layer0, "weight", 0.5)
+    with torch.no_grad():
+        net.layer0.weight_orig.mul_(3)
+
+
+def _forward(net: FullyConnectedNet) -> None:
+    net.layer1.forward = lambda x: x + 1
+
+
+def _hook_activation(net: FullyConnectedNet) -> None:
+    net.layer1.act.register_forward_pre_hook(lambda _module, given: (given[0] - 1,))
 
 
 def _hook(net: FullyConnectedNet) -> None:
@@ -91,3 +107,14 @@ def test_a_changed_net_stays(change, why: str) -> None:
     with pytest.warns(UserWarning, match=f"'changed': {why}"):
         convert(network)
     torch.testing.assert_close(network["changed"](x), wanted)
+
+
+@pytest.mark.parametrize("change", [_hook, _hook_activation, _prune, _forward, _wrap, _activate, _parametrise])
+def test_what_is_changed_afterwards_counts(change) -> None:
+    net, x = NETS["plain"](), torch.randn(11, 8)
+    stock = deepcopy(net)
+    convert(net)
+    for each in (net, stock):
+        torch.manual_seed(0)
+        change(each)
+    torch.testing.assert_close(net(x), stock(x))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from e3nn.util.jit import script
 from torch import nn
+from torch.nn.utils import prune
 
 from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Interaction, Potential, SymmetricContraction, arguments
 from tests.machine import KERNEL, needs_compiler
@@ -127,6 +128,18 @@ def test_loaded_couplings_say_the_signs_anew() -> None:
     torch.testing.assert_close(model[0](*given), stock[0](*given))
     model.load_state_dict(nn.Sequential(SymmetricContraction()).state_dict(), strict=True)
     assert model[0]._tpgen_signs, "couplings that tpgen knows bring the kernel back"
+
+
+@needs_compiler
+def test_children_that_are_pruned_afterwards_are_called() -> None:
+    module, given = SymmetricContraction(), contracted()
+    stock = deepcopy(module)
+    convert(module)
+    for each in (module, stock):
+        prune.l1_unstructured(each.contractions[0], "weights_max", 0.5)
+        with torch.no_grad():
+            each.contractions[0].weights_max_orig.mul_(3)
+    assert torch.equal(module(*given), stock(*given))
 
 
 @needs_compiler

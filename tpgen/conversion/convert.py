@@ -17,7 +17,7 @@ from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo_all
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
@@ -87,8 +87,18 @@ def convert(
         )
     apply_all(swaps)
     if report:
-        report(found)
+        _told(report, found, swaps)
     return network
+
+
+def _told(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+    """Report what was done; an error there undoes it."""
+    try:
+        report(found)
+    except BaseException:
+        for swap in swaps:
+            undo(swap.module)
+        raise
 
 
 def restore(network: nn.Module) -> nn.Module:

@@ -54,5 +54,10 @@ def has_hooks(module: Any) -> bool:
     return any(getattr(module, table, None) for table in tables)
 
 
+def has_more(module: Any) -> bool:
+    """Whether a call of a module does more than its class says, by hooks or a forward of its own."""
+    return has_hooks(module) or "forward" in module.__dict__
+
+
 def _places(network: nn.Module, module: nn.Module) -> int:
     return sum(child is module for holder in network.modules() for child in holder._modules.values())

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from e3nn.math import normalize2mom
 from e3nn.nn import FullyConnectedNet
+from e3nn.nn._fc import _Layer
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.conversion.obstacles import HOOKED, has_hooks, replaced
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.nn.matmul import matmul
 from tpgen.nn.silu import silu
@@ -26,15 +27,31 @@ _NOW = "tpgen products (scales in the weights, memory used again)"
 
 @compile_mode("script")
 class ConvertedFullyConnectedNet(FullyConnectedNet):
-    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen; scripted it runs e3nn's own code."""
+    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen.
+
+    Scripted it runs e3nn's own code, and so it does where a layer got hooks since, as pruning does, or is another.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
-        if not torch.jit.is_scripting():
-            return _evaluate(self, input)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not _changed_since(self):
+                return _evaluate(self, input)
         for layer in self:
             input = layer(input)
         return input
+
+
+def _changed_since(net: nn.Module) -> bool:
+    """Whether the layers must be called: something was added to one of them, or put in its place, after the swap."""
+    return any(
+        type(layer) is not _Layer or has_more(layer) or (layer.act is not None and _acts_otherwise(layer.act))
+        for layer in _layers(net)
+    )
+
+
+def _acts_otherwise(act: nn.Module) -> bool:
+    return type(act) is not normalize2mom or has_more(act)
 
 
 def _evaluate(net: nn.Module, x: Tensor) -> Tensor:
@@ -65,7 +82,7 @@ def _changed(layer: Any) -> str | None:
     """Why a net with this layer must stay."""
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
-    if type(layer).__name__ != "_Layer" or not type(layer).__module__.startswith("e3nn."):
+    if type(layer) is not _Layer:
         return f"of a layer that is a {qualified(type(layer))}, whose own code a swap would skip"
     if layer.act is not None and type(layer.act) is not normalize2mom:
         return f"of an activation that is a {qualified(type(layer.act))}, not e3nn's normalize2mom"

@@ -87,7 +87,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
             done.append(swap.module)
     except BaseException:
         for module in reversed(done):
-            _undo(module)
+            undo(module)
         raise
 
 
@@ -125,7 +125,7 @@ def undo_all(network: nn.Module) -> int:
     for module in swapped:
         _check_undo(module, swapped)
     for module in swapped:
-        _undo(module)
+        undo(module)
     return len(swapped)
 
 
@@ -145,7 +145,8 @@ def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
         )
 
 
-def _undo(module: nn.Module) -> None:
+def undo(module: nn.Module) -> None:
+    """Give one module its class back, if it is swapped."""
     mark = mark_of(module)
     if mark is not None:
         _take_away(module, mark)

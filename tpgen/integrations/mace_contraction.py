@@ -13,7 +13,7 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import HOOKED, has_hooks, replaced
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
@@ -30,7 +30,7 @@ class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
     What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
-    devices and dtypes, and couplings that were loaded and are none of tpgen's.
+    devices and dtypes, children that got hooks since, and couplings that were loaded and are none of tpgen's.
     """
 
     _tpgen_plan: str
@@ -38,7 +38,10 @@ class MaceContraction(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The contraction, as MACE's."""
-        if len(self._tpgen_signs) == 0 or not runs_on(x) or not picks_one(y):
+        called = len(self._tpgen_signs) == 0
+        if not torch.jit.is_scripting():
+            called = called or any(map(has_more, self.contractions))  # type: ignore[arg-type]
+        if called or not runs_on(x) or not picks_one(y):
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
         for contraction in self.contractions:  # type: ignore[union-attr]
