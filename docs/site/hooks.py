@@ -1,0 +1,84 @@
+"""What the site needs beside the pages: the repository's own, the examples, and fences and links in its spelling."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+# Pages of the repository that stand outside docs/, and what they are called on the site.
+OUTSIDE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "tpgen/kernels/README.md": "inside_kernels.md",
+}
+_FENCE = re.compile(r"^```(python|console|output) ?[\w-]*$", re.MULTILINE)
+_LANGUAGE = {"python": "python", "console": "console", "output": "text"}
+_ROLE = re.compile(r":math:`([^`]+)`")
+_SYMBOLS = {r"\sum": "Σ", r"\alpha": "α", r"\otimes": "⊗", r"\partial": "∂", r"\dots": "…", r"\,": " ", r"\cdot": "·"}
+
+
+class Formulas(Extension):
+    """Formulas of docstrings as code with their symbols: no page loads a typesetter from another server."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        md.preprocessors.register(_Formulas(md), "formulas", 100)
+
+
+class _Formulas(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        return _ROLE.sub(lambda found: f"`{_plain(found[1])}`", "\n".join(lines)).split("\n")
+
+
+def _plain(formula: str) -> str:
+    for name, symbol in _SYMBOLS.items():
+        formula = formula.replace(name, symbol)
+    return formula
+
+
+def on_config(config: Any) -> Any:
+    config.markdown_extensions.append(Formulas())
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for outside, page in OUTSIDE.items():
+        text = (ROOT / outside).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
+    for name, text in example_pages():
+        files.append(File.generated(config, f"examples/{name}.md", content=text))
+    return files
+
+
+def example_pages() -> Iterator[tuple[str, str]]:
+    for script in sorted(EXAMPLES.glob("*.py")):
+        yield script.stem, f"# {script.name}\n\n```python\n{script.read_text(encoding='utf-8')}```\n"
+    for notebook in sorted(EXAMPLES.glob("*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        yield notebook.stem, "\n\n".join(map(_cell, cells))
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    """A cell of a notebook as Markdown: its text; or its code, and what it printed."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    printed = "".join(
+        "".join(output.get("text", output.get("data", {}).get("text/plain", ""))) for output in cell["outputs"]
+    )
+    return f"```python\n{source}\n```" + (f"\n\n```text\n{printed}\n```" if printed else "")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Fences whose second word is for the tests, and links to pages outside docs/."""
+    for outside, name in OUTSIDE.items():
+        markdown = markdown.replace(f"](../{outside}", f"]({name}")
+    return _FENCE.sub(lambda found: f"```{_LANGUAGE[found[1]]}", markdown)
