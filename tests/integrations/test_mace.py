@@ -126,8 +126,10 @@ def test_loaded_couplings_say_the_signs_anew() -> None:
     with pytest.warns(UserWarning, match=r"^0 is computed by MACE's own code from now on: .*U_matrix_2: "):
         model.load_state_dict(stock.state_dict(), strict=True)
     torch.testing.assert_close(model[0](*given), stock[0](*given))
+    assert conversion_report(model).replaced[0].now.startswith("MACE's own code")
     model.load_state_dict(nn.Sequential(SymmetricContraction()).state_dict(), strict=True)
     assert model[0]._tpgen_signs, "couplings that tpgen knows bring the kernel back"
+    assert conversion_report(model).replaced[0].now.startswith("tpgen polynomial, kernel")
 
 
 @needs_compiler
@@ -208,6 +210,19 @@ def test_contractions_of_another_basis_stay() -> None:
         TpgenError, match=r"tpgen cannot plan it: contractions.0.U_matrix_2: the checkpoint's couplings are none of"
     ):
         convert(module)
+
+
+@pytest.mark.parametrize(
+    "moved, why",
+    [
+        (torch.bfloat16, r"of rounded couplings: convert it in float32, then \.to\(torch\.bfloat16\)"),
+        (torch.float16, r"of rounded couplings: convert it in float32, then \.to\(torch\.float16\)"),
+        ("meta", "on the device meta, where its couplings have no numbers: give it memory and weights"),
+    ],
+)
+def test_contractions_stay_where_couplings_say_nothing(moved: torch.dtype | str, why: str) -> None:
+    with pytest.raises(TpgenError, match=f"nothing that can be converted: {why}"):
+        convert(SymmetricContraction().to(moved))
 
 
 def test_contractions_stay_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ keys, and undoing a swap leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -117,6 +117,13 @@ def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
 def mark_of(module: nn.Module) -> Mark | None:
     """What a swapped module remembers; None for any other."""
     return module.__dict__.get(MARK)
+
+
+def computes_with(module: nn.Module, now: str) -> None:
+    """Let reports say from now on what computes for a swapped module."""
+    mark = mark_of(module)
+    assert mark is not None
+    setattr(module, MARK, replace(mark, now=now))
 
 
 def undo_all(network: nn.Module) -> int:

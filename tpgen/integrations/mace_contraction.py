@@ -14,7 +14,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
-from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.conversion.swap import Finding, Kept, Swap, computes_with, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
@@ -23,6 +23,8 @@ from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _KIND = "SymmetricContraction"
+_NOW = "tpgen polynomial, kernel (weights by element, each monomial once)"
+_OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 
 
 @compile_mode("script")
@@ -59,8 +61,10 @@ class MaceContraction(nn.Module):
         """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
         try:
             self._tpgen_signs = _signs(self, polynomial_from_json(self._tpgen_plan), state_dict, prefix)
+            computes_with(self, _NOW)
         except TpgenError as error:
             self._tpgen_signs = []
+            computes_with(self, _OWN)
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -105,6 +109,9 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
     strategy = options.get("strategy", "auto")
     if strategy not in ("auto", "kernel"):
         return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
+    why = _unreadable(module)
+    if why:
+        return Kept(module, why)
     try:
         plan = _planned(module)
         signs = _signs(module, plan)
@@ -115,8 +122,7 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
     if why:
         return Kept(module, f"without a kernel: {why}")
     extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
-    now = "tpgen polynomial, kernel (weights by element, each monomial once)"
-    return Swap(module, MaceContraction, now, extra, partial(_exact, module, signs))
+    return Swap(module, MaceContraction, _NOW, extra, partial(_exact, module, signs))
 
 
 def _changed(module: Any) -> str | None:
@@ -127,6 +133,17 @@ def _changed(module: Any) -> str | None:
             why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
         why = why or replaced(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
+
+
+def _unreadable(module: Any) -> str | None:
+    """Why couplings do not say which of tpgen's they are."""
+    held = [module.get_buffer(name) for _, _, name in _couplings(module)]
+    if any(u.is_meta for u in held):
+        return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
+    for u in held:
+        if u.dtype in (torch.float16, torch.bfloat16):
+            return f"of rounded couplings: convert it in float32, then .to({u.dtype})"
+    return None
 
 
 def _planned(module: Any) -> PolynomialPlan:
