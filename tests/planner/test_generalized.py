@@ -116,6 +116,9 @@ BAD_TERMS = {
     "index 9 of x is out of range: it has components 0 to 3": PolynomialTerm(("x",), table=((((0, 9), 1.0),),)),
     "must be a finite number": PolynomialTerm(("x",), table=((((0, 0), float("nan")),),)),
     "not an equivariant map": PolynomialTerm(("x",), table=((((0, 1), 1.0),),)),
+    r"the entry \(0, 0\) is there twice": PolynomialTerm(("x",), table=((((0, 0), 1.0), ((0, 0), 1.0)),)),
+    "every entry of its table is zero": PolynomialTerm(("x",), table=((((0, 0), 0.0),), ())),
+    "must have a tuple of names, such as .'x',., got 'x'": PolynomialTerm("x", 0),  # type: ignore[arg-type]
     "no equivariant map exists": PolynomialTerm(("v", "v"), 2),
 }
 
@@ -178,6 +181,8 @@ def test_bad_json(message: str) -> None:
         ("terms", [[[1], 0, None, "independent", None]], "its inputs must be names"),
         ("terms", [[["x"], None, None, "independent", [[[["0"], 1.0]]]]], "indices must be whole numbers"),
         ("terms", [[["x"], None, None, "independent", [7]]], "must be a list"),
+        ("terms", [[["x"], None, None, "independent", [[[[0, 0], 1], [[0, 0], 1]]]]], "is there twice: give one"),
+        ("terms", [], "terms: give one at least"),
     ],
 )
 def test_bad_fields(field: str, value: object, message: str) -> None:

@@ -42,6 +42,9 @@ RIGHT: dict[str, Callable[[str], nn.Module]] = {
     "linear layer": lambda s: tpgen.Linear("2x0e+2x1o", "3x0e+2x1o", biases=True, strategy=s),
     "layer with channels": lambda s: tpgen.Linear("2x0e+1o", "2x0e+1o", f_in=2, f_out=2, biases=True, strategy=s),
     "contraction": lambda s: tpgen.SymmetricContraction("2x0e+2x1o", "2x0e+2x1o", 2, num_elements=2, strategy=s),
+    "contraction with given weights": lambda s: tpgen.SymmetricContraction(
+        "2x0e+2x1o", "2x0e+2x1o", 2, num_elements=2, internal_weights=False, strategy=s
+    ),
     "polynomial": lambda s: tpgen.Polynomial(
         {"x": "2x0e+2x1o", "y": "0e+1o"}, "2x0e+2x1o", [("x", "x", "y"), ("x",)], weights="given", strategy=s
     ),

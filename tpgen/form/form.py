@@ -129,6 +129,17 @@ class Form(Shown):
     plan: Planned
     layout: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """One tensor that stands in several operands must fill each of them."""
+        first: dict[str, Operand] = {}
+        for o in self.operands:
+            other = first.setdefault(o.tensor, o)
+            if o.dim != other.dim:
+                raise EmitError(
+                    f"operands {other.name!r} and {o.name!r} are both the tensor {o.tensor!r}, and have {other.dim} "
+                    f"and {o.dim} numbers: operands of one tensor must have equally many; bind them to different ones"
+                )
+
     def operand(self, name: str) -> Operand:
         return next(o for o in self.operands if o.name == name)
 

@@ -106,7 +106,10 @@ class Polynomial(PolynomialModule):
                 "give a tensor with as many copies, weights, or an output with one copy of every irrep"
             )
         written = [t for n, term in enumerate(terms) for t in _terms(n, term, operands, weights != "none")]
-        super().__init__(make_polynomial_plan(operands, written), num_elements is not None, strategy)
+        plan = make_polynomial_plan(operands, written)
+        if weights == "element" and not plan.weights:
+            raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
+        super().__init__(plan, num_elements is not None, strategy)
         self.irreps_in = {name: value for name, value in irreps.items() if name != OUT}
         self.irreps_out = irreps[OUT]
         self.channels, self.num_elements = channels, num_elements
@@ -221,8 +224,9 @@ def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> li
         if term.weight and not weighted:
             raise PlanError(f"term {n}: has weights {term.weight!r}, and the polynomial has none: weights='none'")
         return [term]
-    if isinstance(term, (list, tuple)) and len(term) == 2 and isinstance(term[1], Mapping):
+    if isinstance(term, (list, tuple)) and len(term) == 2 and not isinstance(term[1], str):
         names, table = term
+        _check_table(n, names, table)
         if not table:
             raise PlanError(f"term {n}: its table is empty: leave the term out")
         return [PolynomialTerm(tuple(names), weight=f"w{n}" if weighted else None, table=(table_of(table),))]
@@ -235,6 +239,18 @@ def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> li
         PolynomialTerm(names, k, f"w{n}_{k}" if weighted else None)
         for k in reached or [0]  # of a term that reaches nothing the plan says so
     ]
+
+
+def _check_table(n: int, names: Any, table: Any) -> None:
+    if not isinstance(table, Mapping):
+        raise PlanError(
+            f"term {n}: a table is a mapping {{(k, i, ..., j): value}}, got {type(table).__name__}: give the entries "
+            "that are not zero"
+        )
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise PlanError(
+            f"term {n}: a table has a tuple of names before it, such as ('x', 'y'), got {str(names)[:60]!r}"
+        )
 
 
 def _reaches(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:

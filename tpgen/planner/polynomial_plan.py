@@ -13,6 +13,7 @@ import hashlib
 import json
 import keyword
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,8 +170,11 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     if out.name != OUT:
         raise PlanError(f"the last operand must be {OUT!r}, got {out.name!r}")
     names = _check_operands((*inputs, out))
+    if not terms:
+        raise PlanError("terms: give one at least: a polynomial without any is zero")
     for n, term in enumerate(terms):
         _check_term(n, term, names)
+        _check_table(n, term, names)
     plan = PolynomialPlan((*inputs, out), terms)
     for n, (term, paths) in enumerate(zip(terms, plan.paths, strict=True)):
         if not any(paths):
@@ -179,7 +183,6 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
                 "(every coupling vanishes): drop the term, or change its output irrep"
             )
         if term.table is not None:
-            _check_table(n, term, names)
             check_equivariant(f"term {n}", [names[i].irreps for i in term.inputs], out.irreps, paths)
     weights = _weights(plan)
     return PolynomialPlan((*inputs, *weights, out), terms)
@@ -219,6 +222,8 @@ def _target(term: PolynomialTerm, out: Operand) -> str:
 
 def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> None:
     inputs = [name for name in names if name != OUT]
+    if isinstance(term.inputs, str):
+        raise PlanError(f"term {n}: must have a tuple of names, such as {(term.inputs,)}, got {term.inputs!r}")
     if not 1 <= len(term.inputs) <= MAX_DEGREE:
         raise PlanError(f"term {n}: the degree must be 1 to {MAX_DEGREE}, got {len(term.inputs)} inputs")
     for name in term.inputs:
@@ -238,6 +243,9 @@ def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> N
 def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> None:
     sizes = [names[OUT].dim, *(names[name].dim for name in term.inputs)]
     for path in term.table or ():
+        twice = [index for index, count in Counter(index for index, _ in path).items() if count > 1]
+        if twice:
+            raise PlanError(f"term {n}: the entry {twice[0]} is there twice: give one, with the sum of both values")
         for index, value in path:
             if len(index) != len(sizes):
                 raise PlanError(
@@ -250,6 +258,8 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
                     raise PlanError(f"term {n}: index {i} of {name} is out of range: it has components 0 to {size - 1}")
             if value != value or abs(value) == float("inf"):
                 raise PlanError(f"term {n}: the entry {index} must be a finite number, got {value}")
+    if term.table is not None and not any(value for path in term.table for _, value in path):
+        raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
 
 
 def _weights(plan: PolynomialPlan) -> list[Operand]:
