@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.machine import needs_compiler
+from tpgen.conversion import notices
 from tpgen.conversion import species as module
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.products import ConvertedFullyConnectedTensorProduct, ProductBySpecies
@@ -62,6 +63,16 @@ def test_it_is_proven_to_second_derivatives(calls: list[int]) -> None:
     assert calls
 
 
+def test_rows_that_need_a_gradient_are_told_once(calls: list[int]) -> None:
+    notices._say.cache_clear()
+    product, (x, y) = convert(network().double())["skip"], arguments()
+    with pytest.warns(UserWarning, match="multiply by all of each row: these rows need a gradient"):
+        product(x, y.clone().requires_grad_())
+    product(x, y.clone().requires_grad_())
+    assert calls == []
+
+
+@pytest.mark.filterwarnings("ignore:products with one-hot rows multiply")
 @pytest.mark.parametrize(
     "change", [lambda y: 2 * y, lambda y: y + y.flip(1), lambda y: y.clone().requires_grad_(), lambda y: y[:1]]
 )

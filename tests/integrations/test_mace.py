@@ -13,6 +13,7 @@ from torch.nn.utils import prune
 
 from tests.integrations.mace_stand_in import CHANNELS, ELEMENTS, Interaction, Potential, SymmetricContraction, arguments
 from tests.machine import KERNEL, needs_compiler
+from tpgen.conversion import notices
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.products import ConvertedTensorProduct
 from tpgen.errors import TpgenError
@@ -99,11 +100,21 @@ def test_a_contraction_reads_the_weights_where_they_are(flipped: bool) -> None:
 
 
 @needs_compiler
+@pytest.mark.filterwarnings("ignore:symmetric contractions run MACE's own code")
 @pytest.mark.parametrize("change", [lambda y: 2 * y, lambda y: y + 0.5, lambda y: y.clone().requires_grad_()])
 def test_elements_that_are_not_one_hot_go_the_way_of_mace(change) -> None:
     module, (x, y) = SymmetricContraction(), contracted()
     wanted = module(x, change(y))
     torch.testing.assert_close(convert(module)(x, change(y)), wanted)
+
+
+@needs_compiler
+def test_elements_that_need_a_gradient_are_told_once() -> None:
+    notices._say.cache_clear()
+    module, (x, y) = convert(SymmetricContraction(), prove=contracted()), contracted()
+    with pytest.warns(UserWarning, match="run MACE's own code: node_attrs need a gradient"):
+        module(x, y.clone().requires_grad_())
+    module(x, y.clone().requires_grad_())
 
 
 @needs_compiler

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tpgen.conversion.adapters import cast_further
+from tpgen.conversion.notices import unsaid
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import device_of, median_seconds
 from tpgen.inspection.training import is_floating, restored
@@ -178,7 +179,8 @@ def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named]:
     compute in another way where an input needs no gradient.
     """
     outputs, *found = _pass(network, inputs, tracked=False)
-    _, *of_inputs = _pass(network, inputs, tracked=True)
+    with unsaid():
+        _, *of_inputs = _pass(network, inputs, tracked=True)
     both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
     return dict(zip(("outputs", "gradients", "second derivatives"), (outputs, *both), strict=True))
 

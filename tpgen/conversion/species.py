@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpgen.conversion.notices import say_once
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.nn.multilinear import is_plain
 from tpgen.nn.species import species_linear
@@ -21,6 +22,11 @@ from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
 WORTH = 2**23  # weights times rows: below, the product itself is as fast, measured
+
+_TRACKED = (
+    "products with one-hot rows multiply by all of each row: these rows need a gradient, as MACE's dipoles ask for, "
+    "and a choice among the weights gives none; rows that need none choose"
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,12 @@ class SpeciesProduct:
 
         Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
         """
-        if y.requires_grad or not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
+        if not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH or not is_one_hot(y):
+            return None
+        if y.requires_grad:
+            say_once(_TRACKED)
             return None
         there, species = torch.unique(y.argmax(1), return_inverse=True)
         return species_linear(x, self._summed(weight, y, there), species, self.plan)

@@ -5,7 +5,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
+from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, computes_with, qualified
 from tpgen.errors import TpgenError
@@ -24,6 +25,10 @@ from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _KIND = "SymmetricContraction"
 _NOW = "tpgen polynomial, kernel (weights by element, each monomial once)"
+_TRACKED = (
+    "symmetric contractions run MACE's own code: node_attrs need a gradient, as MACE's models of dipoles ask for, and "
+    "kernels that choose weights by element give none"
+)
 _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 
 
@@ -80,13 +85,16 @@ def runs_on(x: Tensor) -> bool:
     good = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (as below)
         if not torch.compiler.is_compiling():
-            _say(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
+            say_once(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
     return good
 
 
 def picks_one(y: Tensor) -> bool:
     """Whether rows are one-hot and need no gradient, so that they say which weights to take and nothing else."""
     if y.requires_grad:
+        if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
+            if not torch.compiler.is_compiling():
+                say_once(_TRACKED)
         return False
     one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
@@ -94,11 +102,6 @@ def picks_one(y: Tensor) -> bool:
             torch._assert_async(one_hot, "a compiled MACE takes one-hot node_attrs alone: run it without torch.compile")
             return True
     return bool(one_hot)
-
-
-@cache
-def _say(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
