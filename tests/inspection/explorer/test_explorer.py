@@ -22,7 +22,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
-STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "cpp", "cpp_backward")
+STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "placement", "cpp", "cpp_backward")
 ARTICLE = PROBLEMS["article"].plan
 
 
@@ -137,8 +137,8 @@ def lit(page: Any) -> dict[str, list[int]]:
 
 @needs_compiler
 def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
-    graphs = provenance(ARTICLE, STAGES[:-3], strategy="einsum")
-    kernels = provenance(ARTICLE, STAGES[-3:], strategy="kernel")
+    graphs = provenance(ARTICLE, STAGES[:-4], strategy="einsum")
+    kernels = provenance(ARTICLE, STAGES[-4:], strategy="kernel")
     for path in (0, 5):
         click(page, f'.path[data-p="{path}"] .dot')
         wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}

@@ -12,6 +12,7 @@ from tests.cases import CASES, Case
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError, TpgenError
 from tpgen.inspection.stages import compiled_origins, origins
+from tpgen.inspection.stages.dump import dump_stage
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.inspection.stages.provenance import STAGES, Provenance, provenance
 from tpgen.inspection.subject import request_of
@@ -105,6 +106,20 @@ def test_statements_of_a_sweep_serve_the_paths_that_they_are_for() -> None:
         lines = [stage.lines[n - 1] for n in found.trace_forward(path.index)["sweep"]]
         assert any(line.startswith(f"  path {path.index}: ") for line in lines)
         assert any("out[" in line and "+=" in line for line in lines)
+
+
+@pytest.mark.parametrize("problem", ["mace-medium", "article"])
+def test_each_path_has_a_place(problem: str) -> None:
+    plan = PROBLEMS[problem].plan
+    found = provenance(plan, strategy="kernel", stages=["placement"])
+    stage = found.stage("placement")
+    assert "\n".join(stage.lines) == dump_stage(plan, "placement", strategy="kernel")
+    assert stage.shared == ("vectors, blocks, scratch",)
+    assert stage.explained == 1.0
+    for path in plan.paths:
+        lines = [stage.lines[n - 1] for n in found.trace_forward(path.index)["placement"]]
+        assert sum(line.startswith(f"  path {path.index}: ") for line in lines) == 1
+        assert all(line.startswith((f"  path {path.index}: ", "  T")) for line in lines)
 
 
 def test_rows_that_an_index_selects_are_explained() -> None:

@@ -34,6 +34,7 @@ _TITLES = {
     "joint": "joint graph",
     "inductor": "Inductor",
     "sweep": "sweep",
+    "placement": "placement",
     "cpp": "C++",
     "cpp_backward": "C++ backward",
 }
@@ -112,7 +113,8 @@ def _panes(subject: Subject, inductor: bool, options: dict[str, Any]) -> list[Pa
     graphs = ["plan", "form", "graph", "code", "script", "joint", *(["inductor"] if inductor else [])]
     traced = dict(provenance(subject, graphs, **{**options, "strategy": strategy}).stages)
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    kernels = provenance(subject, ["sweep", "cpp", "cpp_backward"], **{**options, "strategy": "kernel"}).stages
+    written_out = ["sweep", "placement", "cpp", "cpp_backward"]
+    kernels = provenance(subject, written_out, **{**options, "strategy": "kernel"}).stages
     panes = []
     for stage in (*traced.values(), *kernels.values()):
         own = stage.name in kernels

@@ -18,6 +18,7 @@ from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_or
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import kernel_source
 from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.sweep.sweep import Sweep
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
@@ -195,6 +196,17 @@ def trace_sweep(request: Request) -> TracedStage:
     assert isinstance(sweep, Sweep)  # a product's; that of a linear layer is text
     pairs = [(text, Origin(paths, "" if paths else "title")) for text, paths in sweep.lines]
     return traced_stage("sweep", "text", pairs)
+
+
+def trace_placement(request: Request) -> TracedStage:
+    """Where the kernel computes that: a line for each path, below what all paths share."""
+    reason = _no_kernel(request)
+    if reason:
+        return TracedStage("placement", missing=reason)
+    placement = placement_of(request)
+    assert not isinstance(placement, MatrixPlacement)  # that of a linear layer
+    pairs = [(text, Origin(paths, "" if paths else "vectors, blocks, scratch")) for text, paths in placement.lines]
+    return traced_stage("placement", "text", pairs)
 
 
 def _no_kernel(request: Request) -> str:

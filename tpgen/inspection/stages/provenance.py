@@ -18,7 +18,13 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, unknown
-from tpgen.inspection.stages.compiled_origins import CPP_STAGES, trace_inductor, trace_joint, trace_sweep
+from tpgen.inspection.stages.compiled_origins import (
+    CPP_STAGES,
+    trace_inductor,
+    trace_joint,
+    trace_placement,
+    trace_sweep,
+)
 from tpgen.inspection.stages.dump import Request, product_directions
 from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
 from tpgen.inspection.subject import Subject, request_of
@@ -33,6 +39,7 @@ STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "joint": trace_joint,
     "inductor": trace_inductor,
     "sweep": trace_sweep,
+    "placement": trace_placement,
     **CPP_STAGES,
 }
 # Inductor compiles for seconds, so it is left out unless asked for.

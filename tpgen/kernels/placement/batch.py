@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,15 +113,18 @@ class BatchPlacement(OpenedSlots):
             reached = [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
         return gaps(reached, self.dim[operand])
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The text, and for every line the paths that it serves (none: those that all share)."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
-        lines = [
-            f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}",
-            f"  {self.blocks}",
-            f"  scratch: {areas_text(self.scratch)}",
-        ]
-        return "\n".join([*lines, *(self._path_text(path.term) for path in self.sweep.paths)])
+        yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
+        yield f"  {self.blocks}", ()
+        yield f"  scratch: {areas_text(self.scratch)}", ()
+        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+
+    def __str__(self) -> str:
+        return "\n".join(text for text, _ in self.lines)
 
     def _path_text(self, term: PathTerm) -> str:
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)

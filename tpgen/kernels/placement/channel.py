@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -195,16 +196,21 @@ class ChannelPlacement(OpenedSlots):
         reached += [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
         return gaps(reached, self.dim[operand])
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The text, and for every line the paths that it serves (none: those that all share)."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
-        lines = [
-            f"channel placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}",
-            f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts,
-            f"  scratch: {areas_text(self.scratch)}",
-        ]
-        lines += [f"  T{t.table.number} of {t.operand}: {t.copies} x {t.entries} entries" for t in self.schedule.tables]
-        return "\n".join([*lines, *(self._path_text(path.term) for path in self.sweep.paths)])
+        yield f"channel placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
+        yield f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts, ()
+        yield f"  scratch: {areas_text(self.scratch)}", ()
+        for table in self.schedule.tables:
+            text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"
+            yield text, tuple(term.path for term in table.table.terms)
+        yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
+
+    def __str__(self) -> str:
+        return "\n".join(text for text, _ in self.lines)
 
     def _path_text(self, term: PathTerm) -> str:
         letter, size = self.schedule.loop(term)
