@@ -18,11 +18,12 @@ from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.explorer.page import explorer_page, write_explorer
 from tpgen.inspection.stages.provenance import provenance
 from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
-STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "placement", "cpp", "cpp_backward")
+STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "cpp", "cpp_backward")
 ARTICLE = PROBLEMS["article"].plan
 
 
@@ -67,6 +68,8 @@ def test_the_page_is_the_same_every_time() -> None:
 def test_what_is_missing_says_why() -> None:
     page = explorer_page(channelwise("4x0e", "0e", "0e"), ceilings=GIVEN, strategy="grouped", dtype=torch.float16)
     assert "kernels compute in float32, float64 or bfloat16, not in float16" in page
+    with pytest.raises(TpgenError, match="give a tpgen TensorProduct or a Plan, not PolynomialPlan; tpgen"):
+        explorer_page(POLYNOMIALS["harmonics"].plan)  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match="give a tpgen TensorProduct or a Plan, not str"):
         explorer_page("article")  # type: ignore[arg-type]
 
@@ -137,8 +140,8 @@ def lit(page: Any) -> dict[str, list[int]]:
 
 @needs_compiler
 def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
-    graphs = provenance(ARTICLE, STAGES[:-4], strategy="einsum")
-    kernels = provenance(ARTICLE, STAGES[-4:], strategy="kernel")
+    graphs = provenance(ARTICLE, STAGES[:-3], strategy="einsum")
+    kernels = provenance(ARTICLE, STAGES[-3:], strategy="kernel")
     for path in (0, 5):
         click(page, f'.path[data-p="{path}"] .dot')
         wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}

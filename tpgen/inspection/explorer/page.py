@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explain import ExplainedOptions, Explanation, PathExplanation, explain
+from tpgen.inspection.costs.explain import ExplainedOptions, Explanation, PathExplanation, explain_product
 from tpgen.inspection.costs.explain_text import totals
 from tpgen.inspection.explorer.drawing import bars, diagram, roofline
 from tpgen.inspection.explorer.highlight import highlighted
@@ -34,7 +34,6 @@ _TITLES = {
     "joint": "joint graph",
     "inductor": "Inductor",
     "sweep": "sweep",
-    "placement": "placement",
     "cpp": "C++",
     "cpp_backward": "C++ backward",
 }
@@ -84,7 +83,7 @@ def explorer_page(
     **options: Unpack[ExplainedOptions],
 ) -> str:
     """The page as text; see `write_explorer`."""
-    found = explain(subject, rows=rows, measure=measure, **options)
+    found = explain_product(subject, rows=rows, measure=measure, **options)
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
     panes = _panes(subject, inductor, asked)
     opened = [pane.stage.name for pane in panes if pane.stage.name in _OPEN and not pane.stage.missing]
@@ -113,8 +112,7 @@ def _panes(subject: Subject, inductor: bool, options: dict[str, Any]) -> list[Pa
     graphs = ["plan", "form", "graph", "code", "script", "joint", *(["inductor"] if inductor else [])]
     traced = dict(provenance(subject, graphs, **{**options, "strategy": strategy}).stages)
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    written_out = ["sweep", "placement", "cpp", "cpp_backward"]
-    kernels = provenance(subject, written_out, **{**options, "strategy": "kernel"}).stages
+    kernels = provenance(subject, ["sweep", "cpp", "cpp_backward"], **{**options, "strategy": "kernel"}).stages
     panes = []
     for stage in (*traced.values(), *kernels.values()):
         own = stage.name in kernels
