@@ -487,6 +487,43 @@ def test_an_adapter_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mark_of(network.connected) is not None
 
 
+def _twice(found: nn.Module, options: dict) -> list[Swap]:
+    return 2 * [Swap(found, type(found), "nothing")]
+
+
+def _hiding(found: nn.Module, options: dict) -> list[Swap]:
+    return [Swap(found.get_submodule("full"), nn.Module, "nothing", {"training": True})]
+
+
+@pytest.mark.parametrize(
+    "adapter, why",
+    [
+        (_twice, r"test_convert._twice swaps '' \(a tests.Mixed\) a second time"),
+        (_hiding, r"test_convert._hiding swaps 'full' \(a e3nn.FullTensorProduct\) and hides its training"),
+    ],
+)
+def test_an_adapter_that_swaps_wrongly_is_named(adapter, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADAPTERS, "tests", adapter)
+    with pytest.raises(TpgenError, match=why):
+        convert(Mixed(), **GRAPHS)
+
+
+def test_outputs_are_asked_more_of_than_derivatives() -> None:
+    one = {"a": torch.ones(2, dtype=torch.float64)}
+    near = {"a": one["a"] + 1e-9}
+    assert not Proof((_difference("outputs", one, near),)).holds
+    assert Proof((_difference("gradients", one, near),)).holds
+
+
+def test_a_scripted_network_that_is_converted_is_called_so() -> None:
+    scripted = torch.jit.script(convert(o3.FullTensorProduct("2x1o", "1o"), **GRAPHS))
+    network = nn.ModuleList([scripted, o3.FullTensorProduct("1o", "1o")])
+    with pytest.warns(UserWarning, match="'0': a scripted ConvertedFullTensorProduct, which computes with"):
+        convert(network, **GRAPHS)
+    with pytest.raises(TpgenError, match="of a scripted network, restore the one that it was scripted from"):
+        restore(scripted)
+
+
 def test_an_adapter_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ADAPTERS, "tests", "tests.nowhere:swaps")
     network = Mixed()

@@ -54,6 +54,8 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nequip.nn": {},
         "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
         "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
+        f"{ADAPTER}_types": {"self_connections": lambda network, options: ()},  # tests of their own
+        f"{ADAPTER}_scalars": {"scalar_layers": lambda network, options: ()},
     }
     for name, names in held.items():
         module = ModuleType(name)
@@ -100,6 +102,7 @@ def test_the_modifier_converts() -> None:
     assert TensorProductScatter.enable_tpgen(network) is network
     assert type(network.tp_scatter) is adapter.TpgenTensorProductScatter
     assert adapter.TpgenTensorProductScatter._nequip_custom_ops_libs == ("tpgen",)
+    assert TensorProductScatter.enable_tpgen(network) is network, "asked again, nothing is to be done"
     facts = TensorProductScatter.enable_tpgen.__func__.facts
     assert facts["unsupported_devices"] == ["cuda"]
     assert not facts["persistent"]

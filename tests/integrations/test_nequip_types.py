@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import pairwise
@@ -17,6 +18,7 @@ from tests.integrations.test_nequip import TensorProductScatter, model_modifier
 from tests.machine import needs_compiler
 from tpgen.conversion import species
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.swap import mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn import matmul
 
@@ -162,7 +164,9 @@ def test_a_table_that_does_more_than_look_up_leaves_the_product(calls: list[int]
     network, given = Network(), arguments()
     network.embed.embed_module.register_forward_hook(lambda _module, _given, out: 2 * out)
     wanted = network(*given)
-    torch.testing.assert_close(convert(network)(*given), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.warns(UserWarning, match="'block': of self-connections whose attributes are not one plain table"):
+        convert(network)
+    torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert type(network.block) is InteractionBlock
     assert calls == []
 
@@ -185,7 +189,20 @@ def test_the_last_layer_of_a_radial_net(monkeypatch: pytest.MonkeyPatch) -> None
     assert type(restore(net).mlp[2]) is ScalarLinearLayer
 
 
-@pytest.mark.parametrize("net", [ScalarMLPFunction(4, 8, 24, bias=True), ScalarMLPFunction(4, 8, 1)])
-def test_other_layers_stay(net: nn.Module) -> None:
-    convert(nn.ModuleDict({"net": net, "product": o3.FullTensorProduct("1o", "1o")}))
-    assert type(net.mlp[-1]) is ScalarLinearLayer
+def test_other_layers_stay() -> None:
+    biased, narrow = ScalarMLPFunction(4, 8, 24, bias=True), ScalarMLPFunction(4, 8, 1)
+    for net, why in ((biased, ["of a radial layer with biases"]), (narrow, [])):
+        network = nn.ModuleDict({"net": net, "product": o3.FullTensorProduct("1o", "1o")})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            convert(network)
+        assert type(net.mlp[-1]) is ScalarLinearLayer
+        assert [str(w.message).count(text) for w, text in zip(said, why, strict=True)] == [1] * len(why)
+
+
+def test_a_nequip_whose_modules_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nequip.nn.embedding", ModuleType("nequip.nn.embedding"))
+    network = Network()
+    with pytest.warns(UserWarning, match=r"'embed': of nequip .*cannot import name 'NodeTypeEmbed'"):
+        convert(network)
+    assert mark_of(network.block.sc) is not None

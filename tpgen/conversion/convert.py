@@ -10,7 +10,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
-from tpgen.conversion.adapters import adapters_for
+from tpgen.conversion.adapters import Adapter, adapters_for
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.products import find_product
@@ -109,7 +109,10 @@ def restore(network: nn.Module) -> nn.Module:
     """
     _check_network("restore", network)
     if not undo_all(network):
-        raise TpgenError(f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore")
+        raise TpgenError(
+            f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
+            "(of a scripted network, restore the one that it was scripted from)"
+        )
     return network
 
 
@@ -136,7 +139,9 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
     """What would become of each module, without changing anything: adapters first, then e3nn's own modules."""
     findings: list[Finding] = []
     for adapter in adapters_for(network):
-        findings += adapter(network, options)
+        given = list(adapter(network, options))
+        _check_found(network, adapter, [f for f in given if isinstance(f, Swap)])
+        findings += given
     seen = {finding.module for finding in findings} | set(_covered(network, findings))
     for module in network.modules():
         if module in seen:
@@ -146,6 +151,22 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
 
 
 _FINDERS = (find_product, find_linear, find_harmonics, find_net)  # of e3nn's own modules
+
+
+def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
+    """Raise `TpgenError` where an adapter swaps a module twice, or would hide an attribute of it."""
+    seen: set[nn.Module] = set()
+    for swap in swaps:
+        hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]
+        why = "a second time" if swap.module in seen else f"and hides its {', '.join(hidden)}" if hidden else ""
+        if why:
+            path = " = ".join(_names(network)[swap.module])
+            raise TpgenError(
+                f"the adapter {adapter.__module__}.{getattr(adapter, '__qualname__', adapter)} swaps {path!r} (a "
+                f"{swap.was}) {why}: it must yield one Swap for each module, whose extra names are new; "
+                "nothing is changed"
+            )
+        seen.add(swap.module)
 
 
 def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Module]:

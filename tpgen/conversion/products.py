@@ -104,12 +104,19 @@ def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | Non
     if mark_of(module) is not None:
         return None
     if isinstance(module, torch.jit.ScriptModule):
-        name = getattr(module, "original_name", "")
-        return Kept(module, f"a scripted {name}: convert the network before it is scripted") if name in _NAMES else None
+        return _scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
     why = obstacle(module, CONVERTED, STOCK_PROGRAM)
     return Kept(module, why) if why else _swap(module, options)
+
+
+def _scripted(module: nn.Module, name: str) -> Kept | None:
+    if name in _NAMES:
+        return Kept(module, f"a scripted {name}: convert the network before it is scripted")
+    if hasattr(module, PROGRAM):
+        return Kept(module, f"a scripted {name}, which computes with tpgen already: it cannot be taken apart any more")
+    return None
 
 
 def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:

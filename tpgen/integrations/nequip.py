@@ -6,8 +6,8 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from nequip.nn._tp_scatter_base import TensorProductScatter
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tpgen.conversion.convert import convert
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
-from tpgen.conversion.swap import Finding, Kept
+from tpgen.conversion.swap import Finding, Kept, mark_of
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -38,8 +38,24 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
     for where, find in _FURTHER.items():
-        with suppress(ImportError):  # where the modules of a version stand elsewhere, they stay or are as any of e3nn's
-            yield from getattr(import_module(where), find)(network, options)
+        try:
+            found = getattr(import_module(where), find)
+        except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
+            yield Kept(_first(network), f"of nequip {_version()}, where tpgen does not find all it swaps: {error}")
+        else:
+            yield from found(network, options)
+
+
+def _first(network: nn.Module) -> nn.Module:
+    """The outermost module of NequIP's, in whose name something is said of all."""
+    return next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
+
+
+def _version() -> str:
+    try:
+        return version("nequip")
+    except PackageNotFoundError:
+        return "of no known version"
 
 
 # What asks for modules that not all versions of NequIP have where these look for them.
@@ -57,8 +73,8 @@ class _Modifier:
     )
     @classmethod
     def enable_tpgen(cls, model: nn.Module) -> nn.Module:
-        """Let tpgen compute the tensor products of a model, on CPUs."""
-        return convert(model)
+        """Let tpgen compute the tensor products of a model, on CPUs; one that is converted stays as it is."""
+        return model if any(map(mark_of, model.modules())) else convert(model)
 
 
 TensorProductScatter.enable_tpgen = vars(_Modifier)["enable_tpgen"]

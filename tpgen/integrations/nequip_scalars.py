@@ -45,7 +45,10 @@ def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[Findi
     ]
     for net in nets:
         layer, found = net.mlp[-1], [m for m in net.mlp if type(m) is nn.SiLU and not (m.inplace or replaced(m))]
-        if type(layer) is not ScalarLinearLayer or layer.bias is not None or layer.out_features <= layer.in_features:
+        if type(layer) is not ScalarLinearLayer or layer.out_features <= layer.in_features:
+            continue
+        if layer.bias is not None:
+            yield Kept(layer, "of a radial layer with biases, which tpgen does not compute")
             continue
         if parametrize.is_parametrized(layer) or (why := replaced(layer)):
             yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")

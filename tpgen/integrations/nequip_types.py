@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from tpgen.conversion import species
 from tpgen.conversion.obstacles import has_hooks, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, find_product
-from tpgen.conversion.swap import Finding, Swap
+from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.nn.multilinear import is_plain
 
 
@@ -80,12 +80,20 @@ class TpgenInteractionBlock(InteractionBlock):
         )
 
 
+_UNUSUAL = (
+    "of self-connections whose attributes are not one plain table of types (several, or one that is hooked, "
+    "parametrised or of another class): they are converted as products, not by atom type"
+)
+
+
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     """Swaps of blocks and their self-connections, where the network has one embedding of types."""
     embeddings: list[Any] = [m for m in network.modules() if type(m) is NodeTypeEmbed]
-    if len(embeddings) != 1 or not _is_plain_table(embeddings[0].embed_module):
-        return
     blocks: list[Any] = [m for m in network.modules() if type(m) is InteractionBlock]
+    if len(embeddings) != 1 or not _is_plain_table(embeddings[0].embed_module):
+        stock = [m for m in blocks if type(m.sc) is o3.FullyConnectedTensorProduct]
+        yield from (Kept(block, _UNUSUAL) for block in stock[:1])  # said once
+        return
     for block in blocks:
         if type(block.sc) is o3.FullyConnectedTensorProduct:
             found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
