@@ -48,7 +48,7 @@ def assert_same(one: Path, other: Path, tolerance: float = 0.0) -> None:
 
 
 def train(*options: str) -> None:
-    """A run in a process of its own, as an interrupted one goes on: what ran before in one may change its last digits."""
+    """A run in a process of its own, as interrupted ones go on: what ran before in one may change its last digits."""
     command = [sys.executable, "-W", "ignore", str(EXAMPLES / "train_potential.py"), *options, *SMALL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
