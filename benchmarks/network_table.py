@@ -89,7 +89,8 @@ def page(asked: Any) -> str:
     memory = [_memory(unit, rows) for unit, rows in found.items() if unit.memory]
     threads = sorted({row["threads"] for rows in found.values() for row in rows})
     about = f"float32, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    return "\n".join([_HEAD.format(about=about), *_TIMES, *times, "", *_MEMORY, *memory, ""])
+    measured = [*_TIMES, *times, ""] + ([*_MEMORY, *memory, ""] if memory else [])
+    return "\n".join([_HEAD.format(about=about), *measured])
 
 
 _HEAD = """# Whole networks, measured
