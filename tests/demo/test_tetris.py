@@ -4,8 +4,8 @@ import pytest
 import torch
 from e3nn import o3
 
+from tpgen._e3nn import default_dtype
 from tpgen.demo.tetris import POINTS, SHAPES, Tetris, Training, labels, neighbours, shapes, train
-from tpgen.inspection.laws.laws import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 

@@ -22,13 +22,13 @@ from tests.cases import (
     reference_right,
     run_python,
 )
+from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import EmitError
 from tpgen.form.form import Layout, right_form
 from tpgen.form.reference import reference_product
-from tpgen.inspection.laws.laws import default_dtype
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, fully_connected
 

@@ -16,10 +16,10 @@ import tpgen
 from tests.cases import assert_close
 from tests.form.test_linear import LAYOUTS
 from tests.machine import KERNEL
+from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.errors import EmitError, InputError, OptionError, PlanError
 from tpgen.form.reference import reference_linear
-from tpgen.inspection.laws.laws import default_dtype
 from tpgen.nn.channels import merge_channels, split_channels
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan

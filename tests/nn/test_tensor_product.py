@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.cases import CASES, LAYOUTS, MIXED, STRATEGIES, Case, assert_close, operands, random_arguments
+from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.errors import EmitError, InputError, PlanError, TpgenError
 from tpgen.form.reference import reference_product
-from tpgen.inspection.laws.laws import default_dtype
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import make_plan
 from tpgen.planner.presets import channelwise

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tpgen._e3nn import default_dtype
 from tpgen.benchmarking.contenders import Contender
 from tpgen.benchmarking.environment import environment
 from tpgen.benchmarking.gate import bound, expected_results, largest_error
@@ -88,14 +89,9 @@ def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Prog
 @contextmanager
 def _machine_state(dtype: torch.dtype) -> Iterator[None]:
     """Products are built in the dtype they run in; contenders' warnings are not ours to show."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(dtype), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _forget_compiled() -> None:

@@ -12,6 +12,7 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
+from tpgen._e3nn import default_dtype
 from tpgen.conversion.obstacles import obstacle
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
@@ -141,9 +142,7 @@ def stateless(program: P, like: nn.Module) -> P:
 
 def exact_couplings(module: Any) -> None:
     """Let e3nn write a product's program anew in float64: the one there holds couplings rounded when it was built."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,
             module.irreps_in2,
@@ -154,6 +153,4 @@ def exact_couplings(module: Any) -> None:
             shared_weights=module.shared_weights,
             internal_weights=False,
         )
-    finally:
-        torch.set_default_dtype(before)
     setattr(module, STOCK_PROGRAM, getattr(fresh, STOCK_PROGRAM).to(module.output_mask.device))

@@ -7,8 +7,7 @@ random combination of those: what training on forces needs.  Stock modules get t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tpgen._e3nn import default_dtype
 from tpgen.conversion.adapters import cast_further
 from tpgen.conversion.notices import unsaid
 from tpgen.errors import TpgenError
@@ -96,7 +96,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
     """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
     for network in (stock, converted):
         _to_float64(network)
-    with _float64_by_default():
+    with default_dtype(torch.float64):  # what networks make on the way is float64 too
         with torch.no_grad():
             for refine in exact:
                 refine()
@@ -112,17 +112,6 @@ def _to_float64(network: nn.Module) -> None:
             if value is torch.float32:
                 setattr(module, name, torch.float64)
     cast_further(network)
-
-
-@contextmanager
-def _float64_by_default() -> Iterator[None]:
-    """Tensors that a network makes on the way are float64 too."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:

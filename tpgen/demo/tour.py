@@ -13,6 +13,7 @@ from e3nn import o3
 from rich.console import Console
 from rich.progress import track
 
+from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.markdown import markdown_report
@@ -25,7 +26,6 @@ from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.laws.check import check_product, counted, verdict
-from tpgen.inspection.laws.laws import default_dtype
 from tpgen.inspection.stages.dump import STAGES, dump_files
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem

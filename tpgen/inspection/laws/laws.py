@@ -5,8 +5,7 @@ A law is a function ``subject -> {part: (got, expected)}``; where there is nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +13,7 @@ from e3nn import o3
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tpgen._e3nn import default_dtype
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.tensor_product import TensorProduct
@@ -131,17 +131,6 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
         internal_weights=False,
         compile_right=compile_right,
     )
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its couplings and generators to the default dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 # --- structure ----------------------------------------------------------------------------------------------------
