@@ -42,41 +42,46 @@ def _settings(module: Any) -> str:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    plan, like = product.plan, product.output_mask
+    plan, names = product.plan, _names(product)
     generator = torch.Generator().manual_seed(0)
-    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
-    given, others = (_operands(plan, rows, names, generator, like.dtype) for _ in range(2))
-    turns, results = _product_frames(product)
-    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    given, others = (_operands(product, rows, generator) for _ in range(2))
     return Subject(
         kind="product",
         title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}",
-        module=product,
         call=lambda run, x: {"out": run(*x.values())},
         given=given,
         others=others,
-        dtype=like.dtype,
-        device=like.device,
-        turns=turns,
-        results=results,
-        linear={name: (name,) for name in names if name != "w" or not constant},
-        affine={"w": ("w",)} if constant else {},
         reference=lambda x: {"out": reference_product(plan, x["x1"], x["x2"], x.get("w"), product.layout)},
         moments=partial(product_moments, product),
         relabel=partial(_rows_in_order, ("x1", "x2") if plan.shared_weights else names),
-        settings=_settings(product),
+        **_of_products(product),
     )
 
 
-def _operands(plan: Any, rows: int, names: tuple[str, ...], generator: torch.Generator, dtype: torch.dtype) -> Named:
-    found = random_operands(plan, rows, names, generator=generator, dtype=dtype)
+def _names(product: TensorProduct) -> tuple[str, ...]:
+    return ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
+
+
+def _operands(product: TensorProduct, rows: int, generator: torch.Generator) -> Named:
+    dtype = product.output_mask.dtype
+    found = random_operands(product.plan, rows, _names(product), generator=generator, dtype=dtype)
     return {name: x.double() for name, x in found.items()}
 
 
-def _product_frames(product: TensorProduct) -> tuple[dict[str, Frame], dict[str, Frame]]:
+def _of_products(product: TensorProduct) -> dict[str, Any]:
+    """What products of rows and convolutions have alike: where they are, how operands turn, in what they are linear."""
     plan, (first, second, out) = product.plan, product.layout
-    turns = {"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)}
-    return turns, {"out": frame(plan.irreps_out, out)}
+    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    return {
+        "module": product,
+        "dtype": product.output_mask.dtype,
+        "device": product.output_mask.device,
+        "turns": {"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
+        "results": {"out": frame(plan.irreps_out, out)},
+        "linear": {name: (name,) for name in _names(product) if name != "w" or not constant},
+        "affine": {"w": ("w",)} if constant else {},
+        "settings": _settings(product),
+    }
 
 
 def _rows_in_order(by_row: tuple[str, ...], subject: Subject) -> tuple[Named, Named]:
@@ -91,11 +96,10 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
     """A convolution of a random graph: nodes without edges, and edges that come twice, are in it."""
     plan, like = conv.plan, conv.output_mask
     generator = torch.Generator().manual_seed(0)
-    names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
     src, dst = torch.randint(NODES, (2, rows), generator=generator)
 
     def operands() -> Named:
-        found = _operands(plan, rows, names, generator, like.dtype)
+        found = _operands(conv, rows, generator)
         return {**found, "x1": _draw(like.dtype, generator, NODES, plan.irreps_in1.dim)}
 
     def called(ends: tuple[Tensor, Tensor]) -> Callable[[Run, Named], Named]:
@@ -117,24 +121,15 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
         got = subject.calling(call)(moved)
         return got, {name: y[nodes] for name, y in subject(subject.given).items()}
 
-    turns, results = _product_frames(conv)
-    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
     return Subject(
         kind="convolution",
         title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}, {rows} edges of {NODES} nodes",
-        module=conv,
         call=called((src, dst)),
         given=operands(),
         others=operands(),
-        dtype=like.dtype,
-        device=like.device,
-        turns=turns,
-        results=results,
-        linear={name: (name,) for name in names if name != "w" or not constant},
-        affine={"w": ("w",)} if constant else {},
         reference=reference,
         relabel=relabelled,
-        settings=_settings(conv),
+        **_of_products(conv),
     )
 
 

@@ -19,12 +19,12 @@ from tpgen.errors import InputError, unknown
 from tpgen.inspection.laws.check import (
     COLUMNS,
     FAILED,
-    TOLERANCES,
     Finding,
     counted,
     finding_cells,
     findings_html,
     judge,
+    tolerance_of,
 )
 from tpgen.inspection.laws.laws import LAWS as OF_PRODUCTS
 from tpgen.inspection.laws.laws import sample
@@ -197,8 +197,7 @@ def verify(
     """
     chosen = _chosen(only)
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
-    if made.dtype not in TOLERANCES:
-        raise InputError(unknown("dtype", str(made.dtype), map(str, TOLERANCES)))
+    tolerance_of(made.dtype)  # or nothing could be judged
     start, findings = time.perf_counter(), []
     for name in chosen:
         law = LAWS[name]
@@ -252,7 +251,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
 
 def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
     """What a law finds; a module that breaks down under it breaks it, and the others go on."""
-    tolerance = law.slack * subject.slack * TOLERANCES[subject.dtype] if law.limit is None else law.limit
+    tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DIFFERENCES
     try:

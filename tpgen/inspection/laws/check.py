@@ -38,6 +38,15 @@ TOLERANCES: dict[torch.dtype, float] = {
     torch.float16: 5e-3,
     torch.bfloat16: 4e-2,
 }
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The tolerance of one product; raises `InputError` for a dtype that has none."""
+    if dtype not in TOLERANCES:
+        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    return TOLERANCES[dtype]
+
+
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
 
 
@@ -172,8 +181,7 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
     if not isinstance(product, TensorProduct):
         raise refused("give a tpgen TensorProduct", product)
     dtype, device = product.output_mask.dtype, product.output_mask.device
-    if dtype not in TOLERANCES:
-        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    allowed = tolerance_of(dtype)
     if rows < 1:
         raise InputError(f"rows: a check needs one row at least, got {rows}")
     subject = sample(product, rows)
@@ -181,7 +189,7 @@ def check_module(product: TensorProduct, rows: int = 8, progress: Callable[[str]
     for name, law in LAWS.items():
         if progress:
             progress(name)
-        tolerance = law.slack * TOLERANCES[dtype]
+        tolerance = law.slack * allowed
         findings += [judge(name, part, outcome, tolerance) for part, outcome in outcomes(law.compare, subject).items()]
     return CheckReport(
         product=f"{product.irreps_in1} x {product.irreps_in2} -> {product.irreps_out}",

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import InputError, unknown
+from tpgen.errors import InputError
 from tpgen.form.polynomial import form_of, read_operand, write_operand
 from tpgen.form.sampling import random_polynomial_operands
-from tpgen.inspection.laws.check import TOLERANCES, CheckReport, judge, outcomes
+from tpgen.inspection.laws.check import CheckReport, judge, outcomes, tolerance_of
 from tpgen.inspection.laws.laws import Pair
 from tpgen.planner.equivariance import random_rotation, representation
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
@@ -78,13 +78,11 @@ def check_polynomial(
     >>> check_polynomial(plan).passed
     True
     """
-    if dtype not in TOLERANCES:
-        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    tolerance = 2 * tolerance_of(dtype)  # up to four factors where a product has two
     for name, count in (("rows", rows), ("channels", channels), ("elements", elements)):
         if count < 1:
             raise InputError(f"{name}: a check needs one at least, got {count}")
     subject = _subject(plan, strategy, dtype, rows, channels, elements)
-    tolerance = 2 * TOLERANCES[dtype]  # up to four factors where a product has two
     findings = []
     for law, pairs in LAWS.items():
         if progress:
