@@ -24,6 +24,11 @@ from tpgen.planner.problems import PROBLEMS
 
 TEXTS = ("plan", "form", "graph", "code")
 KERNELS = ("cpp", "cpp_backward")
+CUDA = ("cuda", "cuda_backward")
+CUDA_PARTS = {
+    *("placement", "prelude", "tables", "a step", "function group", "which warp does what"),
+    *("rows fetched", "rows delivered", "the kernel"),
+}
 STRATEGIES = ("einsum", "grouped", "unrolled", "kernel")
 
 
@@ -64,6 +69,29 @@ def test_every_line_of_a_kernel_is_explained(problem: str) -> None:
             *("schedule", "prelude", "driver"),
             *(f"function {part}" for part in ("tabulate", "row", "tile", "finish")),
         }
+
+
+@pytest.mark.parametrize("problem", ["mace-medium", "mixed-mul", "nequip-lips"])
+def test_every_line_of_a_cuda_kernel_is_explained(problem: str) -> None:
+    """And what a path's line reads are segments of that path."""
+    plan = PROBLEMS[problem].plan
+    segments = {p.index: {("x1", p.in1.index), ("out", p.out.index)} for p in plan.paths}
+    found = provenance(plan, strategy="kernel", stages=CUDA)
+    for stage in found.stages.values():
+        assert stage.explained == 1.0
+        assert stage.traced > len(stage.lines) / 3
+        assert set(stage.shared) <= CUDA_PARTS
+        for text, origin in zip(stage.lines, stage.origins, strict=True):
+            read = {(o, int(n)) for o, n in re.findall(r"\b(?:d_)?(x1|out)_(\d+)_\d+\b", text)}
+            assert all(read <= segments[i] for i in origin.instructions), text
+            assert not read or origin.instructions, text
+
+
+def test_what_has_no_cuda_kernel_says_why() -> None:
+    mixing = provenance(PROBLEMS["article"].plan, strategy="kernel", stages=CUDA)
+    assert all("modes keep channels" in stage.missing for stage in mixing.stages.values())
+    graph = provenance(small(), strategy="einsum", stages=CUDA)
+    assert all("runs as a graph" in stage.missing for stage in graph.stages.values())
 
 
 @pytest.mark.parametrize("problem", ["mace-medium"])

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +14,10 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
+from tpgen.inspection.stages.cuda import source_of
 from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments, placement_of
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
+from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
 from tpgen.kernels.operators.description import kernel_source
 from tpgen.kernels.operators.targets import kernel_supported
@@ -173,18 +176,34 @@ def _named_kernels() -> Iterator[dict[str, str]]:
         yield found
 
 
-# --- generated C++ ----------------------------------------------------------------------------------------------------
+# --- generated kernels ------------------------------------------------------------------------------------------------
 
 
 def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
     """The generated C++ of one kernel, as its writer has recorded it: paths, or else the part that a line stands in."""
-    name = "cpp" if direction == "forward" else f"cpp_{direction}"
     reason = _no_kernel(request)
     if reason:
-        return TracedStage(name, missing=reason)
-    source = kernel_source(request.plan, request.layout, direction, request.dtype)
+        return TracedStage(_named("cpp", direction), missing=reason)
+    return _recorded("cpp", direction, kernel_source(request.plan, request.layout, direction, request.dtype))
+
+
+def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
+    """The same of the generated CUDA C++: that for the GPU of this machine, or a named one where there is none."""
+    reason = _no_text(request)
+    if reason:
+        return TracedStage(_named("cuda", direction), missing=reason)
+    one = replace(request, direction=direction)
+    return _recorded("cuda", direction, source_of(one.form, one.dtype, one.opened).source)
+
+
+def _named(language: str, direction: str) -> str:
+    return language if direction == "forward" else f"{language}_{direction}"
+
+
+def _recorded(language: str, direction: str, source: GeneratedSource) -> TracedStage:
     lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
-    return traced_stage(name, "cpp", [(text, Origin(paths, "" if paths else part)) for text, paths, part in lines])
+    pairs = [(text, Origin(paths, "" if paths else part)) for text, paths, part in lines]
+    return traced_stage(_named(language, direction), "cpp", pairs)
 
 
 def trace_sweep(request: Request) -> TracedStage:
@@ -210,17 +229,21 @@ def trace_placement(request: Request) -> TracedStage:
 
 
 def _no_kernel(request: Request) -> str:
-    """Why a request has no generated C++; empty where it has."""
+    """Why a request has no kernel on its device; empty where it has."""
+    return _no_text(request) or kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
+
+
+def _no_text(request: Request) -> str:
+    """Why a request has no generated kernel, whatever the device; empty where it has."""
     if request.strategy != "kernel":
         return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
     if request.direction != "forward":
         return "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
-    if not request.plan.paths:
-        return "the product has no paths, so there is nothing to write a kernel for"
-    return kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
+    return "" if request.plan.paths else "the product has no paths, so there is nothing to write a kernel for"
 
 
-CPP_STAGES: dict[str, Callable[[Request], TracedStage]] = {
-    "cpp" if direction == "forward" else f"cpp_{direction}": partial(trace_cpp, direction=direction)
+KERNEL_STAGES: dict[str, Callable[[Request], TracedStage]] = {
+    _named(language, direction): partial(trace, direction=direction)
+    for language, trace in (("cpp", trace_cpp), ("cuda", trace_cuda))
     for direction in KERNELS
 }

@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, unknown
 from tpgen.inspection.stages.compiled_origins import (
-    CPP_STAGES,
+    KERNEL_STAGES,
     trace_inductor,
     trace_joint,
     trace_placement,
@@ -40,7 +40,7 @@ STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "inductor": trace_inductor,
     "sweep": trace_sweep,
     "placement": trace_placement,
-    **CPP_STAGES,
+    **KERNEL_STAGES,
 }
 # Inductor compiles for seconds, so it is left out unless asked for.
 DEFAULT_STAGES = tuple(name for name in STAGES if name != "inductor")

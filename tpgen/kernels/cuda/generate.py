@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,8 +49,9 @@ def generate_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip
     """
     placement = place_cuda(schedule, opened, chip, indexed)
     w = Writer()
-    for line in str(placement).split("\n"):
-        w.line(f"// {line}")
+    with w.part("placement"):
+        for line in str(placement).split("\n"):
+            w.line(f"// {line}")
     KernelText(placement, w).write()
     return CudaSource(w.done(), placement)
 
@@ -63,19 +65,23 @@ class KernelText:
 
     def write(self) -> None:
         self._prelude()
-        self._arrays()
-        self._step()
+        self._in_part("tables", self._arrays)
+        self._in_part("a step", self._step)
         for group in self.p.groups:
-            GroupText(self.p, group, self.w).write()
-        self._units()
-        self._tabulate()
+            self._in_part("function group", GroupText(self.p, group, self.w).write)
+        self._in_part("which warp does what", self._units)
+        self._in_part("tables", self._tabulate)
         rows = RowsText(self.p, self.w)
-        rows.write_fetch()
-        self._compute()
-        rows.write_deliver()
-        self._kernel()
+        self._in_part("rows fetched", rows.write_fetch)
+        self._in_part("a step", self._compute)
+        self._in_part("rows delivered", rows.write_deliver)
+        self._in_part("the kernel", self._kernel)
         if self.p.sums_weights:
-            self._sum()
+            self._in_part("the kernel", self._sum)
+
+    def _in_part(self, name: str, write: Callable[[], None]) -> None:
+        with self.w.part(name):
+            write()
 
     def _prelude(self) -> None:
         w, (real, num) = self.w, _TYPES[self.dtype]
