@@ -1,18 +1,21 @@
 """The command line: every way to name a product, JSON that is nothing but JSON, errors that are one message."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
 
 import pytest
-from click import Context
+from click import Choice, Command, Context, Group, Option, Parameter
 from click.testing import CliRunner, Result
 
 from tpgen.cli.app import COMMANDS, main
 from tpgen.cli.reading import without_prelude
+from tpgen.errors import TpgenError
 from tpgen.inspection.laws.check import check_product
 from tpgen.planner.plan_json import plan_from_json
 from tpgen.planner.polynomial_problems import POLYNOMIALS
@@ -63,17 +66,60 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
         (["report", *VECTORS, "--section", "gaurds"], "unknown section 'gaurds': did you mean 'guards'?"),
         (["convert", "tetris-e3n"], "unknown network 'tetris-e3n': did you mean 'tetris-e3nn'?"),
         (["cache", "claer"], "unknown command 'claer': did you mean 'clear'?"),
-        (["completion", "fish"], "unknown shell 'fish'; known shells: bash, zsh"),
+        (["completion", "fisch"], "unknown shell 'fisch': did you mean 'fish'?"),
         (["check", *VECTORS, "--strategy", "kernel", "--dtype", "float16"], "kernels compute in float32, float64"),
         (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "known kernel dtypes: torch.float32"),
         (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
         (["bench", "article", "--records", "x.txt"], "'x.txt' must end in .json"),
-        (["explore", "article", "--out", "."], "'.' must end in .html or .htm"),
+        (["explore", "article", "--out", "x.txt"], "'x.txt' must end in .html or .htm"),
+        (
+            ["dump", *VECTORS, "--direction", "all", "--out", "x.cpp"],
+            "'x.cpp' is one file, and these are several texts",
+        ),
+        (["plan", *VECTORS, "--out", "0e"], "No such option '--out'"),
         (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(arguments: list[str], message: str) -> None:
     assert message in " ".join(run(*arguments, code=2).output.split())
+
+
+def parameters(command: Command, place: str = "") -> Iterator[tuple[str, Parameter]]:
+    """Every parameter of a command and of those below it, with the words that lead to the command."""
+    if isinstance(command, Group):
+        for name in command.list_commands(Context(command)):
+            yield from parameters(command.get_command(Context(command), name), f"{place} {name}".strip())
+    yield from ((place, parameter) for parameter in command.params)
+
+
+def mistyped(word: str) -> str:
+    """The word with two letters in its middle swapped, or one left out where they are the same."""
+    at = len(word) // 2
+    swapped = word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :]
+    return swapped if swapped != word else word[:at] + word[at + 1 :]
+
+
+CHOICES = [(place, p) for place, p in parameters(main) if isinstance(p.type, Choice)]
+FLAGS = [(place, flag) for place, p in parameters(main) if isinstance(p, Option) for flag in p.opts if len(flag) > 5]
+
+
+@pytest.mark.parametrize("place, parameter", CHOICES, ids=[f"{place} {p.name}" for place, p in CHOICES])
+def test_every_choice_answers_a_typo_with_the_right_word(place: str, parameter: Parameter) -> None:
+    for choice in parameter.type.choices:
+        typed = mistyped(str(choice))
+        if len(str(choice)) > 3 and typed not in parameter.type.choices:
+            with pytest.raises(TpgenError, match=f"unknown .*: did you mean .*'{re.escape(str(choice))}'"):
+                parameter.type.convert(typed, parameter, Context(main))
+
+
+@pytest.mark.parametrize("place, flag", FLAGS, ids=[" ".join(case) for case in FLAGS])
+def test_every_option_answers_a_typo_with_the_right_word(place: str, flag: str) -> None:
+    assert f"'{flag}'" in run(*place.split(), mistyped(flag), code=2).output.partition("Did you mean")[2]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_answers_a_typo_with_the_right_word(name: str) -> None:
+    assert f"'{name}'" in run(mistyped(name), code=2).output.partition("did you mean")[2].partition("?")[0]
 
 
 # --- naming a product -----------------------------------------------------------------------------------------------
@@ -84,19 +130,21 @@ def test_a_problem_has_a_name() -> None:
 
 
 def test_irreps_and_a_preset_are_a_product() -> None:
-    result = run("plan", "--preset", "channelwise", "--in1", "8x0e+8x1o", "--in2", "0e+1o", "--out", "0e+1o", "--json")
+    result = run(
+        "plan", "--preset", "channelwise", "--in1", "8x0e+8x1o", "--in2", "0e+1o", "--irreps-out", "0e+1o", "--json"
+    )
     assert plan_from_json(result.stdout) == channelwise("8x0e+8x1o", "0e+1o", "0e+1o")
 
 
 @pytest.mark.parametrize(
     "preset, irreps",
     [
-        ("fully_connected", ["--in2", "0e", "--out", "2x1o"]),
-        ("channelwise", ["--in2", "1o", "--out", "0e"]),
+        ("fully_connected", ["--in2", "0e", "--irreps-out", "2x1o"]),
+        ("channelwise", ["--in2", "1o", "--irreps-out", "0e"]),
         ("elementwise", ["--in2", "2x1o", "--filter", "0e+2e"]),
         ("full", ["--in2", "1o"]),
         ("tensor_square", []),
-        ("tensor_square", ["--out", "3x0e"]),
+        ("tensor_square", ["--irreps-out", "3x0e"]),
         ("tensor_square", ["--filter", "0e"]),
     ],
 )
@@ -174,6 +222,16 @@ def test_dump_into_a_folder_and_as_json(tmp_path: Path) -> None:
     assert {f.name: f.read_text() for f in (tmp_path / "deep" / "er").iterdir()} == {
         name: text + "\n" for name, text in texts.items()
     }
+
+
+def test_out_names_a_file_or_a_folder(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "code.py"
+    assert run("dump", *VECTORS, "--strategy", "einsum", "--out", str(file)).stdout == f"{file}\n"
+    assert file.read_text().startswith("def forward(self")
+    page = tmp_path / "page"
+    said = run("explore", *VECTORS, "--strategy", "einsum", "--out", str(page)).stdout
+    assert said == f"{page / 'explorer.html'}\n"
+    assert (page / "explorer.html").stat().st_size > 0
 
 
 def test_layout_may_differ_by_operand() -> None:
@@ -264,7 +322,7 @@ def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) ->
         (["plan", *VECTORS, "--filter", "0e"], "--filter is for presets"),
         (["plan", "--preset", "full", "--in1", "1o"], "preset full needs --in2"),
         (
-            ["plan", "--preset", "full", "--in1", "1o", "--in2", "1o", "--out", "0e"],
+            ["plan", "--preset", "full", "--in1", "1o", "--in2", "1o", "--irreps-out", "0e"],
             "preset full takes no --irreps-out",
         ),
         (["plan", *VECTORS[:-1], "0,0,uvu"], "does not read i_in1,i_in2,i_out,mode,true|false"),
@@ -344,26 +402,40 @@ def completion_script() -> str:
     return run("completion", "bash").stdout
 
 
+COMPLETED = [
+    ("tpgen ex", "explain explore"),
+    ("tpgen plan mace", "mace-medium mace-large mace-contraction"),
+    ("tpgen tune mace", "mace-medium mace-large"),
+    ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
+    ("tpgen dump article --stage p", "plan placement ptx"),
+    ("tpgen check --strategy gr", "grouped"),
+    ("tpgen cache w", "warm"),
+    ("tpgen cache warm --fo", "--forces"),
+    ("tpgen plan --plan x", ""),  # a file: the shell's own completion
+]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-@pytest.mark.parametrize(
-    "typed, offered",
-    [
-        ("tpgen ex", "explain explore"),
-        ("tpgen plan mace", "mace-medium mace-large mace-contraction"),
-        ("tpgen tune mace", "mace-medium mace-large"),
-        ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
-        ("tpgen dump article --stage p", "plan placement ptx"),
-        ("tpgen check --strategy gr", "grouped"),
-        ("tpgen cache w", "warm"),
-        ("tpgen cache warm --fo", "--forces"),
-        ("tpgen plan --plan x", ""),  # a file: the shell's own completion
-    ],
-)
+@pytest.mark.parametrize("typed, offered", COMPLETED)
 def test_completion_knows_commands_options_and_names(completion_script: str, typed: str, offered: str) -> None:
     words = " ".join(map(shlex.quote, typed.split(" ")))
     call = f'COMP_WORDS=({words}); COMP_CWORD={len(typed.split(" ")) - 1}; _tpgen; echo "${{COMPREPLY[*]}}"'
     shell = subprocess.run(["bash", "-c", f"{completion_script}\n{call}"], capture_output=True, text=True, check=True)
     assert shell.stdout.strip() == offered
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_completes_the_same(tmp_path: Path) -> None:
+    calls = "; ".join(f"complete -C {shlex.quote(typed)}; echo ---" for typed, _ in COMPLETED)
+    script = f"{run('completion', 'fish').stdout}\n{calls}"
+    shell = subprocess.run(["fish", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert [set(said.split()) for said in shell.stdout.split("---\n")[:-1]] == [set(o.split()) for _, o in COMPLETED]
+
+
+def test_the_script_of_fish_names_what_that_of_bash_names(completion_script: str) -> None:
+    script = run("completion", "fish").stdout
+    words = re.findall(r'words="([^"]+)"', completion_script)
+    assert words == re.findall(r"set words (\S.*)", script)
 
 
 def test_the_script_of_zsh_is_that_of_bash(completion_script: str) -> None:

@@ -11,7 +11,7 @@ from tests.machine import needs_compiler
 from tpgen.cli import main
 
 # a product that no other test has: kernels that are loaded already are not built again
-PRODUCT = ["--preset", "channelwise", "--in1", "5x0e+7x1o", "--in2", "0e+1o", "--out", "0e+1o"]
+PRODUCT = ["--preset", "channelwise", "--in1", "5x0e+7x1o", "--in2", "0e+1o", "--irreps-out", "0e+1o"]
 
 
 @pytest.fixture(autouse=True)

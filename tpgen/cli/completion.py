@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import click
 
 from tpgen.cli.types import OneOf
 
-_HEADS = {"bash": "", "zsh": "autoload -U +X bashcompinit && bashcompinit\n"}
-_SCRIPT = """\
+_BASH = """\
 _tpgen() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" words="" n
   for ((n = 1; n < COMP_CWORD; n++)); do
@@ -25,10 +26,56 @@ _tpgen() {{
 }}
 complete -o default -F _tpgen tpgen
 """
+_FISH = """\
+function _tpgen
+  set -l typed (commandline -opc)
+  set -l command ""
+  for word in $typed[2..]
+    switch (string trim -- "$command $word")
+      case {commands}
+        set command (string trim -- "$command $word")
+    end
+  end
+  set -l words
+  switch "$command $typed[-1]"
+{options}
+    case "*"
+      switch "$command"
+{words}
+      end
+  end
+  if set -q words[1]
+    printf "%s\\n" $words
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c tpgen -f -a "(_tpgen)"
+"""
+
+
+@dataclass(frozen=True)
+class _Shell:
+    """How a shell writes the script: the text around, what parts commands, and a case of its two switches."""
+
+    text: str
+    between: str
+    option: str
+    command: str
+
+
+_BASH_SHELL = _Shell(_BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;')
+_SHELLS = {
+    "bash": _BASH_SHELL,
+    "zsh": replace(_BASH_SHELL, text="autoload -U +X bashcompinit && bashcompinit\n" + _BASH),
+    "fish": _Shell(
+        _FISH, " ", '    case "{place}"\n      set words {words}', '        case "{place}"\n          set words {words}'
+    ),
+}
 
 
 @click.command()
-@click.argument("shell", metavar="bash|zsh", type=OneOf("shell", _HEADS))
+@click.argument("shell", metavar="|".join(_SHELLS), type=OneOf("shell", _SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of your shell.
@@ -38,26 +85,27 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
-    click.echo(_HEADS[shell] + script(known_words(root.command, root)), nl=False)
+    click.echo(script(shell, known_words(root.command, root)), nl=False)
 
 
-def script(words: dict[str, tuple[str, ...]]) -> str:
-    """The script, in the words that bash and zsh share.
+def script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
+    """The script, in the words of a shell.
 
-    >>> 'plan) words="article" ;;' in script({"": ("plan",), "plan": ("article",)})
+    >>> 'plan") words="article" ;;' in script("bash", {"": ("plan",), "plan": ("article",)})
     True
     """
+    known = _SHELLS[shell]
     commands = {place: found for place, found in words.items() if not place.split(" ")[-1].startswith("-")}
     options = {place: found for place, found in words.items() if place not in commands}
-    return _SCRIPT.format(
-        commands="|".join(f'"{place}"' for place in commands if place),
-        options="\n".join(f'    "{place}") words="{" ".join(found)}" ;;' for place, found in options.items()),
-        words="\n".join(f'      {_quoted(place)}) words="{" ".join(found)}" ;;' for place, found in commands.items()),
+    return known.text.format(
+        commands=known.between.join(f'"{place}"' for place in commands if place),
+        options=_cases(known.option, options),
+        words=_cases(known.command, commands),
     )
 
 
-def _quoted(place: str) -> str:
-    return place if place.isalnum() else f'"{place}"'
+def _cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
+    return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
 def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:

@@ -8,13 +8,14 @@ import click
 from rich.console import Console
 
 from tpgen.cli.networks import Network, network_argument
+from tpgen.cli.types import OutputFolder
 from tpgen.deployment.deploy import deploy as deployed
 from tpgen.deployment.portable import portable as without_operators
 
 
 @click.command()
 @network_argument
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="A folder that does not exist yet.")
+@click.option("--out", type=OutputFolder(), required=True, help="A folder that does not exist yet.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
 def deploy(network: Network, out: Path, portable: bool) -> None:
     """Write a network and its kernels for other programs.

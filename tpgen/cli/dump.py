@@ -12,7 +12,7 @@ import click
 from tpgen.cli.networks import refuse_options
 from tpgen.cli.options import OF_POLYNOMIALS, json_option, product_options, run_options
 from tpgen.cli.reading import for_reading
-from tpgen.cli.types import OneOf, OutputFolder
+from tpgen.cli.types import OneOf, OutputPlace, names_file
 from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.inspection.stages.dump import JOINT, STAGES, default_stage, dump_files
@@ -23,7 +23,7 @@ from tpgen.planner.problems import Problem
 
 
 @click.command()
-@partial(product_options, out_is_folder=True, polynomials=True)
+@partial(product_options, polynomials=True)
 @run_options
 @click.option(
     "--stage",
@@ -45,14 +45,16 @@ from tpgen.planner.problems import Problem
 @click.option(
     "--whole", is_flag=True, help="On a terminal: with the prelude of C++, which is the same for all kernels."
 )
-@click.option("--out", "folder", type=OutputFolder(), help="Write files into this folder.")
+@click.option(
+    "--out", "place", type=OutputPlace(), help="Write into this folder; or one text into a file, like kernel.cpp."
+)
 @json_option
 def dump(
     problem: Problem | PolynomialProblem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],
     whole: bool,
-    folder: Path | None,
+    place: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -60,19 +62,22 @@ def dump(
 
     A terminal gets colours; a file or a pipe gets the text as it is.  The JSON is an object of texts by file name.
     """
+    if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
+        raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
     if isinstance(problem, PolynomialProblem):
         files = _polynomial(problem, stages, directions, **options)
     else:
         chosen = stages or (default_stage(problem.plan, directions[0], **options),)
         files = dump_files(problem.plan, chosen, directions, **options)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    if place is not None:
         for name, text in files.items():
-            (folder / name).write_text(text + "\n", encoding="utf-8")
-            click.echo(str(folder / name), err=as_json)
+            file = place if names_file(place) else place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n", encoding="utf-8")
+            click.echo(str(file), err=as_json)
     if as_json:
         click.echo(json.dumps(files))
-    elif folder is None:
+    elif place is None:
         for name, text in files.items():
             shown = for_reading(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)

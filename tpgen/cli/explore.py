@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,15 +18,15 @@ from tpgen.planner.problems import Problem
 
 
 @click.command()
-@partial(subject_options, out_is_folder=True)
+@subject_options
 @run_options
 @click.option(
     "--out",
     "file",
-    type=OutputFile(".html", ".htm"),
+    type=OutputFile(".html", ".htm", inside="explorer.html"),
     default=Path("explorer.html"),
     show_default=True,
-    help="The page.",
+    help="The page, or a folder for it.",
 )
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone.")

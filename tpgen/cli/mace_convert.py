@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tpgen.cli.options import json_option
-from tpgen.cli.types import OutputFile
+from tpgen.cli.types import OneOf, OutputFile
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion.convert import convert, restore
 from tpgen.emitter.strategies import STRATEGIES
@@ -19,8 +19,8 @@ from tpgen.integrations.mace_files import change_file
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=OutputFile())
 @click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
-@click.option("--strategy", type=click.Choice([*STRATEGIES, "auto"]), default="auto", show_default=True)
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default="eager", show_default=True)
+@click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
+@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @json_option
 def mace_convert(source: Path, target: Path, back: bool, strategy: str, backend: str, as_json: bool) -> None:
     """Convert a model file of MACE's, or restore it.

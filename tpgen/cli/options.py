@@ -62,12 +62,14 @@ def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
     return function
 
 
-def _described_by(out_flags: tuple[str, ...]) -> list[Callable[[Any], Any]]:
+def _described() -> list[Callable[[Any], Any]]:
     return [
         click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
         click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
         click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
-        click.option(*out_flags, "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."),
+        click.option(
+            "--irreps-out", "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."
+        ),
         click.option("--filter", metavar="IRREPS", help="Output irreps to keep: elementwise, full, tensor_square."),
         click.option(
             "--instruction",
@@ -105,23 +107,18 @@ _FREE_NAMES = (
 )
 
 
-def free_options(command: Callable[..., Any], *, out_is_folder: bool = False) -> Callable[..., Any]:
-    """Options that describe a product without a name; the command gets ``free``, a plan or None.
-
-    Where ``--out`` is the folder of a command, the output's irreps are ``--irreps-out`` alone.
-    """
+def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that describe a product without a name; the command gets ``free``, a plan or None."""
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> Any:
         asked = {name: given.pop(name) for name in _FREE_NAMES}
         return command(free=free_plan(asked), **given)
 
-    return _apply(_described_by(("--irreps-out",) if out_is_folder else ("--out", "--irreps-out")), wrapper)
+    return _apply(_described(), wrapper)
 
 
-def product_options(
-    command: Callable[..., Any], *, out_is_folder: bool = False, polynomials: bool = False
-) -> Callable[..., Any]:
+def product_options(command: Callable[..., Any], *, polynomials: bool = False) -> Callable[..., Any]:
     """The argument NAME and the options that name one product in any way; the command gets ``problem``.
 
     Of a command that takes ``polynomials`` too that may be a `PolynomialProblem`.
@@ -134,12 +131,10 @@ def product_options(
 
     known = _names(polynomials)
     argument = click.argument("name", required=False, metavar="[NAME]", type=problem_name_type(known))
-    return argument(_problem_option(known)(free_options(wrapper, out_is_folder=out_is_folder)))
+    return argument(_problem_option(known)(free_options(wrapper)))
 
 
-def subject_options(
-    command: Callable[..., Any], *, out_is_folder: bool = False, polynomials: bool = False
-) -> Callable[..., Any]:
+def subject_options(command: Callable[..., Any], *, polynomials: bool = False) -> Callable[..., Any]:
     """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None."""
 
     @functools.wraps(command)
@@ -153,7 +148,7 @@ def subject_options(
 
     known = _names(polynomials)
     argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName(known))
-    return argument(_problem_option(known)(network_option(free_options(wrapper, out_is_folder=out_is_folder))))
+    return argument(_problem_option(known)(network_option(free_options(wrapper))))
 
 
 class SubjectName(NetworkName):

@@ -76,15 +76,21 @@ class DeviceType(click.ParamType):
 
 
 class OutputFile(click.ParamType):
-    """A file that can be written: its folder is there, or can be made."""
+    """A file that can be written: its folder is there, or can be made.
+
+    With ``inside``, the name that the file has in a folder, a folder may be given in its place.
+    """
 
     name = "file"
 
-    def __init__(self, *endings: str) -> None:
+    def __init__(self, *endings: str, inside: str | None = None) -> None:
         self.endings = endings
+        self.inside = inside
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(value)
+        if self.inside is not None and not names_file(path):
+            path = path / self.inside
         if self.endings and path.suffix.lower() not in self.endings:
             *rest, last = self.endings
             known = f"{', '.join(rest)} or {last}" if rest else last
@@ -96,6 +102,25 @@ class OutputFile(click.ParamType):
         if why := _no_folder(path.parent):
             self.fail(f"cannot write {str(value)!r}: {why}", param, ctx)
         return path
+
+
+def names_file(path: Path) -> bool:
+    """Whether ``--out`` names a file: it has an ending, and is not a folder that is there.
+
+    >>> names_file(Path("kernel.cpp")), names_file(Path("stages"))
+    (True, False)
+    """
+    return bool(path.suffix) and not path.is_dir()
+
+
+class OutputPlace(click.ParamType):
+    """A file, where the name has an ending, or a folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        kind = OutputFile() if names_file(Path(value)) else OutputFolder()
+        return kind.convert(value, param, ctx)
 
 
 class OutputFolder(click.ParamType):

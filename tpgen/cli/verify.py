@@ -10,12 +10,11 @@ from rich.text import Text
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.types import OneOf
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import LAWS, Verification
 from tpgen.verification.verify import verify as verification
-
-_LAWS = click.Choice(list(LAWS), case_sensitive=False)
 
 
 @click.command()
@@ -25,7 +24,7 @@ _LAWS = click.Choice(list(LAWS), case_sensitive=False)
 @click.option(
     "--turns", multiple=True, metavar="NAME=IRREPS", help="How an input or result of a network turns; repeat."
 )
-@click.option("--only", type=_LAWS, multiple=True, help="One law; repeat for more.")
+@click.option("--only", type=OneOf("law", LAWS), multiple=True, help="One law; repeat for more.")
 @click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
 @json_option
 @click.pass_context
