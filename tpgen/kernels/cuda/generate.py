@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, number
+from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.cuda.channel_text import ChannelText
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.group_text import GroupText
 from tpgen.kernels.cuda.placement import CudaPlacement, place_cuda
 from tpgen.kernels.cuda.rows_text import RowsText
-from tpgen.kernels.cuda.tables import TableSet
 from tpgen.kernels.placement.values import ChannelSchedule
 
 ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
@@ -57,20 +56,18 @@ def generate_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip
 
 
 class KernelText:
-    """Writes a kernel: what is constant, the functions of its groups, and the loop over the rows of a block."""
+    """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
+        self.body = ChannelText(placement, w)
 
     def write(self) -> None:
         self._prelude()
-        self._in_part("tables", self._arrays)
+        self._in_part("tables", self.body.write_constants)
         self._in_part("a step", self._step)
-        for group in self.p.groups:
-            self._in_part("function group", GroupText(self.p, group, self.w).write)
-        self._in_part("which warp does what", self._units)
-        self._in_part("tables", self._tabulate)
+        self.body.write_functions()
         rows = RowsText(self.p, self.w)
         self._in_part("rows fetched", rows.write_fetch)
         self._in_part("a step", self._compute)
@@ -100,35 +97,6 @@ class KernelText:
         w.raw(header("copies"))
         w.raw(header("lanes"))
 
-    # -- tables --
-
-    def _arrays(self) -> None:
-        for n, tables in enumerate(self.p.table_sets):
-            for d in range(tables.depth):
-                with self.w.paths(*tables.paths):
-                    column = tables.column(d)
-                    values = ", ".join(number(value, self.dtype) for value, _ in column)
-                    places = ", ".join(str(place) for _, place in column)
-                    self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
-                    self.w.line(f"static __device__ const unsigned short place_{n}_{d}[] = {{{places}}};")
-
-    def _tabulate(self) -> None:
-        if not self.p.table_sets:
-            return
-        with self.w.block("DEVICE void tabulate(const Step& s)"):
-            for n, tables in enumerate(self.p.table_sets):
-                with self.w.paths(*tables.paths):
-                    self._table_set(n, tables)
-
-    def _table_set(self, n: int, tables: TableSet) -> None:
-        w = self.w
-        with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
-            row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
-            w.line(f"const int m = n % {tables.entries}, v = {copy}, row = n / {tables.size};")
-            w.line(f"const real* const y = s.{tables.operand} + {row} + v * {tables.copy_stride};")
-            terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
-            w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
-
     # -- what a step works on --
 
     def _step(self) -> None:
@@ -138,69 +106,14 @@ class KernelText:
                 w.line(f"const real* {o};")
             for o in p.opened:
                 w.line(f"{'num' if p.added(o) else 'real'}* d_{o};")
-            if p.table_size:
-                w.line("num* T;")
-            for o in p.summed:
-                w.line(f"num* p_{o};")
+            for name, size in p.between.items():
+                if size:
+                    w.line(f"num* {name};")
             w.line("int rows;")
 
-    def _units(self) -> None:
-        """Which warp does what."""
-        w, p = self.w, self.p
-        depth = max(map(len, p.work))
-        w.line("struct Unit { unsigned char group, chunk, set; };")
-        with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
-            for units in p.work:
-                listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
-                w.line(f"{{{', '.join(listed + ['{255, 0, 0}'] * (depth - len(units)))}}},")
-        with w.block("DEVICE void compute_units(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
-            w.line("const Unit u = work[threadIdx.x / 32][n];")
-            with w.block("switch (u.group)"):
-                for group in p.groups:
-                    w.line(
-                        f"case {group.number}: group_{group.number}(s, u.chunk{'' if p.serial else ', u.set'}); break;"
-                    )
-
     def _compute(self) -> None:
-        """One step, once its rows are there."""
-        p, w = self.p, self.w
-        with w.block("DEVICE void compute(const Step& s)"):
-            if p.table_sets:
-                w.line("tabulate(s);")
-            for o in p.summed:
-                w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
-            for o in p.results:
-                self._clear_result(o)
-            w.line("__syncthreads();")
-            w.line("compute_units(s);")
-            if p.summed:
-                w.line("__syncthreads();")
-            for o in p.summed:
-                self._sum_parts(o)
-
-    def _clear_result(self, operand: str) -> None:
-        """What is added to, and what no path writes."""
-        p, w, dim = self.p, self.w, self.p.dim[operand]
-        if p.added(operand):
-            w.line(f"clear(s.d_{operand}, {dim * p.rows});")
-        elif operand not in p.summed or p.schedule.views_of(operand):
-            for start, size in p.unreached(operand):
-                for row in range(p.rows):
-                    w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
-
-    def _sum_parts(self, operand: str) -> None:
-        """The parts of all groups, in their order; those of all rows, where the rows add to the same numbers."""
-        p, w, dim = self.p, self.w, self.p.dim[operand]
-        carried = p.carried(operand)
-        rows, parts = (1, f"s.rows * {p.slots}") if carried else (p.rows, p.slots)
-        for start, size in p.sum_ranges(operand):
-            with w.block(f"for (int n = threadIdx.x; n < {size * rows}; n += THREADS)"):
-                w.line(f"const int row = n / {size}, place = {start} + n % {size};")
-                w.line(f"const num* const part = s.p_{operand} + row * {p.slots * dim} + place;")
-                w.line("num sum = 0;")
-                w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
-                put = f"s.d_{operand}[row * {dim} + place]"
-                w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
+        with self.w.block("DEVICE void compute(const Step& s)"):
+            self.body.write_step()
 
     # -- the kernel --
 
@@ -273,7 +186,7 @@ class KernelText:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
-            if o in p.results and not p.added(o):
+            if o in p.results and p.in_place(o) and not p.added(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")

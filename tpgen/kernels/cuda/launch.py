@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tpgen.kernels.cuda.placement import CudaPlacement
+from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.sweep.terms import SLOTS
 
 _POINTERS = (*SLOTS, *(f"d_{slot}" for slot in SLOTS))
@@ -59,7 +59,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
-def blocks_of(placement: CudaPlacement, rows: int, owners: int, at_once: int) -> int:
+def blocks_of(placement: RowSteps, rows: int, owners: int, at_once: int) -> int:
     """As many blocks as have work and as run at once; one at least, which clears what is summed."""
     steps = owners if placement.owner else -(-rows // placement.rows)
     return max(1, min(steps, at_once))

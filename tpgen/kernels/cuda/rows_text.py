@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.placement import CudaPlacement
+from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.sweep.terms import SLOTS
 
 
 class RowsText:
     """Rows side by side are copied at once; those that edges find, each by itself."""
 
-    def __init__(self, placement: CudaPlacement, w: Writer) -> None:
+    def __init__(self, placement: RowSteps, w: Writer) -> None:
         self.p, self.w = placement, w
 
     def _row_of(self, operand: str, prefix: str = "") -> str:

@@ -1,0 +1,112 @@
+"""The text of a channel placement between the rows' arrival and their departure: tables, groups, sums over channels."""
+
+from __future__ import annotations
+
+from tpgen.kernels.cpp.text import Writer, number
+from tpgen.kernels.cuda.group_text import GroupText
+from tpgen.kernels.cuda.placement import CudaPlacement
+from tpgen.kernels.cuda.tables import TableSet
+
+
+class ChannelText:
+    """Writes what a step computes: tables by all threads, then each warp its units, then the sums of their parts."""
+
+    def __init__(self, placement: CudaPlacement, w: Writer) -> None:
+        self.p, self.w = placement, w
+        self.dtype = placement.schedule.target.dtype
+
+    def write_constants(self) -> None:
+        self._arrays()
+
+    def write_functions(self) -> None:
+        with self.w.part("function group"):
+            for group in self.p.groups:
+                GroupText(self.p, group, self.w).write()
+        with self.w.part("which warp does what"):
+            self._units()
+        with self.w.part("tables"):
+            self._tabulate()
+
+    def _arrays(self) -> None:
+        for n, tables in enumerate(self.p.table_sets):
+            for d in range(tables.depth):
+                with self.w.paths(*tables.paths):
+                    column = tables.column(d)
+                    values = ", ".join(number(value, self.dtype) for value, _ in column)
+                    places = ", ".join(str(place) for _, place in column)
+                    self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
+                    self.w.line(f"static __device__ const unsigned short place_{n}_{d}[] = {{{places}}};")
+
+    def _tabulate(self) -> None:
+        if not self.p.table_sets:
+            return
+        with self.w.block("DEVICE void tabulate(const Step& s)"):
+            for n, tables in enumerate(self.p.table_sets):
+                with self.w.paths(*tables.paths):
+                    self._table_set(n, tables)
+
+    def _table_set(self, n: int, tables: TableSet) -> None:
+        w = self.w
+        with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
+            row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
+            w.line(f"const int m = n % {tables.entries}, v = {copy}, row = n / {tables.size};")
+            w.line(f"const real* const y = s.{tables.operand} + {row} + v * {tables.copy_stride};")
+            terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
+            w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
+
+    def _units(self) -> None:
+        """Which warp does what."""
+        w, p = self.w, self.p
+        depth = max(map(len, p.work))
+        w.line("struct Unit { unsigned char group, chunk, set; };")
+        with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
+            for units in p.work:
+                listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
+                w.line(f"{{{', '.join(listed + ['{255, 0, 0}'] * (depth - len(units)))}}},")
+        with w.block("DEVICE void compute_units(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
+            w.line("const Unit u = work[threadIdx.x / 32][n];")
+            with w.block("switch (u.group)"):
+                for group in p.groups:
+                    w.line(
+                        f"case {group.number}: group_{group.number}(s, u.chunk{'' if p.serial else ', u.set'}); break;"
+                    )
+
+    def write_step(self) -> None:
+        """One step, once its rows are there."""
+        p, w = self.p, self.w
+        if p.table_sets:
+            w.line("tabulate(s);")
+        for o in p.summed:
+            w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
+        for o in p.results:
+            self._clear_result(o)
+        w.line("__syncthreads();")
+        w.line("compute_units(s);")
+        if p.summed:
+            w.line("__syncthreads();")
+        for o in p.summed:
+            self._sum_parts(o)
+
+    def _clear_result(self, operand: str) -> None:
+        """What is added to, and what no path writes."""
+        p, w, dim = self.p, self.w, self.p.dim[operand]
+        if p.added(operand):
+            w.line(f"clear(s.d_{operand}, {dim * p.rows});")
+        elif operand not in p.summed or p.schedule.views_of(operand):
+            for start, size in p.unreached(operand):
+                for row in range(p.rows):
+                    w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
+
+    def _sum_parts(self, operand: str) -> None:
+        """The parts of all groups, in their order; those of all rows, where the rows add to the same numbers."""
+        p, w, dim = self.p, self.w, self.p.dim[operand]
+        carried = p.carried(operand)
+        rows, parts = (1, f"s.rows * {p.slots}") if carried else (p.rows, p.slots)
+        for start, size in p.sum_ranges(operand):
+            with w.block(f"for (int n = threadIdx.x; n < {size * rows}; n += THREADS)"):
+                w.line(f"const int row = n / {size}, place = {start} + n % {size};")
+                w.line(f"const num* const part = s.p_{operand} + row * {p.slots * dim} + place;")
+                w.line("num sum = 0;")
+                w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
+                put = f"s.d_{operand}[row * {dim} + place]"
+                w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
