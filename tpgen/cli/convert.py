@@ -17,10 +17,21 @@ from tpgen.emitter.strategies import STRATEGIES
 @network_argument
 @click.option("--prove", is_flag=True, help="Compare outputs, gradients and second derivatives in float64.")
 @click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
+@click.option("--keep", multiple=True, metavar="NAME", help="Leave a module as it is, or a class: `e3nn.Linear`.")
+@click.option("--only", multiple=True, metavar="NAME", help="Convert this module or class alone; repeat it for more.")
 @click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
 @click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @json_option
-def convert(network: Network, prove: bool, measure: bool, strategy: str, backend: str, as_json: bool) -> None:
+def convert(
+    network: Network,
+    prove: bool,
+    measure: bool,
+    keep: tuple[str, ...],
+    only: tuple[str, ...],
+    strategy: str,
+    backend: str,
+    as_json: bool,
+) -> None:
     """Convert a network in memory and report what changed.
 
     What was replaced is listed, what was kept, and why.
@@ -28,6 +39,8 @@ def convert(network: Network, prove: bool, measure: bool, strategy: str, backend
     reports: list[Conversion] = []
     conversion.convert(
         network.module,
+        keep=keep,
+        only=only or None,
         prove=network.inputs if prove else None,
         measure=network.inputs if measure else None,
         report=reports.append,

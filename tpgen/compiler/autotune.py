@@ -70,16 +70,8 @@ def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
 
 
 def _otherwise(plan: AnyPlan, config: Config) -> Choice:
-    reason = f"few large operations, as {config.backend} runs them one by one"
-    return Choice("grouped", reason + _remark(plan, config))
-
-
-def _remark(plan: AnyPlan, config: Config) -> str:
-    """Why there is no kernel, on devices whose lack is not said aloud."""
-    target = target_of(config.device_type)
-    if target is None or target.remedy:
-        return ""
-    return f"; no kernel: {kernel_supported(plan, config.layout, config.dtype, config.device_type)}"
+    missing = kernel_supported(plan, config.layout, config.dtype, config.device_type)
+    return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {missing}")
 
 
 _RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)

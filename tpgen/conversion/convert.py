@@ -17,7 +17,8 @@ from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo, undo_all
+from tpgen.conversion.selection import Names, Selection, make_selection, selected
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
@@ -29,6 +30,8 @@ Inputs = Sequence[Any]
 def convert(
     network: nn.Module,
     *,
+    keep: Names = (),
+    only: Names | None = None,
     prove: Inputs | None = None,
     measure: Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
@@ -53,6 +56,9 @@ def convert(
     ----------
     network
         any module, changed in place.
+    keep, only
+        what to leave as it is, and what alone to convert: names of modules, each with all that it holds, or of classes,
+        as the report shows them: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` stands for any text.
     prove
         arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64.
     measure
@@ -63,10 +69,10 @@ def convert(
         ``strategy``, ``backend`` and what else `TensorProduct` takes.
     """
     _check_network("convert", network)
-    told: dict[str, Any] = {**options}
-    _check_options(told)
-    findings = collect(network, told)
-    swaps, kept = _split(findings)
+    given: dict[str, Any] = {**options}
+    _check_options(given)
+    chosen = make_selection(network, keep, only)
+    swaps, kept = _split(selected(network, collect(network, given), chosen))
     if not swaps:
         raise TpgenError(_nothing(network, kept))
     names = _names(network)
@@ -74,24 +80,24 @@ def convert(
         type(network).__name__,
         _replaced(swaps, names),
         _stayed(kept, names),
-        *_compared(network, told, prove, measure),
+        *_compared(network, given, chosen, prove, measure),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    if kept:  # a warning that is an error leaves the network as it was
-        first = found.kept[0]
+    if unasked := [k for k in kept if not k.asked]:  # a warning that is an error leaves the network as it was
+        many = len(unasked) > 1
         warnings.warn(
-            f"{len(kept)} module{'s' * (len(kept) > 1)} stay{'s' * (len(kept) == 1)} without tpgen, the first "
-            f"{first.paths[0]!r}: {first.why}; tpgen.conversion_report(network) names all",
+            f"{len(unasked)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
+            f"{names[unasked[0].module][0]!r}: {unasked[0].why}; tpgen.conversion_report(network) names all",
             stacklevel=2,
         )
     apply_all(swaps)
     if report:
-        _told(report, found, swaps)
+        _report(report, found, swaps)
     return network
 
 
-def _told(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
     """Report what was done; an error there undoes it."""
     try:
         report(found)
@@ -128,9 +134,9 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
     swaps, kept = _split(collect(network, {}))
     return Conversion(
         type(network).__name__,
-        tuple(Replaced(names[m], qualified(mark.cls), mark.now) for m, mark in marks.items() if mark.now),
+        tuple(Replaced(names[m], qualified(mark.cls), told(m)) for m, mark in marks.items() if mark.now),
         _stayed(kept, names),
-        *_compared(network, {}, prove, measure),
+        *_compared(network, {}, Selection(), prove, measure),
         possible=_replaced(swaps, names),
     )
 
@@ -178,7 +184,11 @@ def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Mod
 
 
 def _compared(
-    network: nn.Module, options: dict[str, Any], to_prove: Inputs | None, to_measure: Inputs | None
+    network: nn.Module,
+    options: dict[str, Any],
+    chosen: Selection,
+    to_prove: Inputs | None,
+    to_measure: Inputs | None,
 ) -> tuple[Proof | None, Times | None]:
     """Proof and times of copies of the network, one stock and one converted."""
     for name, given in (("prove", to_prove), ("measure", to_measure)):
@@ -186,18 +196,20 @@ def _compared(
             raise InputError(
                 f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {_type(given)}"
             )
-    timed = measure(*_pair(network, options)[:2], to_measure) if to_measure is not None else None
-    proof = prove(*_pair(network, options), to_prove) if to_prove is not None else None
+    timed = measure(*_pair(network, options, chosen)[:2], to_measure) if to_measure is not None else None
+    proof = prove(*_pair(network, options, chosen), to_prove) if to_prove is not None else None
     return proof, timed
 
 
-def _pair(network: nn.Module, options: dict[str, Any]) -> tuple[nn.Module, nn.Module, Any]:
+def _pair(network: nn.Module, options: dict[str, Any], chosen: Selection) -> tuple[nn.Module, nn.Module, Any]:
+    """A stock copy and one that is converted, if it is not yet; and what makes all their stock modules exact."""
     stock, converted = copies(network)
     undo_all(stock)
-    swaps, _ = _split(collect(stock, options))
-    applied, _ = _split(collect(converted, options))
-    apply_all(applied)
-    return stock, converted, [s.exact for s in (*swaps, *applied) if s.exact]
+    findings = collect(converted, options)
+    exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
+    if not any(map(mark_of, network.modules())):
+        apply_all(_split(selected(converted, findings, chosen))[0])
+    return stock, converted, exact
 
 
 def _split(findings: Iterable[Finding]) -> tuple[list[Swap], list[Kept]]:
@@ -214,7 +226,7 @@ def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
 
 
 def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
-    return tuple(Replaced(names[s.module], s.was, s.now) for s in swaps if s.now)
+    return tuple(Replaced(names[s.module], s.was, s.told) for s in swaps if s.now)
 
 
 def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:

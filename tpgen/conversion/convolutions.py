@@ -41,6 +41,11 @@ def convolving(
     conv = convolution_of(product, options)
     if isinstance(conv, Kept):
         return conv
-    now = f"tpgen convolution, {conv.choice.strategy} (gather, product and sum in one)"
     covers = () if held is None else (held,)
-    return Swap(module, cls, now, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+
+
+def _chosen(extra: Mapping[str, Any]) -> str:
+    choice = extra[PROGRAM].choice
+    how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
+    return f"tpgen convolution, {choice.strategy} ({how})"

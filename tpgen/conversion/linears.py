@@ -13,7 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import obstacle
-from tpgen.conversion.products import PROGRAM, stateless
+from tpgen.conversion.products import PROGRAM, chosen, stateless
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn.linear import Linear
@@ -61,7 +61,7 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
         return Kept(module, f"tpgen cannot write it: {error}")
-    return Swap(module, ConvertedLinear, f"tpgen {program.choice}", {PROGRAM: stateless(program, module)})
+    return Swap(module, ConvertedLinear, chosen, {PROGRAM: stateless(program, module)})
 
 
 def linear_plan_of(layer: Any) -> LinearPlan | None:

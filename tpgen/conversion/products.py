@@ -17,6 +17,7 @@ from tpgen.conversion.obstacles import obstacle
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
+from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -128,9 +129,20 @@ def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
     program = stateless(TensorProduct.from_plan(plan, False, **options), module)
     exact = partial(exact_couplings, module)
     if type(module) is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
-        now = f"tpgen {program.choice}; by element where rows are one-hot"
-        return Swap(module, ProductBySpecies, now, {PROGRAM: program, SPECIES: by_species}, exact)
-    return Swap(module, CONVERTED[type(module)], f"tpgen {program.choice}", {PROGRAM: program}, exact)
+        return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
+    return Swap(module, CONVERTED[type(module)], chosen, {PROGRAM: program}, exact)
+
+
+def chosen(extra: Mapping[str, Any]) -> str:
+    """What computes, for the report: the strategy of the program that a swap has added."""
+    return f"tpgen {extra[PROGRAM].choice}"
+
+
+def by_element(extra: Mapping[str, Any]) -> str:
+    """The same of a product that looks for one-hot rows where kernels run."""
+    like = extra[PROGRAM].output_mask
+    missing = kernel_supported(extra[SPECIES].plan, dtype=like.dtype, device=like.device)
+    return chosen(extra) + ("" if missing else "; by element where rows are one-hot")
 
 
 def stateless(program: P, like: nn.Module) -> P:

@@ -16,14 +16,16 @@ from torch import nn
 from tpgen.errors import TpgenError
 
 MARK = "_tpgen_swap"
+Told = str | Callable[[Mapping[str, Any]], str]  # what computes: a text, or how to say it of what a swap has added
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A module that stays as it is, and why."""
+    """A module that stays as it is, and why; ``asked`` where the caller of `convert` wanted that."""
 
     module: nn.Module
     why: str
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Swap:
         a class that takes over all that the module holds, as a rule a subclass of its class; or that class itself where
         attributes alone make the difference.
     now
-        what computes afterwards, for the report; empty where that is said of another module.
+        what computes afterwards, for the report; empty where that is said of another module.  A function where it may
+        change, as a module that moves to another dtype gets another program: it takes ``extra``, as it is by then.
     extra
         attributes to add: none that is there already.  A module among them must bring no key into the state_dict.
     exact
@@ -52,7 +55,7 @@ class Swap:
 
     module: nn.Module
     cls: type[nn.Module]
-    now: str
+    now: Told
     extra: Mapping[str, Any] = field(default_factory=dict)
     exact: Callable[[], None] | None = None
     covers: tuple[str, ...] = ()
@@ -62,6 +65,10 @@ class Swap:
     def was(self) -> str:
         return qualified(type(self.module))
 
+    @property
+    def told(self) -> str:
+        return _tell(self.now, self.extra)
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -70,7 +77,7 @@ class Mark:
     cls: type[nn.Module]
     swapped: type[nn.Module]
     extra: tuple[str, ...]
-    now: str
+    now: Told
     covers: tuple[str, ...]
     paired: bool
 
@@ -117,6 +124,17 @@ def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
 def mark_of(module: nn.Module) -> Mark | None:
     """What a swapped module remembers; None for any other."""
     return module.__dict__.get(MARK)
+
+
+def told(module: nn.Module) -> str:
+    """What computes for a swapped module, as it is now."""
+    mark = mark_of(module)
+    assert mark is not None
+    return _tell(mark.now, {name: getattr(module, name) for name in mark.extra})
+
+
+def _tell(now: Told, extra: Mapping[str, Any]) -> str:
+    return now if isinstance(now, str) else now(extra)
 
 
 def computes_with(module: nn.Module, now: str) -> None:

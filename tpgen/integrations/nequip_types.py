@@ -3,7 +3,7 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any, Optional
 
@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.conversion import species
 from tpgen.conversion.obstacles import has_hooks, not_fused, replaced
-from tpgen.conversion.products import SPECIES, ProductBySpecies, find_product
+from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.nn.multilinear import is_plain
 
@@ -99,9 +99,12 @@ def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Fi
             found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
             if isinstance(found, Swap) and SPECIES in found.extra:
                 extra = {**found.extra, "_tpgen_embedding": (embeddings[0].embed_module,)}  # no child: it has a place
-                now = found.now.replace("element", "atom type").replace("one-hot", "embeddings of types")
-                yield Swap(block.sc, TpgenSelfConnection, now, extra, found.exact, paired=True)
+                yield Swap(block.sc, TpgenSelfConnection, _by_type, extra, found.exact, paired=True)
                 yield Swap(block, TpgenInteractionBlock, "")
+
+
+def _by_type(extra: Mapping[str, Any]) -> str:
+    return by_element(extra).replace("element", "atom type").replace("one-hot", "embeddings of types")
 
 
 def _is_plain_table(module: nn.Module) -> bool:

@@ -1,0 +1,90 @@
+"""Which modules of a network `convert` is to take: all that it can, or those that somebody names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.errors import InputError
+
+Names = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to keep, and what alone to convert: names of modules, or of their classes, as the report shows them.
+
+    A name stands for a module and all that it holds.  ``*`` in a name stands for any text.
+    """
+
+    keep: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
+
+    def why_not(self, names: set[str]) -> str | None:
+        """Why a module must stay that goes by these names."""
+        if name := next((name for name in self.keep if _is_any(name, names)), None):
+            return f"among keep={name!r}"
+        if self.only is None or any(_is_any(name, names) for name in self.only):
+            return None
+        return f"not among only={', '.join(map(repr, self.only)) or '()'}"
+
+
+def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
+    """The selection of a network; raises `InputError` for names that nothing in it has."""
+    chosen = Selection(_given("keep", keep), None if only is None else _given("only", only))
+    there = set().union(*_names(network).values())
+    for what, names in (("keep", chosen.keep), ("only", chosen.only or ())):
+        for name in names:
+            if not _is_any(name, there):
+                raise InputError(
+                    f"{what}: {type(network).__name__} has no module {name!r}: give names of modules, as in "
+                    "'layers.0.linear' or 'layers.*', or of their classes, as in 'e3nn.Linear'; "
+                    "tpgen.conversion_report(network) shows both"
+                )
+    return chosen
+
+
+def selected(network: nn.Module, findings: Sequence[Finding], chosen: Selection) -> list[Finding]:
+    """The findings, with those that are left out as `Kept`.
+
+    A swap that only says how a module calls one that it holds goes with the swap of that one.
+    """
+    if chosen == Selection():
+        return list(findings)
+    names = _names(network)
+    left_out = {f.module: why for f in findings if not _follows(f) and (why := chosen.why_not(names[f.module]))}
+    alone = {f.module for f in findings if isinstance(f, Swap) and f.paired and f.module in left_out}
+    rest = [f for f in findings if not (_follows(f) and alone.intersection(f.module.children()))]
+    return [Kept(f.module, left_out[f.module], asked=True) if f.module in left_out else f for f in rest]
+
+
+def _follows(finding: Finding) -> bool:
+    """Whether a module is swapped for the sake of one that it holds."""
+    return isinstance(finding, Swap) and not finding.now
+
+
+def _given(what: str, given: Any) -> tuple[str, ...]:
+    names = given if isinstance(given, (tuple, list)) else (given,)
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"{what}: give the name of a module or of a class, or a list of them, got {given!r}")
+    return tuple(names)
+
+
+def _is_any(name: str, there: Iterable[str]) -> bool:
+    return any(fnmatchcase(one, name) for one in there)
+
+
+def _names(network: nn.Module) -> dict[nn.Module, set[str]]:
+    """All that each module goes by: its names, that of its class, and those of the modules that hold it."""
+    names: dict[nn.Module, set[str]] = {}
+    paths = dict(network.named_modules(remove_duplicate=False))
+    for path, module in paths.items():  # what holds a module comes before it
+        names.setdefault(module, set()).update({path, qualified(type(module))})
+        if path:
+            names[module] |= names[paths[path.rpartition(".")[0]]]
+    return names
