@@ -174,10 +174,10 @@ def assert_close(got: Tensor, want: Tensor, tolerance: float = TOLERANCE) -> Non
     assert error <= tolerance * max(1.0, want.abs().max().item()), f"largest error {error:.3g}"
 
 
-def run_python(code: str) -> str:
+def run_python(code: str, **variables: str) -> str:
     """What the code prints in a process of its own, where strings hash differently than here."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

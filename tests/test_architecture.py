@@ -21,6 +21,7 @@ LAYERS = (
     "errors",
     "text",
     "notebook",
+    "remember",
     "planner",
     "form",
     "kernels",
@@ -129,6 +130,39 @@ def test_the_listed_late_imports_are_there() -> None:
     assert all(late in set(imports(name)) for name, late in LATE)
 
 
+# Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
+FACTS = {
+    "tpgen.compiler.autotune": {"say_once"},
+    "tpgen.conversion.notices": {"_say"},
+    "tpgen.inspection.costs.roofline": {"_remembered"},
+    "tpgen.kernels.cpp.prelude": {"header"},
+    "tpgen.kernels.cuda.driver": {"_open", "need_driver", "capability", "processors"},
+    "tpgen.kernels.cuda.generate": {"header"},
+    "tpgen.kernels.cuda.nvrtc": {"_find"},
+    "tpgen.kernels.libraries.cache": {"_checked_directory", "fallback"},
+    "tpgen.kernels.libraries.compiler": {"_find", "openmp_runtime", "cpu_features"},
+    "tpgen.kernels.native.runtime": {"_runtime"},
+    "tpgen.kernels.native.source": {"process_text"},
+    "tpgen.kernels.operators.call": {"slots_in"},
+    "tpgen.kernels.operators.runtime": {"slots_of"},
+    "tpgen.kernels.operators.targets": {"target_of", "polynomial_target_of"},
+    "tpgen.networks.cse": {"_is_random"},
+}
+
+
+def cached(name: str) -> set[str]:
+    """Functions of a module under `functools.cache` or `lru_cache`."""
+    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef)]
+    decorators = {f.name: {ast.unparse(d).split("(")[0] for d in f.decorator_list} for f in functions}
+    return {f for f, names in decorators.items() if names & {"cache", "lru_cache"}}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_every_cache_that_grows_can_be_seen(name: str) -> None:
+    """What grows with the products of a process is `remembered`, so that `tpgen.caches()` lists and limits it."""
+    assert cached(name) <= FACTS.get(name, set()), "use tpgen.remember.remembered, or list it as a fact"
+
+
 def test_every_package_that_names_e3nn_prepares_its_import() -> None:
     naming = {name for name in INNER if any(found.split(".")[0] == "e3nn" for found in dotted(name))}
     packages = {".".join(name.split(".")[:2]) for name in naming}
@@ -199,7 +233,7 @@ def test_the_root_exports_what_it_names() -> None:
     import tpgen
 
     assert all(hasattr(tpgen, name) for name in tpgen.__all__)
-    assert 5 <= len(tpgen.__all__) <= 24
+    assert 5 <= len(tpgen.__all__) <= 28
     assert sorted(tpgen.__all__) == sorted([*tpgen._HOMES, "__version__"])
     typed = next(node for node in ast.walk(tree("tpgen")) if isinstance(node, ast.If))
     told = {a.name: i.module for i in typed.body if isinstance(i, ast.ImportFrom) for a in i.names}

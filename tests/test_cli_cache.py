@@ -35,6 +35,12 @@ def test_warm_info_and_clear(tmp_path) -> None:
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 0
 
 
+def test_what_a_process_remembers() -> None:
+    listed = json.loads(_run("cache", "process", "--json"))
+    assert {"what", "count", "most", "stays", "unit"} == set(listed[0])
+    assert "kernels of products, by description" in _run("cache", "process")
+
+
 def test_tune_as_text_and_as_json() -> None:
     arguments = ("tune", *PRODUCT, "--rows", "4", "--seconds", "0.05")
     assert "from now on" in _run(*arguments)

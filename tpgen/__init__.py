@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tpgen.nn.symmetric_contraction import SymmetricContraction
     from tpgen.nn.tensor_product import TensorProduct
     from tpgen.planner.plan import Plan, make_plan
+    from tpgen.remember import caches
     from tpgen.verification.verify import verify
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "TensorSquare",
     "TpgenError",
     "__version__",
+    "caches",
     "compile_report",
     "conversion_report",
     "convert",
@@ -73,6 +75,7 @@ _HOMES = {
     "TensorProductConv": "nn.conv",
     "TensorSquare": "nn.products",
     "TpgenError": "errors",
+    "caches": "remember",
     "compile_report": "inspection.report.compile_report",
     "conversion_report": "conversion.convert",
     "convert": "conversion.convert",

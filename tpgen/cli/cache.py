@@ -9,11 +9,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+import tpgen.nn.polynomial  # the modules whose caches are told of
+import tpgen.nn.symmetric_contraction  # noqa: F401
 from tpgen.cli.groups import Spelled
 from tpgen.cli.options import json_option, product_options, run_options
 from tpgen.kernels.libraries.build import cache_clear, cache_info
 from tpgen.kernels.operators.warm import warm
 from tpgen.planner.problems import Problem
+from tpgen.remember import caches
 
 
 @click.group("cache", cls=Spelled)
@@ -38,6 +41,17 @@ def clear(as_json: bool) -> None:
     """Remove every kernel and every measured choice."""
     removed = cache_clear()
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed} kernels")
+
+
+@cache.command()
+@json_option
+def process(as_json: bool) -> None:
+    """What a process remembers beside them, and how much of it at most.
+
+    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same from inside a program.
+    """
+    found = caches()
+    click.echo(json.dumps([asdict(state) for state in found]) if as_json else str(found))
 
 
 @cache.command("warm")

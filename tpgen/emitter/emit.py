@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from tpgen.form.linear import AnyPlan, linear_form
 from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
+from tpgen.remember import remembered
 
 PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
 
@@ -147,7 +147,7 @@ def emit_plan(
     return _emit_plan(plan, direction, strategy, layout, streams)
 
 
-@lru_cache(maxsize=1024)
+@remembered("programs of products", entries=1024)
 def _emit_plan(plan: AnyPlan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
     form = directions_of(plan)[direction](plan, layout)
     return emit_form(form, strategy, streams, title=f"{direction} of {plan.digest}, {strategy}")

@@ -7,7 +7,6 @@ program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,11 +21,12 @@ from tpgen.kernels.polynomial.operator import kernel_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, kernels_of
 from tpgen.kernels.sweep.statements import Component, Value
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
+from tpgen.remember import remembered
 
 Given = Mapping[str, Traced]
 
 
-@lru_cache(maxsize=256)
+@remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: PolynomialPlan, strategy: str = "einsum", indexed: bool = False) -> Emission:
     """The forward program of a polynomial.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 
 import numpy as np
 import opt_einsum
 
 from tpgen.planner.coupling import coupling
+from tpgen.remember import remembered
 
 BATCH = "z"
 PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `pairwise_steps`
@@ -173,7 +173,7 @@ class Step:
     letters: str
 
 
-@cache
+@remembered("cheapest orders of contraction")
 def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
     """opt_einsum's cheapest path and its operations, for a batch of `PLANNING_ROWS`."""
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
@@ -188,7 +188,7 @@ def contraction_flops(c: Contraction) -> float:
     return _optimal(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
-@cache
+@remembered("steps of contractions")
 def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
     """The cheapest order of pairwise contractions, by opt_einsum.
 

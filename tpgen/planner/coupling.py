@@ -5,18 +5,18 @@ The values and the basis are e3nn's (`e3nn.o3.wigner_3j`), so products agree wit
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import torch
 from e3nn import o3
+
+from tpgen.remember import remembered
 
 # e3nn's symbols carry rounding noise of about 1e-17 where the exact value is zero; true entries are
 # far larger (the smallest up to l = 11 is above 1e-6).
 _NOISE = 1e-12
 
 
-@cache
+@remembered("Wigner 3j symbols")
 def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
     """Real Wigner 3j symbol ``C[i, j, k]`` of shape ``(2 l1 + 1, 2 l2 + 1, 2 l3 + 1)``, read-only.
 

@@ -12,13 +12,13 @@ weights of its checkpoints mean here what they mean there.  Everything is float6
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 
 import numpy as np
 from e3nn.o3 import Irrep, Irreps
 
 from tpgen.errors import PlanError
 from tpgen.planner.coupling import coupling
+from tpgen.remember import remembered
 
 MAX_DEGREE = 4
 _NOISE = 1e-10
@@ -96,7 +96,7 @@ def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iter
     return (path for ir, path in found if ir == output)
 
 
-@cache
+@remembered("couplings of several factors")
 def _chained(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
     """All paths through some factors, sorted by the irrep that they reach."""
     last = Irreps(factors[-1])

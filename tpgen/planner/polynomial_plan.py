@@ -25,6 +25,7 @@ from tpgen.errors import PlanError, unknown
 from tpgen.notebook import Shown
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
+from tpgen.remember import Shelf
 
 FORMAT = "tpgen.polynomial/1"
 OUT = "out"
@@ -141,16 +142,17 @@ class PolynomialPlan(Shown):
         return "\n".join(lines)
 
 
-_known: dict[tuple, list[Entries]] = {}
+_known: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
 
 
 def generated(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
     """Generated couplings, kept for the next plan of this process."""
     key = (factors, output, tuple(same.index(s) for s in same), basis)
-    if key not in _known:
+    known = _known.get(key)
+    if known is None:
         found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
-        _known[key] = independent(found) if basis == "independent" else found
-    return _known[key]
+        known = _known[key] = independent(found) if basis == "independent" else found
+    return known
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> PolynomialPlan:

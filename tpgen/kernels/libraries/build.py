@@ -27,10 +27,12 @@ from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.cache import CacheInfo, Entry
 from tpgen.kernels.libraries.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.libraries.units import compile_library, cores
+from tpgen.remember import Watched, watched
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _building: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
+watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
 _POINTERS = [ctypes.c_void_p] * 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner import linear, plan_json
 from tpgen.planner.strict import MAX_TEXT
+from tpgen.remember import Shelf, remembered
 
 FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")
@@ -96,7 +97,7 @@ class Description:
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
 
-@cache
+@remembered("descriptions of kernels")
 def describe(
     plan: AnyPlan, layout: str | tuple[str, ...] = "mul_ir", paths: str = "all", check_index: bool = True
 ) -> str:
@@ -122,10 +123,10 @@ def describe(
     return text
 
 
-_made: dict[str, Description] = {}  # in this process: what needs no reading
+_made: Shelf[str, Description] = Shelf("descriptions that were made here")  # they need no reading
 
 
-@cache
+@remembered("descriptions that were read")
 def read_description(text: str) -> Description:
     """Read a description, strictly; one that this process has made is at hand.
 
@@ -135,8 +136,8 @@ def read_description(text: str) -> Description:
         raise PlanError(
             f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)"
         )
-    if text in _made:
-        return _made[text]
+    if (made := _made.get(text)) is not None:
+        return made
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with too many digits

@@ -16,7 +16,6 @@ import ctypes
 import mmap
 import os
 import threading
-import warnings
 import weakref
 from collections import OrderedDict, deque
 from contextlib import suppress
@@ -24,6 +23,8 @@ from math import prod
 
 import torch
 from torch import Tensor
+
+from tpgen.remember import Watched, setting, watched
 
 _PAGE = 2**21
 LARGE = _PAGE // 2  # results of so many bytes and more
@@ -133,13 +134,8 @@ def _rounded(size: int) -> int:
 
 
 def _limit() -> int | None:
-    text = os.environ.get("TPGEN_REUSE_MB", "")
-    if text and not (text.isascii() and text.isdecimal()):
-        warnings.warn(
-            f"TPGEN_REUSE_MB must be a whole number of MB, got {text!r}: doing as if it was not set", stacklevel=2
-        )
-        text = ""
-    return int(text) * 2**20 if text else None
+    asked = setting("TPGEN_REUSE_MB", "MB")
+    return None if asked is None else asked * 2**20
 
 
 _slabs = _Slabs(_limit() if _HAVE_SLABS else 0)
@@ -155,6 +151,9 @@ def kept() -> int:
 def release() -> None:
     """Give the bytes that are `kept` back to the system."""
     _slabs.release()
+
+
+watched(Watched("free pages for large results", kept, None, release, "B"))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -22,6 +22,7 @@ from tpgen.kernels.operators.description import Description, read_description
 from tpgen.kernels.operators.memory import LARGE
 from tpgen.kernels.operators.targets import Edges, Kernel, KernelTarget, devices, target_of
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.remember import remembered
 
 
 class Product:
@@ -220,7 +221,7 @@ def _check_index(name: str, index: Tensor, rows: int, device: torch.device) -> N
         raise InputError(f"{name} must be on {device} as x1 is, got {index.device}: move it")
 
 
-@cache
+@remembered("kernels of products, by description")
 def product_of(description: str) -> Product:
     """The product of a description, prepared once per process."""
     return Product(description)

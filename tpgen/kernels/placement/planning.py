@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import accumulate
 from math import comb, prod
 
@@ -20,6 +19,7 @@ from tpgen.kernels.placement.values import (
 )
 from tpgen.kernels.sweep.scaled import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms
+from tpgen.remember import remembered
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
 CHANNEL_LETTER = {"uvu": "u", "uvv": "v", "uuu": "u", "uvuv": "uv"}
@@ -28,7 +28,7 @@ MAX_ENTRIES = 20_000
 MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
 
 
-@lru_cache(maxsize=64)
+@remembered("schedules of kernels", entries=64)
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """Choose and fill in a schedule for every direction of a form.
 

@@ -25,9 +25,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from tpgen.errors import PlanError
+from tpgen.remember import remembered
 
 MAX_LEVELS = 9
 _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
@@ -89,7 +90,7 @@ class Call:
         return f"{' '.join(map(str, self.given))} -> {' '.join(map(str, self.opened))}"
 
     @staticmethod
-    @cache
+    @remembered("calls of polynomials")
     def parse(text: str) -> Call:
         """Read a call as it prints itself; raises `PlanError` where it is none.
 

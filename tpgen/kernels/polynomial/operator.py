@@ -6,7 +6,7 @@ Registered for autograd, forward mode, torch.func's transforms and tracing, as t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from tpgen.kernels.operators.registration import Operator, Unfold, define, regis
 from tpgen.kernels.polynomial.batching import fold_batch
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import kernels_of
+from tpgen.remember import remembered
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
@@ -99,7 +100,7 @@ class _Polynomials(Operator[_Arguments]):
         return call._replace(tensors=tensors, elements=elements), partial(_unfolded, size)
 
 
-@cache
+@remembered("calls of gradients of polynomials")
 def _pulled_back(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
     """The call of the gradients, as text: small polynomials notice how it is made."""
     return str(Call.parse(call).pulled_back(cotangents, wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from tpgen.kernels.polynomial.signature import Signature, check_slots
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
+from tpgen.remember import remembered
 
 # operations of a row: what takes g++ minutes is refused, and nothing is chosen by itself whose second derivatives, some
 # four times its operations, would take it more than a few seconds
@@ -155,7 +156,7 @@ def named_call(plan: PolynomialPlan, name: str) -> Call:
     return call
 
 
-@cache
+@remembered("kernels of polynomials, by description")
 def kernels_of(description: str) -> PolynomialKernels:
     """The kernels of a described polynomial, prepared once per process."""
     return PolynomialKernels(polynomial_from_json(description))
