@@ -91,12 +91,12 @@ def choose_polynomial_strategy(
             raise EmitError(unknown("strategy", strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
         return Choice(strategy, "asked for")
     target = polynomial_target_of(torch.device(device).type)
-    if target and (missing := target.missing()):
+    if target and target.remedy and (missing := target.missing()):
         say_once(missing, target.remedy)
     reason = why_no_kernel(plan, dtype, device)
-    return (
-        Choice("einsum", reason) if reason else Choice("kernel", "a generated C++ kernel, compiled at the first call")
-    )
+    if reason or target is None:
+        return Choice("einsum", reason or "")
+    return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
 
 @cache

@@ -165,6 +165,7 @@ static const ThreadIndex threadIdx;
 
 static inline unsigned char* shared_memory() { return standin::shared(); }
 static inline void __syncthreads() { standin::meet(standin::at_block, (unsigned)standin::threads.size()); }
+static inline void __syncwarp() { standin::meet(standin::at_warp[standin::current / 32], 32); }
 template <class T> T __shfl_xor_sync(unsigned, T value, unsigned mask) { return standin::exchange(value, mask); }
 
 typedef unsigned long long barrier_t;

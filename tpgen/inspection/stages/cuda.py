@@ -17,8 +17,10 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.driver import capability, why_no_driver
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
+from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.target import cuda_source
 
+AnySource = CudaSource | CudaPolynomialSource
 _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
@@ -35,12 +37,12 @@ def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSo
     return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
 
 
-def ptx_of(source: CudaSource) -> str:
+def ptx_of(source: AnySource) -> str:
     """NVRTC's virtual instructions."""
     return need_nvrtc().ptx(source.text, source.placement.chip.arch).strip()
 
 
-def sass_of(source: CudaSource) -> str:
+def sass_of(source: AnySource) -> str:
     """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
     tool = next(_disassemblers(), None)
     if tool is None:

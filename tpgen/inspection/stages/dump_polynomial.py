@@ -18,6 +18,9 @@ from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import EmitError, unknown
 from tpgen.form.polynomial import form_of
+from tpgen.inspection.stages.cuda import ptx_of, sass_of, shown_chip
+from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.polynomial.call import Call
 from tpgen.kernels.polynomial.runtime import CALLS, PolynomialKernels, kernels_of, named_call
 from tpgen.planner.polynomial_plan import PolynomialPlan
@@ -45,6 +48,10 @@ class PolynomialRequest:
     def emission(self) -> Emission:
         strategy = choose_polynomial_strategy(self.plan, self.strategy, self.dtype, self.device).strategy
         return emit_polynomial(self.plan, strategy, self.elements > 1)
+
+    def cuda(self) -> CudaPolynomialSource:
+        """The CUDA kernels of the call, for this machine's GPU or a named one."""
+        return generate_polynomial(self.plan, self.kernels.sweep(self.calls), DTYPES[self.dtype], shown_chip())
 
     def said(self, text: str) -> str:
         """A graph without the polynomial's JSON, which a kernel is called with: its digest stands there."""
@@ -75,6 +82,9 @@ POLYNOMIAL_STAGES: dict[str, PolynomialStage] = {
         lambda r: str(r.kernels.placement(r.calls, r.dtype)), "txt", "where a kernel computes that", True
     ),
     "cpp": PolynomialStage(lambda r: r.kernels.source(r.calls, r.dtype).text, "cpp", "the generated C++ kernel", True),
+    "cuda": PolynomialStage(lambda r: r.cuda().text, "cu", "the generated CUDA C++ kernels; needs no GPU", True),
+    "ptx": PolynomialStage(lambda r: ptx_of(r.cuda()), "ptx", "the virtual instructions that NVRTC makes of it", True),
+    "sass": PolynomialStage(lambda r: sass_of(r.cuda()), "sass", "the GPU's own instructions, by nvdisasm", True),
 }
 
 

@@ -55,6 +55,24 @@ def generate_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip
     return CudaSource(w.done(), placement)
 
 
+def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
+    """The numbers in memory and in registers, what is counted with, and what a device brings."""
+    real, num = _TYPES[dtype]
+    w.line("typedef long long i64; typedef unsigned long long u64;")
+    w.line(f"typedef {real} real;  // in memory")
+    w.line(f"typedef {num} num;  // in registers")
+    for count in counts:
+        w.line(f"enum {{ {count} }};")
+    w.raw("#ifndef TPGEN_DEVICE")
+    w.raw(header("device"))
+    w.raw("#endif")
+    if dtype == "bfloat16":
+        w.raw(header("numbers"))
+    else:
+        w.line("DEVICE num widen(real x) { return x; }")
+        w.line("DEVICE real narrow(num x) { return x; }")
+
+
 class KernelText:
     """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
 
@@ -81,19 +99,8 @@ class KernelText:
             write()
 
     def _prelude(self) -> None:
-        w, (real, num) = self.w, _TYPES[self.dtype]
-        w.line("typedef long long i64; typedef unsigned long long u64;")
-        w.line(f"typedef {real} real;  // in memory")
-        w.line(f"typedef {num} num;  // in registers")
-        w.line(f"enum {{ THREADS = {self.p.threads}, ROWS = {self.p.rows}, STAGES = {self.p.stage_count} }};")
-        w.raw("#ifndef TPGEN_DEVICE")
-        w.raw(header("device"))
-        w.raw("#endif")
-        if self.dtype == "bfloat16":
-            w.raw(header("numbers"))
-        else:
-            w.line("DEVICE num widen(real x) { return x; }")
-            w.line("DEVICE real narrow(num x) { return x; }")
+        w = self.w
+        write_numbers(w, self.dtype, f"THREADS = {self.p.threads}, ROWS = {self.p.rows}, STAGES = {self.p.stage_count}")
         w.raw(header("copies"))
         w.raw(header("lanes"))
 

@@ -20,6 +20,7 @@ from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.form.linear import AnyPlan, form_of
 from tpgen.kernels.cuda import target as cuda
+from tpgen.kernels.cuda.polynomials import target as cuda_polynomials
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
@@ -50,6 +51,8 @@ class KernelTarget:
     language: str  # of its kernels
     # the same of a polynomial's sweep; None: products alone run there
     load_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], PolynomialKernel] | None = None
+    # why a polynomial, by its forward sweep, has none there
+    obstacle_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], str | None] = lambda *_: None
 
 
 @cache
@@ -201,6 +204,8 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=_plain,
         remedy="",
         language="CUDA C++",
+        load_polynomial=cuda_polynomials.CudaPolynomialKernel,
+        obstacle_polynomial=cuda_polynomials.obstacle,
     ),
     "interpreter": KernelTarget(
         device=None,

@@ -6,14 +6,12 @@ order, whatever the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, times, total
-from tpgen.kernels.polynomial.call import Slot
+from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.polynomial.expressions import Expressions, gathered, slot_name
 from tpgen.kernels.polynomial.placement import PolynomialPlacement, segments
-from tpgen.kernels.polynomial.sweep import ADJOINTS, COEFFICIENTS, target_of, terms_of
-from tpgen.kernels.sweep.statements import Component, Define, Local, Product, Statement, Value
+from tpgen.kernels.polynomial.sweep import target_of, terms_of
+from tpgen.kernels.sweep.statements import Component, Local, Statement
 
 FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
@@ -34,6 +32,7 @@ class _Text:
     def __init__(self, at: PolynomialPlacement) -> None:
         self.at, self.sweep, self.dtype = at, at.sweep, at.target.dtype
         self.operands = at.operands
+        self._texts = Expressions(at, "(vec{} + 1)", "load({name} + {index} * W)")
         self.w = Writer()
 
     def write(self) -> GeneratedSource:
@@ -54,24 +53,28 @@ class _Text:
 
     def _rows(self) -> None:
         at = self.at
-        arguments = [f"const real* p_{_name(s)}" for s in at.inputs] + [f"real* o_{_name(s)}" for s in at.stored]
-        arguments += [f"num* o_{_name(s)}" for s in at.summed]
-        arguments += [f"const num* {_name(s)}" for s in at.coefficients] + [f"num* {_name(s)}" for s in at.adjoints]
+        arguments = [f"const real* p_{slot_name(s)}" for s in at.inputs] + [
+            f"real* o_{slot_name(s)}" for s in at.stored
+        ]
+        arguments += [f"num* o_{slot_name(s)}" for s in at.summed]
+        arguments += [f"const num* {slot_name(s)}" for s in at.coefficients] + [
+            f"num* {slot_name(s)}" for s in at.adjoints
+        ]
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in self.at.inputs:
                 self._get(slot)
             for slot in self.at.swept:
-                self.w.line(f"vec d_{_name(slot)}[{self.operands[slot].dim}] = {{}};")
+                self.w.line(f"vec d_{slot_name(slot)}[{self.operands[slot].dim}] = {{}};")
             for statement in self.sweep.rows:
                 self._statement(statement)
             for slot in self.at.stored:
                 self._set(slot)
             for slot in self.at.summed:
                 for i in range(self.operands[slot].dim):
-                    self.w.line(f"o_{_name(slot)}[{i}] += sum_some(d_{_name(slot)}[{i}], n);")
+                    self.w.line(f"o_{slot_name(slot)}[{i}] += sum_some(d_{slot_name(slot)}[{i}], n);")
 
     def _get(self, slot: str) -> None:
-        operand, name, used = self.operands[slot], _name(slot), self.at.read[slot]
+        operand, name, used = self.operands[slot], slot_name(slot), self.at.read[slot]
         self.w.line(f"vec t_{name}[{operand.dim}];")
         if not operand.channels:
             for i in used:
@@ -87,7 +90,7 @@ class _Text:
                 self.w.line(f"Items<{size}>::get({place} * {size}, n, t_{name} + {start});")
 
     def _set(self, slot: str) -> None:
-        name = _name(slot)
+        name = slot_name(slot)
         for start, size in segments(self.operands[slot]):
             place = f"o_{name} + {start} * C + c"
             if size == 1:
@@ -96,50 +99,35 @@ class _Text:
                 self.w.line(f"Items<{size}>::set({place} * {size}, n, d_{name} + {start});")
 
     def _statement(self, statement: Statement) -> None:
-        text = self._sum(terms_of(statement))
+        text = self._texts.sum(terms_of(statement))
         target = target_of(statement)
         if isinstance(target, Local):
             self.w.line(f"const vec {target} = {text};")
         elif isinstance(target, Component) and target.operand.startswith("@"):
-            self.w.line(f"add({_name(target.operand)} + {target.index} * W, {text});")
+            self.w.line(f"add({slot_name(target.operand)} + {target.index} * W, {text});")
         elif isinstance(target, Component):
-            self.w.line(f"d_{_name(target.operand)}[{target.index}] += {text};")
-
-    def _sum(self, terms: Iterable[Product]) -> str:
-        return total([self._product(p) for p in terms])
-
-    def _product(self, p: Product) -> str:
-        if not p.factors:
-            return times(p.coefficient, "(vec{} + 1)", self.dtype)
-        return times(p.coefficient, " * ".join(map(self._value, p.factors)), self.dtype)
-
-    def _value(self, value: Value) -> str:
-        if not isinstance(value, Component):
-            return str(value)
-        name = _name(value.operand)
-        scratch = value.operand.startswith("@") or self.operands[value.operand].weights
-        return f"load({name} + {value.index} * W)" if scratch else f"t_{name}[{value.index}]"
+            self.w.line(f"d_{slot_name(target.operand)}[{target.index}] += {text};")
 
     # -- one element --
 
     def _prologue(self) -> None:
-        arguments = [f"const num* {_name(s)}" for s in self.at.weights] + [
-            f"num* {_name(s)}" for s in self.at.coefficients
+        arguments = [f"const num* {slot_name(s)}" for s in self.at.weights] + [
+            f"num* {slot_name(s)}" for s in self.at.coefficients
         ]
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
-            for target, terms in _gathered(self.sweep.prologue).items():
-                self.w.line(f"store({_name(target.operand)} + {target.index} * W, {self._sum(terms)});")
+            for target, terms in gathered(self.sweep.prologue).items():
+                self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {self._texts.sum(terms)});")
 
     def _epilogue(self) -> None:
-        arguments = [f"const num* {_name(s)}" for s in (*self.at.weights, *self.at.adjoints)]
-        arguments += [f"real* o_{_name(s)}" for s in self.at.folded]
-        sums = _gathered(self.sweep.epilogue)
+        arguments = [f"const num* {slot_name(s)}" for s in (*self.at.weights, *self.at.adjoints)]
+        arguments += [f"real* o_{slot_name(s)}" for s in self.at.folded]
+        sums = gathered(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot in self.at.folded:
                 for i in range(self.operands[slot].dim):
                     terms = sums.get(Component(slot, 0, i))
-                    text = self._sum(terms) if terms else "vec{}"
-                    self.w.line(f"set_some(o_{_name(slot)} + {i} * C, n, {text});")
+                    text = self._texts.sum(terms) if terms else "vec{}"
+                    self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
     # -- the entry point --
 
@@ -153,7 +141,7 @@ class _Text:
             self.w.line("Tasks t;")
             self.w.line(f"if (make_tasks(&t, index, rows, elements, {self.at.span})) return 1;")
             self.w.line("int fault = 0;")
-            sums = [f"s_{_name(slot)}" for slot in self.at.summed]
+            sums = [f"s_{slot_name(slot)}" for slot in self.at.summed]
             for slot, name in zip(self.at.summed, sums, strict=True):
                 size = f"rows * {self.operands[slot].dim}"
                 self.w.line(f"num* {name} = 0;")
@@ -197,14 +185,14 @@ class _Text:
         self.w.line(f"num* scratch = 0; if (posix_memalign((void**)&scratch, 64, {size})) scratch = 0;")
         at = 0
         for slot, count in self.at.scratch.items():
-            self.w.line(f"num* const {_name(slot)} = scratch + {at} * W;")
+            self.w.line(f"num* const {slot_name(slot)} = scratch + {at} * W;")
             at += count
         for n, slot in enumerate(self.at.given):
             if slot in self.at.read:
-                self.w.line(f"const real* const p_{_name(slot)} = given[{n}];")
+                self.w.line(f"const real* const p_{slot_name(slot)} = given[{n}];")
         for n, slot in enumerate(self.at.opened):
             if slot not in self.at.summed:
-                self.w.line(f"real* const o_{_name(slot)} = opened[{n}];")
+                self.w.line(f"real* const o_{slot_name(slot)} = opened[{n}];")
 
     def _task(self) -> None:
         """One vector of channels of a task's rows."""
@@ -213,49 +201,31 @@ class _Text:
             with self.w.block("if (from == to)"):
                 for slot in self.at.folded:
                     dim = self.operands[slot].dim
-                    place = f"o_{_name(slot)} + (e * {dim} + i) * C + c"
+                    place = f"o_{slot_name(slot)} + (e * {dim} + i) * C + c"
                     self.w.line(f"for (int i = 0; i < {dim}; ++i) set_some({place}, n, vec{{}});")
                 self.w.line("continue;")
         for slot in self.at.weights:
-            dim, name = self.operands[slot].dim, _name(slot)
+            dim, name = self.operands[slot].dim, slot_name(slot)
             value = f"get_some(p_{name} + (e * {dim} + i) * C + c, n)"
             self.w.line(f"for (int i = 0; i < {dim}; ++i) store({name} + i * W, {value});")
         if self.at.coefficients:
-            self.w.line(f"prologue({', '.join(map(_name, (*self.at.weights, *self.at.coefficients)))});")
+            self.w.line(f"prologue({', '.join(map(slot_name, (*self.at.weights, *self.at.coefficients)))});")
         for slot in self.at.adjoints:
-            self.w.line(f"clear({_name(slot)}, {self.sweep.coefficients} * W);")
+            self.w.line(f"clear({slot_name(slot)}, {self.sweep.coefficients} * W);")
         with self.w.block("for (i64 q = from; q < to; ++q)"):
             self.w.line("const i64 r = t.order[q];")
             self.w.line(f"row({', '.join(self._row_call())});")
         if self.at.folded:
-            places = [f"o_{_name(s)} + e * {self.operands[s].dim} * C + c" for s in self.at.folded]
-            values = [*map(_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
+            places = [f"o_{slot_name(s)} + e * {self.operands[s].dim} * C + c" for s in self.at.folded]
+            values = [*map(slot_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
             self.w.line(f"epilogue({', '.join(values)});")
 
     def _row_call(self) -> list[str]:
-        values = [f"p_{_name(s)} + r * {self._size(s)}" for s in self.at.inputs]
-        values += [f"o_{_name(s)} + r * {self._size(s)}" for s in self.at.stored]
-        values += [f"s_{_name(s)} + r * {self._size(s)}" for s in self.at.summed]
-        return [*values, *map(_name, (*self.at.coefficients, *self.at.adjoints)), "C", "c", "n"]
+        values = [f"p_{slot_name(s)} + r * {self._size(s)}" for s in self.at.inputs]
+        values += [f"o_{slot_name(s)} + r * {self._size(s)}" for s in self.at.stored]
+        values += [f"s_{slot_name(s)} + r * {self._size(s)}" for s in self.at.summed]
+        return [*values, *map(slot_name, (*self.at.coefficients, *self.at.adjoints)), "C", "c", "n"]
 
     def _size(self, slot: str) -> str:
         operand = self.operands[slot]
         return f"{operand.dim} * C" if operand.channels else str(operand.dim)
-
-
-def _gathered(statements: Iterable[Statement]) -> dict[Component, list[Product]]:
-    """The sums of statements that add to the same component."""
-    sums: dict[Component, list[Product]] = {}
-    for statement in statements:
-        target = target_of(statement)
-        assert isinstance(target, Component)
-        assert not isinstance(statement, Define)
-        sums.setdefault(target, []).extend(terms_of(statement))
-    return sums
-
-
-def _name(slot: Slot | str) -> str:
-    """A slot as a C++ name; levels stand first, for no operand's name begins where they end."""
-    operand, _, levels = str(slot).partition(".")
-    scratch = {COEFFICIENTS: "a", ADJOINTS: "da"}
-    return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"

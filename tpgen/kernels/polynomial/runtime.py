@@ -180,9 +180,11 @@ def why_no_kernel(
     if missing := found.missing():
         return missing
     try:
-        operations = kernels_of(plan.to_json()).sweep(forward_call(plan)).operations
+        sweep = kernels_of(plan.to_json()).sweep(forward_call(plan))
     except BackendError as error:
         return str(error)
-    if operations > _COMFORTABLE:
-        return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
-    return None
+    if sweep.operations > _COMFORTABLE:
+        return (
+            f"a row takes {sweep.operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
+        )
+    return found.obstacle_polynomial(plan, sweep, dtype)

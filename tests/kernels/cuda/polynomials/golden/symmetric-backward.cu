@@ -1,0 +1,190 @@
+// x: 1x0e+1x1o (row, channel)
+// w0_2: 2x0e (weights, ir_mul)
+// w0_1: 1x0e (weights, ir_mul)
+// w1_2: 2x0e (weights, ir_mul)
+// w1_1: 1x0e (weights, ir_mul)
+// out: 1x0e+1x1o (row, mul_ir)
+// x x x x w0_2 -> out[0] 1x0e | 2 paths, 4 entries, chained couplings
+// x x w0_1 -> out[0] 1x0e | 1 paths, 1 entries, chained couplings
+// x x x x w1_2 -> out[1] 1x1o | 2 paths, 6 entries, chained couplings
+// x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
+// cuda placement: x w0_2 w0_1 w1_2 w1_1 out.1 -> x w0_2 w0_1 w1_2 w1_1; float32, sm_90
+//   a block: rows of one element at 32 channels, on 4 warps
+//   shared memory: 5760 bytes; of a lane 5 coefficients, and of each warp 5 gradients of them and 5 to turn segments
+//   x: read row by row, components 0:4 transposed
+//   w0_2: read once per task
+//   w0_1: read once per task
+//   w1_2: read once per task
+//   w1_1: read once per task
+//   out.1: read row by row, components 0, 1:4 transposed
+//   -> x: stored row by row, components 0:4 transposed
+//   -> w0_2: summed over the rows of an element, stored once per task
+//   -> w0_1: summed over the rows of an element, stored once per task
+//   -> w1_2: summed over the rows of an element, stored once per task
+//   -> w1_1: summed over the rows of an element, stored once per task
+typedef long long i64; typedef unsigned long long u64;
+typedef float real;  // in memory
+typedef float num;  // in registers
+enum { WARPS = 4, TILE = 160 };
+enum { COEFFICIENTS = 5, KEPT = 5, ADDED = 5 };
+#ifndef TPGEN_DEVICE
+// device.h
+#endif
+DEVICE num widen(real x) { return x; }
+DEVICE real narrow(num x) { return x; }
+struct Call {
+  const real* p_x_x;
+  const real* p_x_w0_2;
+  const real* p_x_w0_1;
+  const real* p_x_w1_2;
+  const real* p_x_w1_1;
+  const real* p_x1_out;
+  real* o_x_x;
+  real* o_x_w0_2;
+  real* o_x_w0_1;
+  real* o_x_w1_2;
+  real* o_x_w1_1;
+  num* sums;  // of gradients of coefficients, by task
+  const i64 *first, *order;  // rows by element
+  i64 rows, elements, channels, width, span;
+};
+// polynomial.h
+DEVICE void prologue(const Call& call, i64 e, i64 c, int warp, num* a) {
+  if (warp == 0) {
+    num t_x_w0_2[2];
+    t_x_w0_2[0] = widen(call.p_x_w0_2[(e * 2 + 0) * call.channels + c]);
+    num t_x_w0_1[1];
+    t_x_w0_1[0] = widen(call.p_x_w0_1[(e * 1 + 0) * call.channels + c]);
+    a[0 * 32] = t_x_w0_1[0];
+    a[1 * 32] = t_x_w0_2[0];
+  }
+  if (warp == 1) {
+    num t_x_w0_2[2];
+    t_x_w0_2[1] = widen(call.p_x_w0_2[(e * 2 + 1) * call.channels + c]);
+    a[2 * 32] = 0.57735026f * t_x_w0_2[1];
+  }
+  if (warp == 2) {
+    num t_x_w1_2[2];
+    t_x_w1_2[0] = widen(call.p_x_w1_2[(e * 2 + 0) * call.channels + c]);
+    t_x_w1_2[1] = widen(call.p_x_w1_2[(e * 2 + 1) * call.channels + c]);
+    a[3 * 32] = 1.0f * t_x_w1_2[0] + 1.0f * t_x_w1_2[1];
+  }
+  if (warp == 3) {
+    num t_x_w1_1[1];
+    t_x_w1_1[0] = widen(call.p_x_w1_1[(e * 1 + 0) * call.channels + c]);
+    a[4 * 32] = t_x_w1_1[0];
+  }
+}
+DEVICE void row(const Call& call, const Lane& l, i64 r, i64 chunk, const num* a, num* da1) {
+  const real* const p_x_x = call.p_x_x + r * 4 * call.channels;
+  num t_x_x[4];
+  get<4>(p_x_x + 0 * call.channels, l, t_x_x + 0);
+  const real* const p_x1_out = call.p_x1_out + r * 4 * call.channels;
+  num t_x1_out[4];
+  get<1>(p_x1_out + 0 * call.channels, l, t_x1_out + 0);
+  get<3>(p_x1_out + 1 * call.channels, l, t_x1_out + 1);
+  num d_x_x[4] = {};
+  const num v1 = t_x1_out[0] * t_x_x[0];
+  da1[0 * 32] += v1;
+  da1[1 * 32] += v1 * t_x_x[0];
+  const num v2 = a[0 * 32] + t_x_x[0] * a[1 * 32];
+  d_x_x[0] += v1 * a[1 * 32];
+  d_x_x[0] += t_x1_out[0] * v2;
+  const num v4 = t_x1_out[0] * t_x_x[1];
+  da1[2 * 32] += v4 * t_x_x[1];
+  const num v5 = t_x_x[1] * a[2 * 32];
+  d_x_x[1] += v4 * a[2 * 32];
+  d_x_x[1] += t_x1_out[0] * v5;
+  const num v7 = t_x1_out[0] * t_x_x[2];
+  da1[2 * 32] += v7 * t_x_x[2];
+  const num v8 = t_x_x[2] * a[2 * 32];
+  d_x_x[2] += v7 * a[2 * 32];
+  d_x_x[2] += t_x1_out[0] * v8;
+  const num v10 = t_x1_out[0] * t_x_x[3];
+  da1[2 * 32] += v10 * t_x_x[3];
+  const num v11 = t_x_x[3] * a[2 * 32];
+  d_x_x[3] += v10 * a[2 * 32];
+  d_x_x[3] += t_x1_out[0] * v11;
+  const num v14 = t_x1_out[1] * t_x_x[0];
+  da1[3 * 32] += v14 * t_x_x[1];
+  const num v15 = t_x_x[1] * a[3 * 32];
+  d_x_x[1] += v14 * a[3 * 32];
+  d_x_x[0] += t_x1_out[1] * v15;
+  da1[4 * 32] += t_x1_out[1] * t_x_x[1];
+  d_x_x[1] += t_x1_out[1] * a[4 * 32];
+  const num v19 = t_x1_out[2] * t_x_x[0];
+  da1[3 * 32] += v19 * t_x_x[2];
+  const num v20 = t_x_x[2] * a[3 * 32];
+  d_x_x[2] += v19 * a[3 * 32];
+  d_x_x[0] += t_x1_out[2] * v20;
+  da1[4 * 32] += t_x1_out[2] * t_x_x[2];
+  d_x_x[2] += t_x1_out[2] * a[4 * 32];
+  const num v24 = t_x1_out[3] * t_x_x[0];
+  da1[3 * 32] += v24 * t_x_x[3];
+  const num v25 = t_x_x[3] * a[3 * 32];
+  d_x_x[3] += v24 * a[3 * 32];
+  d_x_x[0] += t_x1_out[3] * v25;
+  da1[4 * 32] += t_x1_out[3] * t_x_x[3];
+  d_x_x[3] += t_x1_out[3] * a[4 * 32];
+  real* const o_x_x = call.o_x_x + r * 4 * call.channels;
+  set<4>(o_x_x + 0 * call.channels, l, d_x_x + 0);
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_kernel(const Call call) {
+  const i64 chunks = (call.channels + call.width - 1) / call.width, chunk = blockIdx.x % chunks;
+  const Task task = find_task(call, blockIdx.x / chunks);
+  if (task.from >= task.to) return;
+  num* const shared = (num*)shared_memory();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int width = (int)call.width, rows = 32 / width;
+  const i64 c = chunk * width + lane % width;
+  prologue(call, task.element, c < call.channels ? c : call.channels - 1, warp, shared + 32 * COEFFICIENTS * 0 + lane);
+  num* const added = shared + 32 * (KEPT + warp * ADDED);
+  for (int n = lane; n < 32 * ADDED; n += 32) added[n] = 0;
+  __syncthreads();
+  num* const tile = shared + 32 * (KEPT + WARPS * ADDED) + warp * TILE;
+  for (i64 q = task.from + warp * rows; q < task.to; q += WARPS * rows) {
+    const i64 mine = q + lane / width, there = mine < task.to ? mine : q;
+    const bool alive = mine < task.to && c < call.channels;
+    const Lane l = {lane, rows == 1, alive, call.channels, c, tile};
+    row(call, l, call.order ? call.order[there] : there, chunk, shared + 32 * COEFFICIENTS * 0 + lane, added + 32 * COEFFICIENTS * 0 + lane);
+  }
+  __syncthreads();
+  for (int n = warp; n < ADDED; n += WARPS) if (lane < width && c < call.channels) {
+    num sum = 0;
+    for (int m = 0; m < WARPS * rows; ++m) {
+      sum += shared[32 * (KEPT + m / rows * ADDED + n) + m % rows * width + lane];
+    }
+    call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;
+  }
+}
+DEVICE void epilogue(const Call& call, i64 e, i64 c, int warp, const num* da1) {
+  if (warp == 0) {
+    call.o_x_w0_2[(e * 2 + 0) * call.channels + c] = narrow(da1[1 * 32]);
+    call.o_x_w0_2[(e * 2 + 1) * call.channels + c] = narrow(0.57735026f * da1[2 * 32]);
+  }
+  if (warp == 1) {
+    call.o_x_w0_1[(e * 1 + 0) * call.channels + c] = narrow(da1[0 * 32]);
+  }
+  if (warp == 2) {
+    call.o_x_w1_2[(e * 2 + 0) * call.channels + c] = narrow(1.0f * da1[3 * 32]);
+    call.o_x_w1_2[(e * 2 + 1) * call.channels + c] = narrow(1.0f * da1[3 * 32]);
+  }
+  if (warp == 3) {
+    call.o_x_w1_1[(e * 1 + 0) * call.channels + c] = narrow(da1[4 * 32]);
+  }
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_sum(const Call call) {
+  const i64 chunks = (call.channels + 31) / 32, e = blockIdx.x / chunks;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const i64 c = blockIdx.x % chunks * 32 + lane, t = task_of(call, e);
+  const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;
+  num* const sums = (num*)shared_memory() + lane;
+  if (c < call.channels)
+  for (int n = warp; n < ADDED; n += WARPS) {
+    num sum = 0;
+    for (i64 m = t; m < t + count; ++m) sum += call.sums[(m * ADDED + n) * call.channels + c];
+    sums[n * 32] = sum;
+  }
+  __syncthreads();
+  if (c < call.channels) epilogue(call, e, c, warp, sums + 32 * COEFFICIENTS * 0);
+}

@@ -1,0 +1,120 @@
+"""Polynomials on a GPU: the kernels' own text, run in random orders, twice, against the sweep in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle, product
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
+from tests.machine import needs_compiler
+from tests.polynomials import PLANS, operands_of
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.polynomial.load import Sizes, interpreted
+from tpgen.kernels.polynomial.runtime import kernels_of, named_call
+from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+
+pytestmark = needs_compiler
+ROWS, ELEMENTS = 11, 3
+TOLERANCES = {"float64": 1e-12, "float32": 3e-5, "bfloat16": 1.2e-2}
+ROW_INDEX = torch.tensor([2, 0, 2, 2, 0, 2, 2, 2, 2, 2, 0])  # no row of element 1, several tasks of element 2
+CALLS = ("forward", "backward", "second")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    plan: PolynomialPlan
+    call: str
+    dtype: str
+    channels: int  # fewer than a warp's lanes: several rows a warp
+    weights: str  # one for all rows, of elements, or of each row
+    arch: int = 90
+
+    @cached_property
+    def sweep(self) -> PolynomialSweep:
+        return kernels_of(self.plan.to_json()).sweep(named_call(self.plan, self.call))
+
+    @property
+    def source(self) -> CudaPolynomialSource:
+        return generate_polynomial(self.plan, self.sweep, self.dtype, chip_of(self.arch))
+
+    @property
+    def index(self) -> Tensor | None:
+        return ROW_INDEX if self.weights == "elements" and self.plan.weights else None
+
+    @property
+    def sizes(self) -> Sizes:
+        elements = {"one": 1, "elements": ELEMENTS, "rows": ROWS}[self.weights] if self.plan.weights else 1
+        return Sizes(ROWS, elements, self.channels)
+
+    @property
+    def given(self) -> list[Tensor]:
+        """Random numbers that the dtype holds exactly."""
+        kind = getattr(torch, self.dtype)
+        made = [self._random(self.plan.operand(slot.operand)) for slot in self.sweep.call.given]
+        return [x.to(kind).double() for x in made]
+
+    def _random(self, o: Operand) -> Tensor:
+        rows, elements, channels = self.sizes
+        if o.name == OUT:
+            return torch.randn(rows, o.dim * channels, dtype=torch.float64)
+        made = operands_of(self.plan, rows, elements, channels, grad=False)
+        return made[[other.name for other in self.plan.operands].index(o.name)]
+
+    def wanted(self, given: list[Tensor]) -> list[Tensor]:
+        """By the interpreter."""
+        rows, elements, channels = self.sizes
+        slots = [self.plan.operand(slot.operand) for slot in self.sweep.call.opened]
+        shapes = [(elements if o.weights else rows, o.dim * (channels if o.channels else 1)) for o in slots]
+        found = [torch.empty(shape, dtype=torch.float64) for shape in shapes]
+        assert not interpreted(self.plan, self.sweep, torch.float64)(given, found, self.index, self.sizes)
+        return found
+
+
+def cases() -> list[Case]:
+    """All plans and calls; dtypes, channels and kinds of weights take turns with them."""
+    turns = cycle(
+        product(("elements", "one", "rows"), (("float32", 33), ("float64", 5), ("bfloat16", 64), ("float32", 1)))
+    )
+    made = []
+    for name, plan in PLANS.items():
+        for call in CALLS:
+            weights, (dtype, channels) = next(turns)
+            made.append(Case(name, plan(), call, dtype, channels, weights))
+    for problem, call in product(("small-contraction", "turned", "harmonics"), CALLS):
+        for dtype, channels in (("float32", POLYNOMIALS[problem].channels), ("float64", 3), ("bfloat16", 40)):
+            weights = next(turns)[0]
+            made.append(Case(problem, POLYNOMIALS[problem].plan, call, dtype, channels, weights))
+    contraction = POLYNOMIALS["mace-contraction"].plan
+    made += [
+        Case("mace-contraction", contraction, "forward", "float64", 40, "elements", 80),
+        Case("mace-contraction", contraction, "second", "float32", 33, "elements", 75),
+    ]
+    partial = PLANS["mixed"]()
+    return [*made, Case("some gradients", partial, "a y u v b out.1 -> y v", "float64", 40, "elements")]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], PolynomialStandIn]:
+    made = cases()
+    return made, PolynomialStandIn([case.source for case in made], tmp_path_factory.mktemp("polynomials"))
+
+
+@pytest.mark.parametrize("at_once", [1, 100], ids=["few blocks", "many blocks"])
+def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], PolynomialStandIn]) -> None:
+    for n, case in enumerate(every[0]):
+        given = case.given
+        found = every[1].run(n, given, case.index, case.sizes, at_once, seed=0)
+        again = every[1].run(n, given, case.index, case.sizes, at_once, seed=2)
+        for slot, one, other, want in zip(case.sweep.call.opened, found, again, case.wanted(given), strict=True):
+            error = (one - want).abs().max() / want.abs().max().clamp(min=1e-3)
+            assert error < TOLERANCES[case.dtype], f"{slot} of {case.name} {case.call} {case.dtype}: {error}"
+            assert torch.equal(one, other), f"{slot} of {case.name} depends on the order of threads"

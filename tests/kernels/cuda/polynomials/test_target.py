@@ -1,0 +1,178 @@
+"""From a polynomial on a CUDA device to the driver and back, with a driver that runs the kernels' text on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
+from tests.machine import needs_compiler
+from tests.polynomials import mixed, operands_of, slow, symmetric
+from tpgen.compiler.autotune import choose_polynomial_strategy
+from tpgen.errors import EmitError, InputError
+from tpgen.kernels.cuda import driver, orders
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.driver import Driver
+from tpgen.kernels.cuda.polynomials import target
+from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, polynomial_target_of, target_of
+from tpgen.kernels.polynomial.operator import kernel_polynomial
+from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, named_call
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+
+pytestmark = needs_compiler
+INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
+
+
+class FakeLibrary:
+    """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.launched = folder, list[str]()
+        self.sources: list[CudaPolynomialSource] = []
+        self.built: dict[int, PolynomialStandIn] = {}
+        self.functions: list[tuple[int, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: getattr(type(self), f"_{name}", lambda *_: 0)(self, *arguments) or 0
+
+    def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
+        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if s.text.encode() == code)
+
+    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
+        self.functions.append((module.value, name.decode()))
+        made._obj.value = len(self.functions)
+
+    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
+        count._obj.value = 1
+
+    def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
+        n, name = self.functions[handle.value - 1]
+        if n not in self.built:
+            folder = self.folder / str(n)
+            folder.mkdir()
+            self.built[n] = PolynomialStandIn([self.sources[n - 1]], folder)
+        self.launched.append(name)
+        call = ctypes.c_void_p(rest[7][0])
+        self.built[n].launch(f"run_{name.removeprefix('tpgen_')}_0", blocks, rest[2], rest[5], 0, call)
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
+    """A process whose CPU is a CUDA device of capability 9.0, as far as kernels of polynomials know."""
+    library = FakeLibrary(tmp_path)
+    fake = Driver(library)
+
+    def generated(*given: Any) -> CudaPolynomialSource:
+        library.sources.append(generate_polynomial(*given))
+        return library.sources[-1]
+
+    for name, value in {
+        "generate_polynomial": generated,
+        "need_driver": lambda: fake,
+        "cubin": lambda text, arch: text.encode(),
+        "_device_of": lambda tensors: 0,
+    }.items():
+        monkeypatch.setattr(target, name, value)
+    for name, number in {"capability": 90, "processors": 2, "stream_of": 7}.items():
+        monkeypatch.setattr(driver, name, lambda device, number=number: number)
+    monkeypatch.setattr(driver, "capturing", lambda: False)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None)
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
+    caches = (target_of, polynomial_target_of, kernels_of)
+    for one in caches:
+        one.cache_clear()
+    yield library
+    for one in caches:
+        one.cache_clear()
+
+
+def both(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
+    fast = partial(kernel_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
+    return [fast(), slow(plan, tensors, index)]
+
+
+@pytest.mark.parametrize("plan, index", [(symmetric(), INDEX), (mixed("ir_mul"), None)], ids=["elements", "one"])
+def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, gpu: FakeLibrary) -> None:
+    tensors = operands_of(plan, 7, 1 if index is None else 3, 5)
+    values = both(plan, tensors, index)
+    torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(values[0])
+    first = [torch.autograd.grad(y, tensors, cotangent, create_graph=True) for y in values]
+    torch.testing.assert_close(*first, rtol=1e-11, atol=1e-11)
+    directions = [torch.randn_like(x) for x in tensors]
+    sums = [torch.stack([(g * d).sum() for g, d in zip(f, directions, strict=True)]).sum() for f in first]
+    torch.testing.assert_close(*(torch.autograd.grad(s, tensors) for s in sums), rtol=1e-10, atol=1e-10)
+    rest = ["tpgen_channels"] * (index is None)
+    assert gpu.launched == ["tpgen_kernel", *["tpgen_kernel", "tpgen_sum", *rest] * 2]
+
+
+def test_rows_are_sorted_once_for_an_index(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_ = list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    plan = symmetric(degree=2)
+    tensors, index = operands_of(plan, 7, 3, 5), INDEX.clone()
+    result = both(plan, tensors, index)[0]
+    torch.autograd.grad(result, tensors, torch.ones_like(result))
+    assert sorted_ == [3]
+
+
+def test_an_element_out_of_range_is_refused(gpu: FakeLibrary) -> None:
+    plan = symmetric(degree=2)
+    tensors = operands_of(plan, 7, 2, 5, grad=False)
+    with pytest.raises(InputError, match="index: elements run from 0 to 1, got 0 to 2"):
+        kernel_polynomial(tensors, INDEX, plan.to_json(), str(forward_call(plan)))
+
+
+def test_no_rows_launch_nothing(gpu: FakeLibrary) -> None:
+    plan = symmetric(degree=2)
+    tensors = operands_of(plan, 0, 3, 6)
+    result = kernel_polynomial(tensors, INDEX[:0], plan.to_json(), str(forward_call(plan)))
+    gradients = torch.autograd.grad(result, tensors, result)
+    assert result.shape == (0, 24)
+    assert not any(g.any() for g in gradients)
+    assert not gpu.launched
+
+
+def test_what_a_small_chip_has_no_room_for() -> None:
+    plan = POLYNOMIALS["mace-contraction"].plan
+    kernels = kernels_of(plan.to_json())
+    forward, second = (kernels.sweep(named_call(plan, name)) for name in ("forward", "second"))
+    assert why_no_room(plan, forward, "float32", chip_of(75)) is None
+    refused = "with 130 coefficients, needs .* bytes of shared memory, and a block of sm_75 has 65536: use strategy="
+    with pytest.raises(EmitError, match=refused):
+        place_polynomial(plan, second, "float64", chip_of(75))
+    assert "use strategy='einsum'" in str(why_no_room(plan, forward, "float64", chip_of(75)))
+    warps = [place_polynomial(plan, second, "float32", chip_of(arch)).warps for arch in (75, 80, 90)]
+    assert warps == [1, 2, 4]
+
+
+def test_without_a_gpu_the_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    choice = choose_polynomial_strategy(symmetric(), "auto", torch.float32, "cuda")
+    assert (choice.strategy, choice.reason) == ("einsum", "torch sees no CUDA device")
+
+
+def test_with_a_gpu_it_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNEL_TARGETS, "cuda", replace(KERNEL_TARGETS["cuda"], missing=lambda: None))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(driver, "capability", lambda device: 75)
+    caches = (target_of, polynomial_target_of)
+    for one in caches:
+        one.cache_clear()
+    plan = POLYNOMIALS["mace-contraction"].plan
+    found = [choose_polynomial_strategy(plan, "auto", dtype, "cuda") for dtype in (torch.float32, torch.float64)]
+    for one in caches:
+        one.cache_clear()
+    assert str(found[0]) == "kernel (a generated CUDA C++ kernel, compiled at the first call)"
+    assert "bytes of shared memory" in found[1].reason

@@ -1,0 +1,110 @@
+"""The text of polynomials' kernels: golden files, accepted with ``--accept-golden``; NVRTC takes it and nothing spills;
+and the stand-in can fail, where one thing is taken out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
+from tests.kernels.cuda.polynomials.test_calls import Case
+from tests.machine import needs_compiler, needs_nvrtc
+from tests.polynomials import mixed, symmetric
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.generate import header
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
+from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.polynomial.runtime import CALLS, kernels_of, named_call
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+
+FOLDER = Path(__file__).parent / "golden"
+GOLDEN = {
+    "symmetric-backward": (symmetric(degree=2), "backward", "float32", 90),
+    "mixed-second-bfloat16": (mixed(), "second", "bfloat16", 80),
+}
+# call and compute capability; the others stand in `make test-all`
+QUICK = [("mace-contraction", "forward", 80), ("mace-contraction", "backward", 90), ("turned", "second", 80)]
+
+
+def source_of(plan: PolynomialPlan, call: str, dtype: str, arch: int) -> CudaPolynomialSource:
+    sweep = kernels_of(plan.to_json()).sweep(named_call(plan, call))
+    return generate_polynomial(plan, sweep, dtype, chip_of(arch))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
+    text, file = source_of(*GOLDEN[name]).text, FOLDER / f"{name}.cu"
+    for constant in ("device", "numbers", "polynomial"):  # which can be read where they stand
+        text = text.replace(header(constant), f"// {constant}.h")
+    if request.config.getoption("--accept-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+
+
+def test_every_golden_file_is_of_a_test() -> None:
+    assert {file.stem for file in FOLDER.glob("*")} == set(GOLDEN)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name, call, arch", QUICK)
+def test_nothing_spills(name: str, call: str, arch: int) -> None:
+    found = need_nvrtc().compile(source_of(POLYNOMIALS[name].plan, call, "float32", arch).text, arch)
+    assert found.code.startswith(b"\x7fELF")
+    assert found.usage
+    assert not any(used.spills for used in found.usage.values())
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_nothing_spills_on_any_named_problem(name: str, call: str, arch: int) -> None:
+    test_nothing_spills(name, call, arch)
+
+
+LAYOUTS = ["mul_ir", "ir_mul"]
+# what is taken out of the text of a layout, and how it shows
+WITHOUT = {
+    "barrier before the rows": ("ir_mul", "__syncthreads();\n  num* const tile", "num* const tile", "wrong"),
+    "barrier before the sums": ("mul_ir", "__syncthreads();\n  for (int n = warp", "for (int n = warp", "wrong"),
+    "a warp's own barrier": ("mul_ir", "__syncwarp();", "", "wrong"),
+    "room": ("mul_ir", "ADDED) + warp * TILE", "ADDED) + (warp + 2) * TILE", "written beside shared memory"),
+    "lanes": ("mul_ir", "over_channels(d_x_y[i], l,", "lane_channels(d_x_y[i], l,", "wait for what never"),
+}
+_HALF_A_WARP = """DEVICE num lane_channels(num value, const Lane& l, int width) {
+  return l.lane < 16 ? over_channels(value, l, width) : value;
+}
+"""
+
+
+@needs_compiler
+def test_what_is_missing_shows(tmp_path: Path) -> None:
+    wholes = {layout: Case("mixed", mixed(layout), "backward", "float32", 40, "elements") for layout in LAYOUTS}
+    texts = [case.source for case in wholes.values()]
+    texts += [_changed(wholes[layout].source, before, after) for layout, before, after, _ in WITHOUT.values()]
+    built = PolynomialStandIn(texts, tmp_path)
+    for n, (what, (layout, *_, sign)) in enumerate(WITHOUT.items(), len(LAYOUTS)):
+        case = wholes[layout]
+        given, signs = case.given, set[str]()
+        right = built.run(LAYOUTS.index(layout), given, case.index, case.sizes)
+        for seed in range(3):
+            try:
+                found = built.run(n, given, case.index, case.sizes, seed=seed)
+            except AssertionError as fault:
+                signs.add(str(fault))
+            else:
+                signs |= {"right" if all(map(torch.equal, found, right)) else "wrong"}
+        assert any(sign in found for found in signs), (what, signs)
+
+
+def _changed(source: CudaPolynomialSource, before: str, after: str) -> CudaPolynomialSource:
+    assert before in source.text
+    text = source.text.replace(before, after).replace("DEVICE void row(", f"{_HALF_A_WARP}DEVICE void row(")
+    return replace(source, source=replace(source.source, text=text))

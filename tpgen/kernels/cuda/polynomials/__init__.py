@@ -1,0 +1,1 @@
+"""Kernels of polynomials on a GPU: placement, text, prediction, launch."""

@@ -1,0 +1,256 @@
+"""A placed polynomial to CUDA C++: deterministic, without includes.
+
+Three kernels: the rows; the gradients of weights, from the sums of all tasks of an element; the sums over channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, header, write_numbers
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, Sum, place_polynomial
+from tpgen.kernels.polynomial.expressions import Expressions, slot_name
+from tpgen.kernels.polynomial.placement import segments
+from tpgen.kernels.polynomial.sweep import PolynomialSweep, target_of, terms_of
+from tpgen.kernels.sweep.statements import Component, Local, Statement
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+CHANNELS_ENTRY = "tpgen_channels"
+COUNTS = ("rows", "elements", "channels", "width", "span")
+_KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
+
+
+@dataclass(frozen=True)
+class CudaPolynomialSource:
+    """Generated kernels, and what a launch needs to know of them."""
+
+    source: GeneratedSource
+    placement: CudaPolynomialPlacement
+
+    @property
+    def text(self) -> str:
+        return self.source.text
+
+
+def generate_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialSource:
+    """The source of a call.  Raises `EmitError` where its coefficients do not fit the chip."""
+    placement = place_polynomial(plan, sweep, dtype, chip)
+    return CudaPolynomialSource(_Text(placement).write(), placement)
+
+
+class _Text:
+    """Writes one source."""
+
+    def __init__(self, at: CudaPolynomialPlacement) -> None:
+        self.at, self.sweep, self.w = at, at.sweep, Writer()
+        self._texts = Expressions(at, "num(1)", f"{{name}}[{{index}} * {LANES}]")
+
+    def write(self) -> GeneratedSource:
+        self._prelude()
+        if self.at.coefficients:
+            self._prologue()
+        self._row()
+        self._rows_kernel()
+        if self.at.folded:
+            self._epilogue()
+            self._weights_kernel()
+        if self.at.summed:
+            self._channels_kernel()
+        return self.w.done()
+
+    def _prelude(self) -> None:
+        w, at = self.w, self.at
+        for line in [*str(at.plan).split("\n"), *str(at).split("\n")]:
+            w.line(f"// {line}")
+        tables = f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.kept}, ADDED = {at.added}"
+        write_numbers(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.tile * LANES}", tables)
+        with w.block("struct Call", "};"):
+            for s in at.given:
+                w.line(f"const real* p_{slot_name(s)};")
+            for s in at.opened:
+                w.line(f"real* o_{slot_name(s)};")
+            w.line("num* sums;  // of gradients of coefficients, by task")
+            for s in at.summed:
+                w.line(f"num* s_{slot_name(s)};  // sums over some channels")
+            w.line("const i64 *first, *order;  // rows by element")
+            w.line(f"i64 {', '.join(COUNTS)};")
+        w.raw(header("polynomial"))
+
+    # -- one row --
+
+    def _row(self) -> None:
+        at, w = self.at, self.w
+        arguments = ["const Call& call", "const Lane& l", "i64 r", "i64 chunk"]
+        arguments += [f"const num* {slot_name(s)}" for s in at.coefficients]
+        arguments += [f"num* {slot_name(s)}" for s in at.adjoints]
+        with w.part("function row"), w.block(f"DEVICE void row({', '.join(arguments)})"):
+            for slot in at.inputs:
+                self._get(slot)
+            for slot in at.swept:
+                w.line(f"num d_{slot_name(slot)}[{at.operands[slot].dim}] = {{}};")
+            for statement in self.sweep.rows:
+                self._statement(statement)
+            for slot in at.stored:
+                self._set(slot)
+            for slot in at.summed:
+                self._sum_channels(slot)
+
+    def _row_of(self, slot: str) -> str:
+        operand = self.at.operands[slot]
+        return f"r * {operand.dim}" + " * call.channels" * operand.channels
+
+    def _get(self, slot: str) -> None:
+        operand, name, used = self.at.operands[slot], slot_name(slot), self.at.read[slot]
+        self.w.line(f"const real* const p_{name} = call.p_{name} + {self._row_of(slot)};")
+        self.w.line(f"num t_{name}[{operand.dim}];")
+        if not operand.channels:
+            for i in used:
+                self.w.line(f"t_{name}[{i}] = l.alive ? widen(p_{name}[{i}]) : 0;")
+            return
+        for start, size in segments(operand):
+            if any(start <= i < start + size for i in used):
+                self.w.line(f"get<{size}>(p_{name} + {start} * call.channels, l, t_{name} + {start});")
+
+    def _set(self, slot: str) -> None:
+        name = slot_name(slot)
+        self.w.line(f"real* const o_{name} = call.o_{name} + {self._row_of(slot)};")
+        for start, size in segments(self.at.operands[slot]):
+            self.w.line(f"set<{size}>(o_{name} + {start} * call.channels, l, d_{name} + {start});")
+
+    def _sum_channels(self, slot: str) -> None:
+        name, dim = slot_name(slot), self.at.operands[slot].dim
+        with self.w.block(f"for (int i = 0; i < {dim}; ++i)"):
+            self.w.line(f"const num sum = over_channels(d_{name}[i], l, (int)call.width);")
+            self.w.line(
+                f"if (l.alive && l.lane % call.width == 0) call.s_{name}[(chunk * call.rows + r) * {dim} + i] = sum;"
+            )
+
+    def _statement(self, statement: Statement) -> None:
+        text, target = self._texts.sum(terms_of(statement)), target_of(statement)
+        if isinstance(target, Local):
+            self.w.line(f"const num {target} = {text};")
+            return
+        assert isinstance(target, Component)
+        name = slot_name(target.operand)
+        if target.operand in self.at.scratch:
+            self.w.line(f"{name}[{target.index} * {LANES}] += {text};")
+        else:
+            self.w.line(f"d_{name}[{target.index}] += {text};")
+
+    # -- one element --
+
+    def _prologue(self) -> None:
+        arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
+        self._by_warps("prologue", arguments, self.at.prologue, self._coefficient)
+
+    def _coefficient(self, place: Component) -> str:
+        return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
+
+    def _epilogue(self) -> None:
+        arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
+        self._by_warps("epilogue", arguments, self.at.epilogue, self._gradient)
+
+    def _gradient(self, place: Component) -> str:
+        name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
+        return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
+
+    def _by_warps(self, name: str, arguments: list[str], parts: list[list[Sum]], put: object) -> None:
+        """A function whose sums are dealt out to the warps of a block."""
+        head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
+        with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
+            for warp, sums in enumerate(parts):
+                if sums:
+                    with self.w.block(f"if (warp == {warp})"):
+                        self._sums(sums, put)
+
+    def _sums(self, sums: list[Sum], put: object) -> None:
+        assert callable(put)
+        for slot, used in _weights_of(self.at, sums):
+            name, dim = slot_name(slot), self.at.operands[slot].dim
+            self.w.line(f"num t_{name}[{dim}];")
+            for i in used:
+                self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
+        for place, terms in sums:
+            self.w.line(put(place).format(self._texts.sum(terms) if terms else "0"))
+
+    # -- the kernels --
+
+    def _rows_kernel(self) -> None:
+        w, at = self.w, self.at
+        with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}(const Call call)"):
+            w.line("const i64 chunks = (call.channels + call.width - 1) / call.width, chunk = blockIdx.x % chunks;")
+            w.line("const Task task = find_task(call, blockIdx.x / chunks);")
+            w.line("if (task.from >= task.to) return;")
+            w.line("num* const shared = (num*)shared_memory();")
+            w.line(f"const int warp = threadIdx.x / {LANES}, lane = threadIdx.x % {LANES};")
+            w.line(f"const int width = (int)call.width, rows = {LANES} / width;")
+            w.line("const i64 c = chunk * width + lane % width;")
+            tables = [f"shared + {LANES} * COEFFICIENTS * {n} + lane" for n in range(len(at.coefficients))]
+            if at.coefficients:
+                last = "c < call.channels ? c : call.channels - 1"
+                w.line(f"prologue({', '.join(['call', 'task.element', last, 'warp', *tables])});")
+            w.line(f"num* const added = shared + {LANES} * (KEPT + warp * ADDED);")
+            if at.adjoints:
+                w.line(f"for (int n = lane; n < {LANES} * ADDED; n += {LANES}) added[n] = 0;")
+            w.line("__syncthreads();")
+            w.line(f"num* const tile = shared + {LANES} * (KEPT + WARPS * ADDED) + warp * TILE;")
+            with w.block("for (i64 q = task.from + warp * rows; q < task.to; q += WARPS * rows)"):
+                w.line("const i64 mine = q + lane / width, there = mine < task.to ? mine : q;")
+                w.line("const bool alive = mine < task.to && c < call.channels;")
+                w.line("const Lane l = {lane, rows == 1, alive, call.channels, c, tile};")
+                sums = [f"added + {LANES} * COEFFICIENTS * {n} + lane" for n in range(len(at.adjoints))]
+                row = "call.order ? call.order[there] : there"
+                w.line(f"row({', '.join(['call', 'l', row, 'chunk', *tables, *sums])});")
+            if at.adjoints:
+                self._deliver_sums()
+
+    def _deliver_sums(self) -> None:
+        """Those of all warps, and of all rows of a warp, in their order."""
+        w = self.w
+        w.line("__syncthreads();")
+        with w.block("for (int n = warp; n < ADDED; n += WARPS) if (lane < width && c < call.channels)"):
+            w.line("num sum = 0;")
+            with w.block("for (int m = 0; m < WARPS * rows; ++m)"):
+                w.line(f"sum += shared[{LANES} * (KEPT + m / rows * ADDED + n) + m % rows * width + lane];")
+            w.line("call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;")
+
+    def _weights_kernel(self) -> None:
+        """Gradients of weights: the sums of an element's tasks, in their order, then what they make of each weight."""
+        w, at = self.w, self.at
+        with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
+            w.line(f"const i64 chunks = (call.channels + {LANES - 1}) / {LANES}, e = blockIdx.x / chunks;")
+            w.line(f"const int warp = threadIdx.x / {LANES}, lane = threadIdx.x % {LANES};")
+            w.line(f"const i64 c = blockIdx.x % chunks * {LANES} + lane, t = task_of(call, e);")
+            w.line("const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;")
+            w.line("num* const sums = (num*)shared_memory() + lane;")
+            w.line("if (c < call.channels)")
+            with w.block("for (int n = warp; n < ADDED; n += WARPS)"):
+                w.line("num sum = 0;")
+                w.line("for (i64 m = t; m < t + count; ++m) sum += call.sums[(m * ADDED + n) * call.channels + c];")
+                w.line(f"sums[n * {LANES}] = sum;")
+            w.line("__syncthreads();")
+            sums = [f"sums + {LANES} * COEFFICIENTS * {n}" for n in range(len(at.adjoints))]
+            w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
+
+    def _channels_kernel(self) -> None:
+        w = self.w
+        with w.part("kernel of channels"), w.block(f"{_KERNEL} {CHANNELS_ENTRY}(const Call call)"):
+            w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
+            w.line("const i64 place = blockIdx.x * (i64)blockDim.x + threadIdx.x;")
+            for slot in self.at.summed:
+                name, dim = slot_name(slot), self.at.operands[slot].dim
+                with w.block(f"if (place < call.rows * {dim})"):
+                    w.line("num sum = 0;")
+                    w.line(f"for (i64 n = 0; n < chunks; ++n) sum += call.s_{name}[n * call.rows * {dim} + place];")
+                    w.line(f"call.o_{name}[place] = narrow(sum);")
+
+
+def _weights_of(at: CudaPolynomialPlacement, sums: Iterable[Sum]) -> list[tuple[str, list[int]]]:
+    """The weights that some sums read, by slot."""
+    values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
+    found = ((s, sorted(v.index for v in values if v.operand == s)) for s in at.weights)
+    return [(slot, used) for slot, used in found if used]

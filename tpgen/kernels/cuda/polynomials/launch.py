@@ -1,0 +1,90 @@
+"""What a polynomial's kernels are called with: one structure of pointers and counts, and how many blocks there are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.cuda.groups import LANES, power_of_two
+from tpgen.kernels.cuda.orders import Order
+from tpgen.kernels.cuda.polynomials.generate import COUNTS
+from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
+from tpgen.kernels.polynomial.load import Sizes
+
+_SPAN = 64  # rows of a warp in one task, at most
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the rows and channels of a call are dealt out to blocks, where so many blocks run at once."""
+
+    placement: CudaPolynomialPlacement
+    sizes: Sizes
+    at_once: int
+
+    @property
+    def width(self) -> int:
+        """Lanes of one row."""
+        return min(LANES, power_of_two(self.sizes.channels))
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.sizes.channels // self.width)
+
+    @cached_property
+    def span(self) -> int:
+        """Rows of a task: as many as leave no multiprocessor idle, in whole rounds of its warps."""
+        together = self.placement.warps * LANES // self.width
+        rounds = -(-self.sizes.rows * self.chunks // (together * self.at_once))
+        return together * max(1, min(_SPAN, rounds))
+
+    @property
+    def tasks(self) -> int:
+        """Some have no rows: how many do not is known on the device alone."""
+        return self.sizes.rows // self.span + self.sizes.elements
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the kernels are told."""
+        known = {**self.sizes._asdict(), "width": self.width, "span": self.span}
+        return {name: known[name] for name in COUNTS}
+
+    @property
+    def blocks(self) -> int:
+        return self.tasks * self.chunks
+
+    @property
+    def blocks_of_weights(self) -> int:
+        return self.sizes.elements * -(-self.sizes.channels // LANES)
+
+    @property
+    def blocks_of_channels(self) -> int:
+        widest = max((self.placement.operands[s].dim for s in self.placement.summed), default=0)
+        return -(-self.sizes.rows * widest // self.placement.threads)
+
+    def scratch(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        """Room for the sums of all tasks, and for those of each operand that is summed over channels."""
+        p, sizes = self.placement, self.sizes
+        number = torch.float32 if dtype == torch.bfloat16 else dtype
+        shapes = [(self.tasks, p.added, sizes.channels)]
+        shapes += [(self.chunks, sizes.rows, p.operands[s].dim) for s in p.summed]
+        return [torch.empty(shape, dtype=number, device=device) for shape in shapes]
+
+
+def call_of(
+    geometry: Geometry,
+    given: Sequence[Tensor],
+    opened: Sequence[Tensor],
+    scratch: Sequence[Tensor],
+    order: Order | None,
+) -> ctypes.Array:
+    """``struct Call`` of the text: pointers and counts take eight bytes each."""
+    ordered = [order.first.data_ptr(), order.order.data_ptr()] if order else [0, 0]
+    places = [x.data_ptr() for x in (*given, *opened, *scratch)]
+    fields = [*places, *ordered, *geometry.counts.values()]
+    return (ctypes.c_int64 * len(fields))(*fields)

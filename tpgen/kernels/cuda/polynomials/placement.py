@@ -1,0 +1,146 @@
+"""A polynomial's sweep on blocks and warps: a lane has one channel, a warp one row or, of few channels, several.
+
+A block takes some rows of one element at 32 channels, a *task*.  Its warps compute the element's coefficients together
+into shared memory, then run rows past them, each warp its own.  Coefficients are variable and many (130 for each of 32
+channels of MACE's contraction), so they are read from shared memory, one number for each lane, without conflicts; the
+couplings are constants and stand in the instructions.  The gradients of coefficients are sums over rows: each warp adds
+to its own, the warps' are added in their order, and those of all tasks of an element by a second kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from tpgen.errors import EmitError
+from tpgen.kernels.cuda.chips import KIB, Chip
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.polynomial.expressions import gathered
+from tpgen.kernels.polynomial.placement import PolynomialPlacement, segments
+from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.kernels.sweep.statements import Component, Product
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+_WARPS = 4
+_BLOCKS = 2  # on a multiprocessor, before warps share a block
+
+Item = TypeVar("Item")
+Sum = tuple[Component, list[Product]]
+
+
+@dataclass(frozen=True)
+class CudaPolynomialPlacement(PolynomialPlacement):
+    """A `PolynomialPlacement` of single lanes on a chip."""
+
+    chip: Chip
+    warps: int = _WARPS
+
+    @cached_property
+    def scratch(self) -> dict[str, int]:
+        """Numbers of each lane in shared memory, by slot: weights are read where the coefficients are made of them."""
+        return dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
+
+    @property
+    def threads(self) -> int:
+        return self.warps * LANES
+
+    @property
+    def kept(self) -> int:
+        """Coefficients of a block, for each lane."""
+        return len(self.coefficients) * self.sweep.coefficients
+
+    @property
+    def added(self) -> int:
+        """Their gradients, of a warp, for each lane."""
+        return len(self.adjoints) * self.sweep.coefficients
+
+    @cached_property
+    def tile(self) -> int:
+        """Numbers of each lane through which a warp turns segments that stand channel by channel, of odd length."""
+        moved = [self.operands[s] for s in (*self.inputs, *self.stored)]
+        sizes = [size for o in moved if o.channels for _, size in segments(o) if size > 1]
+        return max(sizes, default=0) | bool(sizes)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return (self.kept + self.warps * (self.added + self.tile)) * self.lane_bytes
+
+    @property
+    def lane_bytes(self) -> int:
+        """Of one number of every lane of a warp."""
+        return LANES * (8 if self.target.dtype == "float64" else 4)
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks of one multiprocessor, as far as shared memory decides."""
+        return max(1, min(self.chip.shared // (self.shared + KIB), 64 // self.warps, 32))
+
+    @cached_property
+    def prologue(self) -> list[list[Sum]]:
+        """The coefficients that each warp computes: neighbours, which share weights, and as many terms each."""
+        made = list(gathered(self.sweep.prologue).items())
+        return shares(made, [len(terms) for _, terms in made], self.warps)
+
+    @cached_property
+    def epilogue(self) -> list[list[Sum]]:
+        """The gradients of weights that each warp computes; without terms, zero."""
+        sums = gathered(self.sweep.epilogue)
+        places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]
+        found = [(place, sums.get(place, [])) for place in places]
+        return shares(found, [len(terms) + 1 for _, terms in found], self.warps)
+
+    def __str__(self) -> str:
+        parts = [
+            f"cuda placement: {self.sweep.call}; {self.target.dtype}, {self.chip}",
+            f"  a block: rows of one element at {LANES} channels, on {self.warps} warps",
+            f"  shared memory: {self.shared} bytes; of a lane {self.kept} coefficients, and of each warp "
+            f"{self.added} gradients of them and {self.tile} to turn segments",
+        ]
+        parts += [f"  {slot}: {self._reading(slot)}" for slot in self.given]
+        return "\n".join([*parts, *(f"  -> {slot}: {self._writing(slot)}" for slot in self.opened)])
+
+
+def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:
+    """Items dealt out to so many parts of about the same size, neighbours together.
+
+    >>> shares("abcde", [1, 1, 4, 1, 1], 2)
+    [['a', 'b', 'c'], ['d', 'e']]
+    """
+    dealt: list[list[Item]] = [[] for _ in range(parts)]
+    whole, before = max(1, sum(sizes)), 0
+    for item, size in zip(items, sizes, strict=True):
+        dealt[min(parts - 1, before * parts // whole)].append(item)
+        before += size
+    return dealt
+
+
+def place_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
+    """Where the kernel of a call computes: fewer warps share a block where two blocks have no room beside each other.
+
+    Raises `EmitError` where not even one warp has room.
+    """
+    placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
+    for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):
+        found = (replace(placed, warps=warps) for warps in (4, 2, 1))
+        fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
+        if fitting:
+            return fitting
+    raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
+
+
+def why_no_room(plan: PolynomialPlan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
+    """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
+    placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
+    needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
+    return _no_room(forward, needed, chip) if needed > chip.block_shared else None
+
+
+def _no_room(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
+    return (
+        f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
+        f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"
+    )

@@ -1,0 +1,110 @@
+"""Polynomials on CUDA devices: what stands in the way, and from a sweep to a call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.driver import Function, function, need_driver
+from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.orders import Order, is_inside, known_order
+from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
+from tpgen.kernels.cuda.polynomials.placement import why_no_room
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+_ELEMENTS = 2  # the fault of an index out of range
+
+
+def obstacle(plan: PolynomialPlan, forward: PolynomialSweep, dtype: torch.dtype) -> str | None:
+    """Why a polynomial has no kernel on the current device."""
+    return why_no_room(plan, forward, DTYPES[dtype], chip_of(driver.capability(torch.cuda.current_device())))
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The kernels of a call on one device."""
+
+    source: CudaPolynomialSource
+    device: int
+
+    def _function(self, name: str, shared: int = 0) -> Function:
+        return function(need_driver(), self._module, name, self.source.placement.threads, shared)
+
+    @cached_property
+    def _module(self) -> ctypes.c_void_p:
+        return need_driver().load(cubin(self.source.text, driver.capability(self.device)))
+
+    @cached_property
+    def rows(self) -> Function:
+        return self._function(ENTRY, self.source.placement.shared)
+
+    @cached_property
+    def weights(self) -> Function:
+        placement = self.source.placement
+        return self._function(SUM_ENTRY, placement.added * placement.lane_bytes)
+
+    @cached_property
+    def channels(self) -> Function:
+        return self._function(CHANNELS_ENTRY)
+
+    @cached_property
+    def at_once(self) -> int:
+        return self.rows.at_once() * driver.processors(self.device)
+
+
+class CudaPolynomialKernel:
+    """A call of a polynomial; compiled for a device when it is first met there."""
+
+    def __init__(self, plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> None:
+        self._made = (plan, sweep, DTYPES[dtype])
+        self._loaded: dict[int, _Loaded] = {}
+
+    def on(self, device: int) -> _Loaded:
+        """The kernels on a device."""
+        if device not in self._loaded:
+            self._loaded[device] = _Loaded(generate_polynomial(*self._made, chip_of(driver.capability(device))), device)
+        return self._loaded[device]
+
+    def __call__(self, given: Sequence[Tensor], opened: Sequence[Tensor], index: Tensor | None, sizes: Sizes) -> int:
+        """Launch them on the current stream; a fault where the index points nowhere."""
+        if not sizes.rows:
+            for x in opened:
+                x.zero_()
+            return 0
+        loaded, capturing = self.on(_device_of(given)), driver.capturing()
+        order = None if index is None else known_order(index, sizes.elements, keep=not capturing)
+        if index is not None and not capturing and not is_inside(index, sizes.elements):
+            return _ELEMENTS
+        with need_driver().on(loaded.device):
+            _launch(loaded, given, opened, order, sizes)
+        return 0
+
+
+def _launch(
+    loaded: _Loaded, given: Sequence[Tensor], opened: Sequence[Tensor], order: Order | None, sizes: Sizes
+) -> None:
+    placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
+    geometry = Geometry(placement, sizes, loaded.at_once)
+    scratch = geometry.scratch(given[0].dtype, given[0].device)
+    call = call_of(geometry, given, opened, scratch, order)
+    loaded.rows.launch(geometry.blocks, stream, call)
+    if placement.folded:
+        loaded.weights.launch(geometry.blocks_of_weights, stream, call)
+    if placement.summed:
+        loaded.channels.launch(geometry.blocks_of_channels, stream, call)
+
+
+def _device_of(tensors: Sequence[Tensor]) -> int:
+    return tensors[0].get_device()
