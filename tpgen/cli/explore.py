@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, run_options, subject_options
 from tpgen.cli.types import OutputFile
-from tpgen.inspection.costs.explain_network import explain_network
-from tpgen.inspection.explorer.page import write_explorer
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan
+from tpgen.inspection.explorer.page import write_explorer, write_network_explorer
 from tpgen.planner.problems import Problem
 
 
@@ -31,7 +28,7 @@ from tpgen.planner.problems import Problem
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone.")
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
-@click.option("--product", metavar="MODULE", help="Of a network: which product.  [default: the one with most FLOPs]")
+@click.option("--product", metavar="MODULE", help="Of a network: this product alone.  [default: all that it calls]")
 def explore(
     problem: Problem | None,
     network: str | None,
@@ -42,27 +39,19 @@ def explore(
     inductor: bool,
     **options: Any,
 ) -> None:
-    """Write every stage of a product onto one HTML page.
+    """Write every stage of a product, or of all products of a network, onto one HTML page.
 
-    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
-    or a network, of which --product says the product.
+    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem
+    or a network.
     """
-    subject: TensorProduct | Plan
     if problem is None:
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
-        subject, usual, nodes = _product(str(network), product)
-        options = {} if nodes is None else {"nodes": nodes}
+        made = find_network(str(network))
+        wanted = () if product is None else (product,)
+        write_network_explorer(
+            made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
+        )
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
-        subject, usual = problem.plan, problem.rows
-    write_explorer(subject, file, rows=rows or usual, measure=measure, inductor=inductor, **options)
+        write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **options)
     click.echo(str(file))
-
-
-def _product(network: str, name: str | None) -> tuple[TensorProduct, int, int | None]:
-    """A product of a network, and the rows it is called with; of a convolution, with how many nodes."""
-    made = find_network(network)
-    found = explain_network(made.module, made.inputs)
-    chosen = found.largest.module if name is None else name
-    explained = found[chosen]
-    return cast(TensorProduct, made.module.get_submodule(chosen)), explained.rows, explained.nodes

@@ -2,28 +2,37 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import tpgen
 from tests.inspection.explorer.browser import open_browser
 from tests.machine import needs_compiler
 from tests.test_cli import VECTORS, run
 from tpgen.errors import TpgenError
+from tpgen.inspection.costs.node_costs import node_costs
 from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.explorer.drawing import diagram, hues, roofline
 from tpgen.inspection.explorer.highlight import highlighted
-from tpgen.inspection.explorer.page import explorer_page, write_explorer
+from tpgen.inspection.explorer.page import explorer_page, write_explorer, write_network_explorer
+from tpgen.inspection.stages.dump import Request
 from tpgen.inspection.stages.provenance import provenance
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.presets import channelwise
+from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.planner.problems import PROBLEMS
+from tpgen.text import quantity
 
+HERE = Path(__file__).parent
+STYLE = (Path(tpgen.__file__).parent / "inspection/explorer/explorer.css").read_text(encoding="utf-8")
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
-STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "cpp", "cpp_backward")
+STAGES = ("plan", "form", "graph", "code", "script", "joint", "sweep", "placement", "cpp", "cpp_backward")
+MISSING = ("inductor", "cuda", "cuda_backward", "ptx")  # of the article, whose mode mixes copies
 ARTICLE = PROBLEMS["article"].plan
 
 
@@ -140,12 +149,12 @@ def lit(page: Any) -> dict[str, list[int]]:
 
 @needs_compiler
 def test_choosing_a_path_lights_its_lines_in_every_pane(page: Any) -> None:
-    graphs = provenance(ARTICLE, STAGES[:-3], strategy="einsum")
-    kernels = provenance(ARTICLE, STAGES[-3:], strategy="kernel")
+    graphs = provenance(ARTICLE, STAGES[:6], strategy="einsum")
+    kernels = provenance(ARTICLE, STAGES[6:], strategy="kernel")
     for path in (0, 5):
         click(page, f'.path[data-p="{path}"] .dot')
         wanted = {**graphs.trace_forward(path), **kernels.trace_forward(path)}
-        assert lit(page) == {"inductor": [], **{name: list(lines) for name, lines in wanted.items()}}
+        assert lit(page) == {**{key: [] for key in MISSING}, **{name: list(lines) for name, lines in wanted.items()}}
         assert all(wanted.values())
         assert f"path {path}" in page.execute_script("return document.getElementById('chosen').textContent")
 
@@ -254,17 +263,28 @@ def test_lines_keep_their_numbers_where_they_are_not_laid_out(page: Any) -> None
 
 @needs_compiler  # macros and comments are coloured in C++ alone
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_has_contrast(page: Any, theme: str) -> None:
-    """Texts against the backgrounds they stand on: the ratio that WCAG asks for."""
+def test_every_text_has_contrast(page: Any, theme: str) -> None:
+    """Texts against the backgrounds they stand on, in every state: the ratio that WCAG asks for."""
     page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
-    click(page, '.path[data-p="3"] .dot')
-    pairs = page.execute_script(
-        "const color = (s, p) => getComputedStyle(document.querySelector(s))[p];"
-        "const paper = color('body', 'backgroundColor'), own = color('.code b.own', 'backgroundColor');"
-        "return [[color('body', 'color'), paper], [color('body', 'color'), own], [color('dt', 'color'), paper],"
-        "...['.k', '.m', '.s', '.c', '.f'].map(s => [color(s, 'color'), paper])]"
+    page.execute_script(
+        "for (const pane of document.querySelectorAll('.pane, .code details')) pane.hidden = false, pane.open = true"
     )
-    assert all(contrast(text, paper) >= 4.5 for text, paper in pairs)
+    checked = 0
+    for choice in (3, 6):  # what is lit, shared, found by a search, and what is of no path
+        click(page, f'.path[data-p="{choice}"] .dot')
+        page.execute_script("search('x2')")
+        texts = page.execute_script((HERE / "texts.js").read_text(encoding="utf-8"))
+        checked += len(texts)
+        pale = [what for text, ground, what in texts if contrast(text, ground) < 4.5]
+        assert not pale
+    assert checked > 60
+
+
+def test_numbers_have_contrast_on_the_colour_of_their_path() -> None:
+    for index in range(64):
+        hue, on = re.findall(r"#\w+", hues(index))
+        text = "".join(2 * c for c in on[1:]) if len(on) == 4 else on[1:]
+        assert contrast(*([int(h[n : n + 2], 16) for n in (0, 2, 4)] for h in (text, hue[1:]))) >= 4.5
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -277,7 +297,12 @@ def test_every_state_of_a_button_has_contrast(page: Any, theme: str) -> None:
         " found.push(read(tab)); tab.click(); found.push(read(tab)); tab.click(); } return found"
     )
     assert {state for state, _, _ in states} >= {"true", "false", "missingtrue", "missingfalse"}
-    assert all(contrast(text, ground) >= 4.5 for _, text, ground in states)
+    assert all(contrast(channels(text), channels(ground)) >= 4.5 for _, text, ground in states)
+
+
+def channels(color: str) -> list[float]:
+    """Red, green and blue of a colour as a browser writes it."""
+    return [float(n) for n in re.findall(r"\d+", color)[:3]]
 
 
 def test_the_costliest_path_is_chosen_first_and_the_address_names_the_choice(page: Any, pages: Path) -> None:
@@ -293,15 +318,30 @@ def test_the_costliest_path_is_chosen_first_and_the_address_names_the_choice(pag
     assert page.execute_script(chosen) == "2,5"
 
 
-def contrast(*colors: str) -> float:
+def contrast(*colors: Sequence[float]) -> float:
     dark, light = sorted(luminance(color) for color in colors)
     return (light + 0.05) / (dark + 0.05)
 
 
-def luminance(color: str) -> float:
-    channels = [int(n) / 255 for n in re.findall(r"\d+", color)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+def luminance(color: Sequence[float]) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (n / 255 for n in color)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("flops", [1e9, 1e11, 1e13])
+def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> None:
+    """Of the map and of the roofline, whichever side of the ridge a product stands on."""
+    plan = channelwise("128x0e+128x1o+1024x2e+128x10o", "0e+1o+2e+3o", "0e+0o+1o+1e+2e+2o+3o+3e+10o+11e")
+    found = tpgen.explain(plan, rows=100, strategy="einsum", ceilings=Ceilings(1e10, flops))
+    slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
+    for drawn in (diagram(plan), roofline(slow), roofline(fast)):
+        file = tmp_path / "drawing.html"
+        file.write_text(f"<meta charset=utf-8><style>{STYLE}</style>{drawn}", encoding="utf-8")
+        browser.get(file.as_uri())
+        count, meeting, cut = browser.execute_script((HERE / "labels.js").read_text(encoding="utf-8"))
+        assert count > 6
+        assert not meeting
+        assert not cut
 
 
 @needs_compiler
@@ -318,7 +358,8 @@ def test_a_large_product_opens_without_a_request(browser: Any, tmp_path: Path) -
     room = "const map = document.getElementById('map'); return map.scrollHeight - map.clientHeight"
     assert browser.execute_script(room) <= 0, "the map of 68 paths stands on the screen whole"
     click(browser, '.path[data-p="67"] .dot')
-    assert all(lines for pane, lines in lit(browser).items() if pane != "inductor")
+    lines_of = lit(browser)
+    assert all(lines_of[stage] for stage in (*STAGES, "cuda", "cuda_backward"))
 
 
 def test_measured_times_are_drawn_beside_one_another(browser: Any, tmp_path: Path) -> None:
@@ -352,4 +393,83 @@ def test_pages_of_larger_products_have_every_path(problem: str) -> None:
 def test_the_command_shows_a_product_of_the_demo(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     run("explore", "--network", "tetris", "--product", "last.message", "--out", str(file))
-    assert "for 78 rows" in file.read_text(encoding="utf-8")
+    page = file.read_text(encoding="utf-8")
+    assert "for 78 rows" in page
+    assert page.count("<template") == 1
+    wrong = run("explore", "--network", "tetris", "--product", "last.massage", "--out", str(file), code=2)
+    assert "unknown product 'last.massage'" in wrong.stderr
+
+
+# --- several products -------------------------------------------------------------------------------------------------
+
+
+class Two(torch.nn.Module):
+    """Two products of different size, by names that need escaping in an address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = tpgen.TensorSquare("2x1o", strategy="einsum")
+        self.layers = torch.nn.ModuleList([tpgen.TensorProduct.from_plan(MEDIUM, strategy="einsum")])
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x, y).sum() + self.small(x[:, :6]).sum()
+
+
+MEDIUM = fully_connected("8x0e+8x1o", "0e+1o", "8x0e+8x1o")
+
+
+@pytest.fixture(scope="module")
+def network_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("network") / "page.html"
+    return write_network_explorer(Two(), [torch.zeros(5, 32), torch.zeros(5, 4)], file, ceilings=GIVEN)
+
+
+def test_products_of_a_network_stand_on_one_page(browser: Any, network_page: Path) -> None:
+    title = "return document.getElementById('title').textContent"
+    browser.get_log("browser")
+    browser.get(network_page.as_uri())
+    assert browser.execute_script(title).startswith("8x0e+8x1o x"), "the product with most operations comes first"
+    assert browser.execute_script("return location.hash") == "#product=layers.0&path=1"
+    keys(browser, "]")
+    assert browser.execute_script(title).startswith("2x1o x 2x1o")
+    assert "small" in browser.execute_script("return location.hash")
+    click(browser, "#pane-form .code b:nth-child(2)")
+    assert lit(browser)["form"] == [2]
+    browser.get("about:blank")
+    browser.get(network_page.as_uri() + "#product=layers.0&path=2")
+    assert browser.execute_script(title).startswith("8x0e+8x1o x")
+    assert lit(browser)["form"] == [4]
+    options = "return [...document.querySelectorAll('#product option')].map(option => option.textContent)"
+    assert browser.execute_script(options)[1] == f"layers.0: 4 paths, {quantity(5 * MEDIUM.flops, 'FLOP')}"
+    assert browser.get_log("browser") == []
+
+
+# --- folds and notes --------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_preludes_are_folded_and_open_for_a_search(page: Any) -> None:
+    is_open = "return document.querySelector('#pane-cpp details').open"
+    assert not page.execute_script(is_open)
+    assert "prelude, " in page.execute_script("return document.querySelector('#pane-cpp summary').textContent")
+    page.execute_script("search('posix_memalign')")
+    assert page.execute_script(is_open)
+    numbers = (
+        "return [...document.querySelectorAll('#pane-cpp .code span')].map(c => c.style.getPropertyValue('--from'))"
+    )
+    found = list(map(int, page.execute_script(numbers)))
+    assert found == sorted(found), "lines keep their numbers in a fold"
+
+
+def test_a_line_of_a_graph_says_what_it_makes(page: Any) -> None:
+    """For the rows of the page: the shape of its result, its bytes and its operations."""
+    costs = node_costs(Request(ARTICLE, strategy="einsum", rows=1000))
+    said = page.execute_script(
+        "const lines = [...document.querySelectorAll('#pane-code b')];"
+        "const line = lines.find(line => /^ *path1_einsum =/.test(line.textContent));"
+        "line.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));"
+        "const note = document.getElementById('note'); return note.hidden ? '' : note.textContent"
+    )
+    assert said == str(costs["path1_einsum"]) == "1000×2×3 float32, 24 kB, 24 kFLOP"
+    page.execute_script("document.body.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))")
+    assert page.execute_script("return document.getElementById('note').hidden")

@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.machine import needs_nvrtc
 from tpgen.errors import BackendError
 from tpgen.inspection.stages import cuda
 from tpgen.inspection.stages.dump import DIRECTIONS, JOINT, STAGES, dump_stage
+from tpgen.inspection.stages.provenance import provenance
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLAN = channelwise("4x0e+2x1o", "0e+1o", "0e+1o")
@@ -27,6 +29,17 @@ def test_every_direction_has_its_text(direction: str) -> None:
 @needs_nvrtc
 def test_ptx() -> None:
     assert ".visible .entry tpgen_kernel" in dump_stage(PLAN, "ptx")
+
+
+@needs_nvrtc
+def test_instructions_serve_what_their_line_serves() -> None:
+    traced = provenance(PLAN, ["cuda", "ptx"], strategy="kernel")
+    ptx = traced.stage("ptx")
+    assert ptx.explained == 1.0
+    assert not any(".loc" in line for line in ptx.lines)
+    for path in PLAN.paths:
+        own = [ptx.lines[n - 1] for n in ptx.lines_of(path.index)]
+        assert any("fma" in line or "mul" in line for line in own), "a path multiplies"
 
 
 @needs_nvrtc
@@ -48,3 +61,5 @@ def test_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_without_a_kernel_say_so() -> None:
     with pytest.raises(BackendError, match="take products whose modes keep channels"):
         dump_stage(fully_connected("4x0e", "4x0e", "4x0e"), "cuda")
+    with pytest.raises(BackendError, match="kernels compute in float32, float64 or bfloat16, not in float16"):
+        dump_stage(PLAN, "cuda", dtype=torch.float16)

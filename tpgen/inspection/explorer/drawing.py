@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil, floor, log10
 
 from tpgen.inspection.costs.explain import Explanation, PathExplanation
-from tpgen.inspection.costs.pictures import path_color
+from tpgen.inspection.costs.pictures import path_color, text_color
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.planner.plan import Path, Plan
 from tpgen.text import duration, quantity
@@ -27,9 +27,7 @@ def css_color(index: int) -> str:
 
 def hues(index: int) -> str:
     """The colour of a path and the colour of text on it, as the custom properties of CSS that the page reads."""
-    red, green, blue = path_color(index)
-    light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2  # relative luminance
-    return f"--hue:{css_color(index)};--on:{'#111' if light > 0.3 else '#fff'}"
+    return f"--hue:{css_color(index)};--on:{text_color(path_color(index))}"
 
 
 # --- the diagram ------------------------------------------------------------------------------------------------------
@@ -116,10 +114,37 @@ def roofline(found: Explanation) -> str:
         y = _BOTTOM - (_BOTTOM - _TOP) * (log10(rate) - low) / (high - low)
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
-    parts = [*_grid(at, left, right, low, high), *_roof(at, ceilings, left, right)]
+    labels = _Labels()
+    parts = [*_grid(at, left, right, low, high), *_roof(at, labels, ceilings, left, right)]
     parts += [_point(at, found, path) for path in found.paths if path.flops]
-    parts += _totals(at, found)
+    parts += _totals(at, labels, found)
     return f'<svg id="roofline" viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
+
+
+class _Labels:
+    """Places labels in the frame of the roofline, each where it covers none that stands there already."""
+
+    _LETTER, _LINE = 5.9, 12.0  # the most that a letter is wide, and a line is tall
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, float, float]] = []
+
+    def put(self, content: str, x: float, y: float) -> str:
+        """A label near a point: beside it, else below or above."""
+        wide = self._LETTER * len(content)
+        beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
+        places = [(at, css, start, y + down) for down in (13, 3.5, -6, 25, -18, 37, -30) for at, css, start in beside]
+        free = (place for place in places if self._is_free(place[2], place[3], wide))
+        at, css, start, base = next(free, places[0])
+        self._taken.append((start, base - self._LINE, start + wide, base))
+        return _text(at, base, css, content)
+
+    def _is_free(self, start: float, base: float, wide: float) -> bool:
+        inside = start >= _LEFT + 2 and start + wide <= _RIGHT + 16 and _TOP <= base <= _BOTTOM - 2
+        return inside and not any(
+            start < right and left < start + wide and base - self._LINE < bottom and top < base
+            for left, top, right, bottom in self._taken
+        )
 
 
 def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[str]:
@@ -139,13 +164,13 @@ def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[s
     return parts
 
 
-def _roof(at: _At, ceilings: Ceilings, left: float, right: float) -> list[str]:
+def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
     start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
     points = (start, ridge, at(10**right, ceilings.flops))
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>',
-        _text((ridge[0] + _RIGHT) / 2, ridge[1] - 4, "middle", quantity(ceilings.flops, "FLOP/s")),
-        _text((start[0] + ridge[0]) / 2 - 6, (start[1] + ridge[1]) / 2 - 4, "end", quantity(ceilings.bandwidth, "B/s")),
+        labels.put(quantity(ceilings.flops, "FLOP/s"), (ridge[0] + _RIGHT) / 2 - 40, ridge[1]),
+        labels.put(quantity(ceilings.bandwidth, "B/s"), (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2),
     ]
 
 
@@ -161,16 +186,13 @@ def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
     )
 
 
-def _totals(at: _At, found: Explanation) -> list[str]:
-    parts, above = [], 0.0
+def _totals(at: _At, labels: _Labels, found: Explanation) -> list[str]:
+    parts = []
     for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
         if seconds:
             x, y = at(found.intensity, found.flops / seconds)
-            # below the roof there is room; a good prediction has its point where the measured one is
-            place, side = (x - 9, "end") if x > _RIGHT - 110 else (x + 9, "start")
-            above = min(max(y + 13, above + 12), _BOTTOM - 2)
             parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
-            parts.append(_text(place, above, side, f"{name} {duration(seconds)}"))
+            parts.append(labels.put(f"{name} {duration(seconds)}", x, y))
     return parts
 
 

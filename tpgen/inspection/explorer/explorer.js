@@ -1,20 +1,39 @@
-// The explorer: which paths are chosen is one set; everything shown follows from it.
+// The explorer: which product is shown and which of its paths are chosen; everything shown follows from that.
 "use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-const panes = all(".pane");
-const tabs = all("#tabs button");
-const order = data.paths.map((path) => path.index);
-const served = new Map(order.map((path) => [path, []])); // path -> its lines in every pane
-const marks = new Map(order.map((path) => [path, []])); // path -> its curve, its row, its point
-for (const line of all(".code b[data-p]")) for (const path of pathsOf(line)) served.get(path).push(line);
-for (const mark of all("#map [data-p], #pane-costs [data-p]")) marks.get(Number(mark.dataset.p)).push(mark);
+const sheets = new Map(all("template").map((sheet) => [sheet.dataset.name, sheet.content]));
+const picker = document.getElementById("product");
+const note = document.getElementById("note");
+
+let shown = null; // the name of the product on the page, and what is known of it:
+let data, panes, tabs, order; // its facts, elements and paths
+let served, marks; // path -> its lines in every pane; path -> its curve, its row, its point
 
 let chosen = new Set();
 let hits = [];
 let hit = -1;
 let taken = -1; // the hit that Enter chose last
+
+// Put a product on the page.
+function open(name) {
+  const sheet = sheets.get(name).cloneNode(true);
+  data = JSON.parse(sheet.querySelector("script").textContent);
+  for (const part of [...sheet.children].filter((part) => part.id)) document.getElementById(part.id).replaceWith(part);
+  shown = name;
+  if (picker) picker.value = name;
+  panes = all(".pane");
+  tabs = all("#tabs button");
+  order = data.paths.map((path) => path.index);
+  served = new Map(order.map((path) => [path, []]));
+  marks = new Map(order.map((path) => [path, []]));
+  for (const line of all(".code b[data-p]")) for (const path of pathsOf(line)) served.get(path).push(line);
+  for (const mark of all("#map [data-p], #pane-costs [data-p]")) marks.get(Number(mark.dataset.p)).push(mark);
+  chosen = new Set();
+  note.hidden = true;
+  arrange();
+  if (field.value) search(field.value);
+}
 
 function pathsOf(line) {
   const text = line.dataset.p;
@@ -34,13 +53,43 @@ function choose(paths, from = null) {
   }
   for (const pane of panes) report(pane, pane === from);
   describe();
-  history.replaceState(null, "", chosen.size ? `#path=${[...chosen].join(",")}` : "#");
+  history.replaceState(null, "", `#${address()}`);
 }
 
-// The paths that the address names, as in page.html#path=5 or #path=2,5.
-function addressed() {
-  const named = /^#path=([\d,]+)$/.exec(location.hash);
-  return named ? named[1].split(",").map(Number).filter((path) => order.includes(path)) : [];
+// What a link to the choice says: #path=5 or #path=2,5, and in a network #product=layers.0&path=5.
+function address() {
+  const product = sheets.size > 1 ? [`product=${encodeURIComponent(shown)}`] : [];
+  return [...product, ...(chosen.size ? [`path=${[...chosen].join(",")}`] : [])].join("&");
+}
+
+// Show what the address names: a product, that of the list where it names none, and its paths, the costliest where none.
+function follow() {
+  const named = new URLSearchParams(location.hash.slice(1));
+  const first = shown ?? picker?.value ?? sheets.keys().next().value;
+  const wanted = sheets.has(named.get("product")) ? named.get("product") : first;
+  if (wanted !== shown) open(wanted);
+  const paths = (named.get("path") ?? "").split(",").filter(Boolean).map(Number).filter((path) => order.includes(path));
+  choose(paths.length ? paths : order.filter((path) => path === data.costliest));
+}
+
+function go(by) {
+  const names = [...sheets.keys()];
+  visit(names[(names.indexOf(shown) + by + names.length) % names.length]);
+}
+
+function visit(name) {
+  open(name);
+  choose(order.filter((path) => path === data.costliest));
+}
+
+// Beside a line that the mouse rests on: the shape of its result, its bytes and its operations.
+function remark(line) {
+  note.hidden = !line;
+  if (!line) return;
+  const box = line.closest(".code").getBoundingClientRect();
+  note.textContent = line.dataset.n;
+  note.style.top = `${line.getBoundingClientRect().top}px`;
+  note.style.right = `${root.clientWidth - box.left - line.closest(".code").clientWidth + 8}px`;
 }
 
 // Say how many lines of a pane are lit, and bring the first of them into view.
@@ -60,6 +109,7 @@ function isOwn(line) {
 }
 
 function show(line) {
+  line.closest("details")?.setAttribute("open", "");
   const box = line.closest(".code");
   box.scrollTop += line.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 4;
 }
@@ -157,16 +207,18 @@ function wrap() {
 
 const field = document.getElementById("search");
 const help = document.getElementById("help");
-for (const side of all("#map, #pane-costs"))
-  side.addEventListener("click", (event) => {
-    const mark = event.target.closest("[data-p]");
-    if (mark && !String(getSelection())) choose([...(event.shiftKey ? chosen : []), Number(mark.dataset.p)]);
-  });
-for (const tab of tabs) tab.addEventListener("click", () => toggle(tab));
-document.getElementById("panes").addEventListener("click", (event) => {
+document.body.addEventListener("click", (event) => {
+  if (String(getSelection())) return;
+  const tab = event.target.closest("#tabs button");
+  if (tab) return toggle(tab);
+  const mark = event.target.closest("#map [data-p], #pane-costs [data-p]");
+  if (mark) return choose([...(event.shiftKey ? chosen : []), Number(mark.dataset.p)]);
   const line = event.target.closest(".code b[data-p]");
-  if (line && !String(getSelection())) choose(pathsOf(line), line.closest(".pane"));
+  if (line) choose(pathsOf(line), line.closest(".pane"));
 });
+document.body.addEventListener("mouseover", (event) => remark(event.target.closest(".code b[data-n]")));
+document.body.addEventListener("scroll", () => remark(null), { capture: true, passive: true });
+picker?.addEventListener("change", () => visit(picker.value));
 field.addEventListener("input", () => search(field.value));
 document.getElementById("theme").addEventListener("click", theme);
 document.getElementById("wrap").addEventListener("click", wrap);
@@ -174,22 +226,23 @@ document.getElementById("ask").addEventListener("click", () => help.showModal())
 help.addEventListener("click", () => help.close());
 
 addEventListener("resize", arrange);
-addEventListener("hashchange", () => choose(addressed()));
-arrange();
-choose(addressed().length ? addressed() : order.filter((path) => path === data.costliest));
+addEventListener("hashchange", follow);
+follow();
 
 const keys = {
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
   "/": () => { field.focus(); field.select(); },
   "?": () => help.showModal(),
+  "]": () => go(1),
+  "[": () => go(-1),
   n: () => nextHit(1),
   N: () => nextHit(-1),
   t: theme,
   w: wrap,
   Escape: () => { field.value = ""; field.blur(); search(""); choose([]); },
 };
-tabs.forEach((tab, n) => { if (n < 10) keys[(n + 1) % 10] = () => toggle(tab); });
+for (let n = 0; n < 10; n++) keys[(n + 1) % 10] = () => tabs[n] && toggle(tabs[n]);
 document.addEventListener("keydown", (event) => {
   if (help.open) return; // Escape closes it by itself
   if (event.target === field && event.key === "Enter") return takeHit(event.shiftKey ? -1 : 1);

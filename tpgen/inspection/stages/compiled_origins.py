@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
-from tpgen.inspection.stages.cuda import source_of
+from tpgen.inspection.stages.cuda import ptx_of, source_of
 from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments, placement_of
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -194,6 +194,29 @@ def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
         return TracedStage(_named("cuda", direction), missing=reason)
     one = replace(request, direction=direction)
     return _recorded("cuda", direction, source_of(one.form, one.dtype, one.opened).source)
+
+
+_AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
+
+
+def trace_ptx(request: Request) -> TracedStage:
+    """What NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
+    reason = _no_text(request)
+    if reason:
+        return TracedStage("ptx", missing=reason)
+    origins, origin = trace_cuda(request, request.direction).origins, _PTX
+    pairs = []
+    for line in ptx_of(source_of(request.form, request.dtype, request.opened), numbered=True).split("\n"):
+        if found := _AT.match(line):
+            origin = origins[int(found[1]) - 1]
+        elif not line.startswith("\t"):  # a label, or what stands between two functions
+            pairs.append((line, _PTX))
+        elif line.strip():
+            pairs.append((line, _PTX if line.startswith("\t.") else origin))
+    return traced_stage("ptx", "text", pairs)
+
+
+_PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
 def _named(language: str, direction: str) -> str:

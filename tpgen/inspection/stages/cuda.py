@@ -19,6 +19,7 @@ from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.target import cuda_source
+from tpgen.kernels.libraries.compiler import DTYPES
 
 AnySource = CudaSource | CudaPolynomialSource
 _UNKNOWN = 90  # what kernels are shown for where there is no GPU
@@ -32,14 +33,18 @@ def shown_chip() -> Chip:
 def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSource:
     """The kernel of a form with some slots open, for this machine's GPU.
 
-    Raises `BackendError` for products that have none, `EmitError` where a row does not fit.
+    Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
     """
+    if dtype not in DTYPES:
+        raise BackendError(
+            f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
+        )
     return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
 
 
-def ptx_of(source: AnySource) -> str:
-    """NVRTC's virtual instructions."""
-    return need_nvrtc().ptx(source.text, source.placement.chip.arch).strip()
+def ptx_of(source: AnySource, numbered: bool = False) -> str:
+    """NVRTC's virtual instructions; ``numbered`` ones say which line of the source they are for."""
+    return need_nvrtc().ptx(source.text, source.placement.chip.arch, numbered).strip()
 
 
 def sass_of(source: AnySource) -> str:

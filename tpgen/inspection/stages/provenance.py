@@ -23,6 +23,7 @@ from tpgen.inspection.stages.compiled_origins import (
     trace_inductor,
     trace_joint,
     trace_placement,
+    trace_ptx,
     trace_sweep,
 )
 from tpgen.inspection.stages.dump import Request, product_directions
@@ -41,9 +42,10 @@ STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "sweep": trace_sweep,
     "placement": trace_placement,
     **KERNEL_STAGES,
+    "ptx": trace_ptx,
 }
-# Inductor compiles for seconds, so it is left out unless asked for.
-DEFAULT_STAGES = tuple(name for name in STAGES if name != "inductor")
+# Inductor compiles for seconds, and NVRTC has to be there: they are left out unless asked for.
+DEFAULT_STAGES = tuple(name for name in STAGES if name not in ("inductor", "ptx"))
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,11 @@ def provenance(
     request = request_of(subject, **options)
     if request.direction not in product_directions(request.plan):
         raise EmitError(unknown("direction", request.direction, product_directions(request.plan)))
-    return Provenance(request.plan, request.strategy, {name: _traced(name, request) for name in chosen})
+    return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
 
 
-def _traced(name: str, request: Request) -> TracedStage:
+def trace(name: str, request: Request) -> TracedStage:
+    """One stage of a request; one that it does not have says why."""
     try:
         return STAGES[name](request)
     except TpgenError as error:

@@ -82,15 +82,16 @@ class Nvrtc:
             return self._compiled(text, f"sm_{arch}", "CUBIN")
         return self._compiled(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
-    def ptx(self, text: str, arch: int) -> str:
-        """The virtual instructions of a source."""
-        return self._compiled(text, f"compute_{arch}", "PTX").code.rstrip(b"\0").decode()
+    def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
+        """The virtual instructions of a source, where ``numbered`` below the numbers of the lines they are for."""
+        more = ("--generate-line-info",) if numbered else ()
+        return self._compiled(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
-    def _compiled(self, text: str, architecture: str, kind: str) -> Compiled:
+    def _compiled(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         try:
-            options = [f"--gpu-architecture={architecture}", *OPTIONS]
+            options = [f"--gpu-architecture={architecture}", *OPTIONS, *more]
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             failed = self._library.nvrtcCompileProgram(program, len(options), flags)
             log = (

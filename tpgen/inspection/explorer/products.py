@@ -1,0 +1,108 @@
+"""The sheet of a product: its explanation, and every stage with the lines of its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from typing_extensions import Unpack
+
+from tpgen.errors import TpgenError
+from tpgen.inspection.costs.explain import ExplainedOptions, Explanation, PathExplanation, explain_product
+from tpgen.inspection.costs.explain_text import totals
+from tpgen.inspection.costs.node_costs import node_costs, traced_costs
+from tpgen.inspection.explorer.drawing import bars, diagram, roofline
+from tpgen.inspection.explorer.sheet import Pane, Sheet
+from tpgen.inspection.stages.compiled_origins import joint_graph
+from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.origins import TracedStage
+from tpgen.inspection.stages.provenance import trace
+from tpgen.inspection.subject import Subject, request_of
+from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.text import duration
+
+# A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.
+READABLE = "einsum"
+_GRAPHS = ("plan", "form", "graph", "code", "script", "joint")
+_KERNELS = ("sweep", "placement", "cpp", "cpp_backward", "cuda", "cuda_backward", "ptx")
+_ON_DEVICE = ("sweep", "placement", "cpp", "cpp_backward")  # kernels for a GPU can be written anywhere
+_NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compiles for seconds"
+
+
+def product_sheet(
+    subject: Subject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
+) -> Sheet:
+    """The sheet of a product or a plan; see `tpgen.inspection.explorer.page.write_explorer`."""
+    found = explain_product(subject, rows=rows, measure=measure, **options)
+    asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
+    request = replace(request_of(subject, **asked), rows=rows)
+    return Sheet(
+        title=f"{found.product}: {found.strategy}, {len(found.paths)} paths",
+        digest=found.digest,
+        panes=tuple(_panes(request, inductor)),
+        facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
+        costliest=_costliest(found),
+        totals={"strategy": _written(found), **totals(found)},
+        diagram=diagram(request.plan),
+        roofline=roofline(found),
+        bars=bars(found),
+    )
+
+
+def _panes(request: Request, inductor: bool) -> list[Pane]:
+    """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
+    readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
+    traced = _traced(readable, (*_GRAPHS, *(["inductor"] if inductor else [])))
+    traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
+    notes = _notes(readable)
+    graphs = [Pane(stage, _remark(name, readable), notes.get(name, {})) for name, stage in traced.items()]
+    kernels = _traced(replace(request, strategy="kernel"), _KERNELS)
+    reason = kernel_supported(request.plan, request.layout, request.dtype, request.device)
+    if reason:
+        kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
+    return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
+
+
+def _traced(request: Request, names: tuple[str, ...]) -> dict[str, TracedStage]:
+    return {name: trace(name, request) for name in names}
+
+
+def _remark(name: str, request: Request) -> str:
+    return "" if name in ("plan", "form") else f"as strategy {request.strategy} writes it"
+
+
+def _notes(request: Request) -> dict[str, Mapping[str, object]]:
+    """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
+    try:
+        of_nodes = node_costs(request)
+        return {"graph": of_nodes, "code": of_nodes, "script": of_nodes, "joint": traced_costs(joint_graph(request))}
+    except TpgenError:
+        return {}
+
+
+def _costliest(found: Explanation) -> int | None:
+    """The path that takes the most time, or the most operations where no time was measured: chosen at the start."""
+    largest = max(found.paths, key=lambda p: (p.seconds or 0.0, p.flops), default=None)
+    return largest.index if largest else None
+
+
+def _facts(path: PathExplanation) -> dict[str, str]:
+    """What the page says about a chosen path."""
+    weight = f"{path.weight[0]}:{path.weight[1]} as {'×'.join(map(str, path.weight_shape))}" if path.weight else "none"
+    facts = {
+        "couples": f"{path.in1} x {path.in2} → {path.out}, mode {path.mode}",
+        "weights": weight,
+        "coefficient": f"{path.coefficient:.6g} = "
+        + " × ".join(f"{value:.4g} ({name})" for name, value in path.factors.items()),
+        "coupling": f"{path.nonzeros} of {path.dense} entries, {100 * path.density:.0f} %",
+        "per row": f"{path.flops:,} FLOP, {path.bytes:,} bytes",
+        "written as": f"{path.strategy}: {path.how}",
+    }
+    if path.seconds is not None:
+        facts["alone"] = f"{duration(path.seconds)} for the batch"
+    return facts
+
+
+def _written(found: Explanation) -> str:
+    return f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"

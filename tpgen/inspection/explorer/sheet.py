@@ -1,0 +1,140 @@
+"""A product on the page: its facts, its drawings and a pane for each of its stages, as HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from itertools import groupby
+from string import Template
+from typing import Any
+
+from tpgen.inspection.explorer.highlight import highlighted
+from tpgen.inspection.stages.origins import Origin, TracedStage
+
+TITLES = {
+    "plan": "plan",
+    "form": "form",
+    "graph": "fx graph",
+    "code": "code",
+    "script": "TorchScript",
+    "joint": "joint graph",
+    "inductor": "Inductor",
+    "sweep": "sweep",
+    "placement": "placement",
+    "cpp": "C++",
+    "cpp_backward": "C++ backward",
+    "cuda": "CUDA",
+    "cuda_backward": "CUDA backward",
+    "ptx": "PTX",
+}
+_OPEN = ("code", "joint", "cpp")  # beside the costs, open at first
+_CHUNK = 64  # lines that a browser lays out together, once they come into view
+_FOLDED = {"prelude"}  # parts that are the same for every product
+_LONG = 8  # lines of such a part that are worth a fold
+
+
+@dataclass(frozen=True)
+class Pane:
+    """A stage on the page, a remark beside its title, and what is known of the values that its lines name."""
+
+    stage: TracedStage
+    remark: str = ""
+    notes: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.stage.name in _OPEN and not self.stage.missing
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that the page shows of one product."""
+
+    title: str
+    digest: str
+    panes: tuple[Pane, ...]
+    facts: tuple[Mapping[str, Any], ...]  # of each path: its index, and what is said of it by name
+    costliest: int | None  # the path that is chosen at first
+    totals: Mapping[str, str]  # what is said of the whole
+    diagram: str
+    roofline: str
+    bars: str
+
+    def html(self, name: str, template: Template) -> str:
+        """The sheet as a template of HTML, which a browser lays out once it is shown."""
+        data = {"paths": self.facts, "costliest": self.costliest}
+        return template.substitute(
+            name=escape(name),
+            title=escape(self.title),
+            digest=self.digest,
+            tabs="".join(map(_tab, self.panes)),
+            panes="".join(_pane(pane, len(self.facts)) for pane in self.panes),
+            diagram=self.diagram,
+            machine=_list(self.totals),
+            bars=self.bars,
+            roofline=self.roofline,
+            data=json.dumps(data).replace("</", "<\\/"),
+        )
+
+
+def _list(facts: Mapping[str, str]) -> str:
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items()) + "</dl>"
+
+
+def _tab(pane: Pane) -> str:
+    name, missing = pane.stage.name, ' class="missing"' if pane.stage.missing else ""
+    title = escape(pane.stage.missing or pane.remark)
+    return (
+        f'<button data-pane="pane-{name}" aria-pressed="{str(pane.is_open).lower()}" title="{title}"{missing}>'
+        f"{TITLES[name]}</button>"
+    )
+
+
+def _pane(pane: Pane, paths: int) -> str:
+    stage = pane.stage
+    if stage.missing:
+        body = f'<span class="missing-reason">{escape(stage.missing)}</span>'
+    else:
+        body = "".join(_parts(pane, paths))
+    return (
+        f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
+        f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
+    )
+
+
+def _parts(pane: Pane, paths: int) -> Iterator[str]:
+    """The lines in chunks; long parts that say nothing of the product are folded."""
+    stage = pane.stage
+    html = highlighted("\n".join(stage.lines), stage.language)
+    notes = [pane.notes.get(_named(text)) for text in stage.lines]
+    lines = [_line(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
+        numbers = list(run)
+        chunks = [numbers[n : n + _CHUNK] for n in range(0, len(numbers), _CHUNK)]
+        body = "".join(_chunk([lines[n] for n in chunk], chunk[0]) for chunk in chunks)
+        if folded and len(numbers) >= _LONG:
+            part = stage.origins[numbers[0]].shared
+            body = f"<details><summary>{escape(part)}, {len(numbers)} lines</summary>{body}</details>"
+        yield body
+
+
+def _named(line: str) -> str:
+    """The value that a line of a graph or of its code names."""
+    return line.split(None, 1)[0] if line.strip() else ""
+
+
+def _chunk(lines: list[str], first: int) -> str:
+    """Some lines, with the number of the first: a browser skips chunks out of view, so large pages open fast."""
+    return f'<span style="--from:{first};--lines:{len(lines)}">{"".join(lines)}</span>'
+
+
+def _line(html: str, origin: Origin, note: object, paths: int) -> str:
+    """A line with the paths it serves; ``*`` stands for all of them."""
+    said = "" if note is None else f' data-n="{escape(str(note))}"'
+    if len(origin.instructions) == paths > 1:
+        return f'<b data-p="*"{said}>{html}</b>'
+    if origin.instructions:
+        return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
+    return f'<b title="{escape(origin.shared)}"{said}>{html}</b>'
