@@ -44,7 +44,6 @@ LATE = {
     ("tpgen.nn.tensor_product", "tpgen.inspection.costs.explain"): "the method belongs to the module, what it does to "
     "inspection, which imports the module; programs that only run products never load it",
     ("tpgen.nn.polynomial_module", "tpgen.inspection.costs.explain_polynomial"): "the same",
-    ("tpgen.nn.polynomial_module", "tpgen.inspection.laws.polynomial"): "the same",
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

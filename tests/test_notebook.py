@@ -13,7 +13,6 @@ import tpgen
 from tpgen.emitter.emit import emit_plan
 from tpgen.form.form import make_form
 from tpgen.inspection.costs.explain_network import explain_network
-from tpgen.inspection.laws.check import check_product
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.notebook import Shown, html_table
 from tpgen.planner.linear import make_linear_plan
@@ -70,7 +69,6 @@ MADE: dict[str, Callable[[], Any]] = {
     "emission": lambda: emit_plan(PLAN),
     "explanation": lambda: tpgen.explain(PLAN, rows=10, strategy="einsum"),
     "network": _network,
-    "check": lambda: check_product(PLAN, strategy="einsum", dtype=torch.float64, rows=2),
     "verification": lambda: verify(tpgen.TensorProduct.from_plan(PLAN), only=["definition"]),
     "report": lambda: compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"]),
     "conversion": lambda: _converted(),

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.deployment.network import inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
-from tpgen.kernels.libraries.compiler import need_compiler
+from tpgen.deployment.example import build_example, run_example
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
@@ -60,14 +60,8 @@ def test_python_without_tpgen_computes_energies_and_forces(folder: Path, tmp_pat
 
 
 def test_a_program_in_cpp_computes_energies_and_forces(folder: Path, tmp_path: Path) -> None:
-    torch_folder, program = Path(torch.__file__).parent, tmp_path / "example"
-    include = torch_folder / "include"
-    command = [need_compiler().path, "-std=c++20", "-O1", folder / "example.cpp", "-o", program]
-    command += [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}", f"-L{torch_folder / 'lib'}"]
-    command += [f"-Wl,-rpath,{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
-    subprocess.run(command, check=True)
-    done = subprocess.run([program, folder], capture_output=True, text=True, check=True)
-    found = [torch.tensor([float(x) for x in line.split()], dtype=torch.float64) for line in done.stdout.splitlines()]
+    build_example(folder / "example.cpp", tmp_path / "example")
+    found = run_example(tmp_path / "example", folder)
     network, given = make()
     energy, forces = network(*given)
     torch.testing.assert_close(found, [energy.flatten(), forces.flatten()])

@@ -15,21 +15,26 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import KERNEL, needs_compiler
+from tests.polynomials import PLANS as POLYNOMIALS
 from tests.verification import potentials
 from tests.verification.potentials import Pairs, inputs
 from tpgen.cli import main
 from tpgen.errors import InputError
-from tpgen.inspection.laws.check import FAILED, NOT_COMPARED
 from tpgen.kernels.libraries import build
 from tpgen.kernels.operators import runtime, targets
 from tpgen.kernels.sweep.statements import Accumulate, Component
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import make_plan
-from tpgen.planner.presets import channelwise
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import channelwise, elementwise, tensor_square
+from tpgen.verification.findings import FAILED, NOT_COMPARED, PASSED
+from tpgen.verification.products import E3NN_LACKS_RIGHT, e3nn_product
 from tpgen.verification.verify import LAWS, Verification, verify
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvw", True), (1, 1, 2, "uvu", False)]
 PLAN = make_plan("2x0e+2x1o", "0e+1o", "2x0e+2x1o+2x1e", PATHS)
+PER_ROW = make_plan(
+    "2x1o+1x2e", "1x1o", "2x1e+1x1o", [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True)], shared_weights=False
+)
 
 
 def product(strategy: str = "einsum", **options) -> TensorProduct:
@@ -64,9 +69,66 @@ def test_every_law_holds(name: str, strategy: str) -> None:
 def test_every_law_holds_of_a_potential(dtype: torch.dtype) -> None:
     report = verify(Pairs().to(dtype), inputs(dtype))
     assert report.passed, str(report)
-    of_products = {"definition", "e3nn", "right", "linear", "normalisation"}
+    of_products = {"definition", "e3nn", "right", "linear", "degree", "normalisation"}
     assert {f.law for f in report.findings} == set(LAWS) - of_products
     assert report.settings == "positions: points; forces: 1x1o"
+
+
+OF_VALUES = ("definition", "e3nn", "right", "linear", "degree", "equivariant", "permutation", "second order")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("plan", [PLAN, PER_ROW])
+def test_a_right_product_passes_in_every_dtype(plan: Plan, dtype: torch.dtype) -> None:
+    report = verify(TensorProduct.from_plan(plan, False, strategy="grouped").to(dtype), only=OF_VALUES)
+    assert all(f.status == PASSED for f in report.findings), str(report)
+
+
+@pytest.mark.parametrize("layout", ["ir_mul", ("ir_mul", "mul_ir", "mul_ir"), ("mul_ir", "ir_mul", "ir_mul")])
+@pytest.mark.parametrize("strategy", ["einsum", "unrolled"])
+def test_layouts_and_strategies_are_verified_as_asked(layout, strategy: str) -> None:
+    report = verify(product(strategy, layout=layout), only=OF_VALUES)
+    assert report.passed, str(report)
+    assert report.settings.startswith(strategy)
+
+
+def test_a_product_without_paths_or_without_weights_passes() -> None:
+    for plan in (make_plan("2x0e", "1o", "3x1o", []), elementwise("2x1o", "2x1o")):
+        assert verify(plan, only=OF_VALUES).passed
+
+
+def test_what_e3nn_lacks_is_said_and_true() -> None:
+    plan = tensor_square("2x1o", irreps_out="2x0e+1e")
+    report = verify(plan, only=["e3nn", "right"])
+    finding = report.finding("e3nn", "right")
+    assert (finding.status, finding.why) == (NOT_COMPARED, "e3nn has no right for mode 'u<vw'")
+    assert report.finding("right").status == PASSED
+    for mode, square in (("u<vw", plan), ("uvu<v", tensor_square("2x1o"))):
+        assert mode in E3NN_LACKS_RIGHT
+        with pytest.raises(NotImplementedError):
+            e3nn_product(square, compile_right=True)
+
+
+@pytest.mark.parametrize("strategy", ["einsum", "unrolled", KERNEL])
+@pytest.mark.parametrize("elements", [None, 3])
+@pytest.mark.parametrize("name", ["symmetric ir_mul", "mixed", "mixed unweighted"])
+def test_plans_of_polynomials_pass(name: str, elements: int | None, strategy: str) -> None:
+    plan = POLYNOMIALS[name]()
+    if elements and not plan.weights:
+        return
+    module = tpgen.Polynomial.from_plan(plan, 2, num_elements=elements, internal_weights=False, strategy=strategy)
+    assert verify(module, rows=4, only=OF_VALUES).passed
+
+
+def test_laws_of_a_polynomial_follow_its_degrees() -> None:
+    report = verify(POLYNOMIALS["mixed"](), only=["linear", "degree"])
+    assert {(f.law, f.part) for f in report.findings} == {
+        ("linear", "b"),
+        ("linear", "weights"),
+        ("degree", "a"),
+        ("degree", "y"),
+    }
+    assert "every law holds" in str(report)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -98,6 +160,18 @@ OF_MODULES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "a result cut off from its inputs": ("first order", lambda: Wrong(lambda out, x, y: out.detach() + 0.0 * x.sum())),
     "shared memory of two calls": ("repeated", lambda: Wrong(lambda out, x, y: out + 1e-12 * torch.rand(1).item())),
 }  # fmt: skip
+
+
+class WrongSquare(tpgen.Polynomial):
+    """A polynomial of second degree with a part of third."""
+
+    def forward(self, x: Tensor, **rest) -> Tensor:
+        return super().forward(x, **rest) + 0.01 * x[:, :1] ** 3
+
+
+OF_POLYNOMIALS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "a degree too high": ("degree", lambda: WrongSquare({"x": "2x0e+2x1o"}, "2x0e", [("x", "x")], strategy="einsum")),
+}
 OF_POTENTIALS: dict[str, str] = {
     "Upside": "forces",
     "Pushed": "conservation",
@@ -117,9 +191,9 @@ OF_POTENTIALS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("fault", OF_MODULES)
+@pytest.mark.parametrize("fault", [*OF_MODULES, *OF_POLYNOMIALS])
 def test_a_fault_of_a_product_is_caught(fault: str) -> None:
-    law, made = OF_MODULES[fault]
+    law, made = (OF_MODULES | OF_POLYNOMIALS)[fault]
     assert verify(made(), only=[law]).failed == (law,)
 
 
@@ -231,9 +305,8 @@ def test_a_fault_of_the_generated_text_is_caught(fault: str, monkeypatch: pytest
 
 
 def test_every_law_has_a_fault() -> None:
-    caught = {law for law, *_ in (*OF_MODULES.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())} | set(
-        OF_POTENTIALS.values()
-    )
+    of_modules = (*OF_MODULES.values(), *OF_POLYNOMIALS.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())
+    caught = {law for law, *_ in of_modules} | set(OF_POTENTIALS.values())
     assert caught == set(LAWS)
     assert len(OF_MODULES) + len(OF_POTENTIALS) + len(OF_SWEEPS) + len(OF_TEXTS) >= 20
 

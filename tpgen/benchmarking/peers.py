@@ -18,9 +18,9 @@ from tpgen.benchmarking.tasks import Product
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.errors import BackendError
-from tpgen.inspection.laws.laws import e3nn_product
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
+from tpgen.verification.products import e3nn_product
 
 # --- e3nn -----------------------------------------------------------------------------------------------------------
 

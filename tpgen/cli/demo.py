@@ -22,7 +22,7 @@ from tpgen.demo.tour import SHORT, WHOLE, run_tour
 )
 @click.option("--short", is_flag=True, help="A tour of seconds: a small product, and no compiler.")
 def demo(folder: Path, short: bool) -> None:
-    """Plan, dump, check, train and measure; write it all down.
+    """Plan, train, measure, verify and deploy; write it all down.
 
     Start to read at index.md.
     """

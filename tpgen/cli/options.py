@@ -22,6 +22,7 @@ from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, PlanError
 from tpgen.form.form import LAYOUTS
 from tpgen.kernels.libraries.compiler import DTYPES as COMPILED
+from tpgen.planner.linear_problems import LINEARS, LinearProblem
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.plan import Plan, make_plan
@@ -134,8 +135,13 @@ def product_options(command: Callable[..., Any], *, polynomials: bool = False) -
     return argument(_problem_option(known)(free_options(wrapper)))
 
 
-def subject_options(command: Callable[..., Any], *, polynomials: bool = False) -> Callable[..., Any]:
-    """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None."""
+def subject_options(
+    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False
+) -> Callable[..., Any]:
+    """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None.
+
+    Of a command that takes ``polynomials`` or ``linears`` too, ``problem`` may be one of those.
+    """
 
     @functools.wraps(command)
     def wrapper(
@@ -146,7 +152,7 @@ def subject_options(command: Callable[..., Any], *, polynomials: bool = False) -
         chosen = None if of_network else _problem(free, name or problem_name, polynomials)
         return command(problem=chosen, network=of_network, **given)
 
-    known = _names(polynomials)
+    known = (*_names(polynomials), *(LINEARS if linears else ()))
     argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName(known))
     return argument(_problem_option(known)(network_option(free_options(wrapper))))
 
@@ -156,22 +162,29 @@ class SubjectName(NetworkName):
 
     def __init__(self, problems: Iterable[str]) -> None:
         problems = tuple(problems)
-        super().__init__("name", (*problems, *NETWORKS), polynomials_beside(problems))
+        super().__init__("name", (*problems, *NETWORKS), others_beside(problems))
 
 
-_TAKING = "plan, explain, dump and check take polynomials"
+_TAKING = "plan, explain, dump and verify take polynomials"
 
 
-def polynomials_beside(known: Iterable[str]) -> dict[str, str]:
-    """Names of polynomials that are not among those taken, and what a command says of them."""
-    names = set(POLYNOMIALS) - set(known)
-    return {name: f"{name!r} is a polynomial, and this command takes products: {_TAKING}" for name in names}
+def others_beside(known: Iterable[str]) -> dict[str, str]:
+    """Names of polynomials and linear layers that are not among those taken, and what a command says of them."""
+    kinds = {
+        **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
+        **dict.fromkeys(LINEARS, ("linear layer", "verify takes linear layers")),
+    }
+    return {
+        name: f"{name!r} is a {kind}, and this command takes products: {taking}"
+        for name, (kind, taking) in kinds.items()
+        if name not in set(known)
+    }
 
 
 def problem_name_type(known: Iterable[str]) -> OneOf:
     """The name of a problem, as the value of an argument or an option."""
     known = tuple(known)
-    return OneOf("problem", known, polynomials_beside(known))
+    return OneOf("problem", known, others_beside(known))
 
 
 def _names(polynomials: bool) -> tuple[str, ...]:
@@ -195,9 +208,9 @@ def _only_one(*given: object) -> None:
         )
 
 
-def _problem(free: AnyPlan | None, name: str | None, polynomials: bool) -> Problem | PolynomialProblem:
+def _problem(free: AnyPlan | None, name: str | None, polynomials: bool) -> Problem | PolynomialProblem | LinearProblem:
     if name is not None:
-        return POLYNOMIALS.get(name) or find_problem(name)
+        return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
     if polynomials and isinstance(free, PolynomialPlan):
         return PolynomialProblem(f"plan-{free.digest}", _DESCRIBED, 1000, 32, 1, lambda: free)
     assert free is not None

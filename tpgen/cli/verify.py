@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -9,16 +10,20 @@ from rich.console import Console
 from rich.text import Text
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
 from tpgen.cli.types import OneOf
+from tpgen.nn.linear import Linear
+from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.linear_problems import LinearProblem
+from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import LAWS, Verification
 from tpgen.verification.verify import verify as verification
 
 
 @click.command()
-@subject_options
+@partial(subject_options, polynomials=True, linears=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), default=8, show_default=True, help="Rows of the random batch.")
 @click.option(
@@ -32,7 +37,7 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Ask a product or network every law it must obey.
 
     The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
-    problem or a network.  Exit code 1 where a law is broken.
+    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken.
     """
     with Console(stderr=True).status("verify") as status:
         report = _verified(progress=lambda law: status.update(f"verify: {law}"), **options)
@@ -48,7 +53,7 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
 
 
 def _verified(
-    problem: Problem | None,
+    problem: Problem | PolynomialProblem | LinearProblem | None,
     network: str | None,
     rows: int,
     turns: tuple[str, ...],
@@ -56,15 +61,33 @@ def _verified(
     **options: Any,
 ) -> Verification:
     shared = {"only": only or None, "backend": options.pop("compile_with"), "progress": options.pop("progress")}
-    if network is None:
+    if problem is not None:
         if turns:
             raise click.UsageError("--turns is for networks: a product brings its irreps")
         dtype, device = options.pop("dtype"), options.pop("device")
-        product = TensorProduct.from_plan(problem.plan, internal_weights=False, **options)  # type: ignore[union-attr]
-        return verification(product.to(device=device, dtype=dtype), rows=rows, **shared)
+        return verification(_module(problem, **options).to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
-    found, (irreps_in, irreps_out) = find_network(network), _turns(turns)
+    found, (irreps_in, irreps_out) = find_network(str(network)), _turns(turns)
     return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
+
+
+def _module(
+    problem: Problem | PolynomialProblem | LinearProblem, strategy: str, **options: Any
+) -> TensorProduct | Linear | Polynomial:
+    """A few channels and elements of a polynomial are as good as many."""
+    if isinstance(problem, PolynomialProblem):
+        refuse_options(("layout", "backend"), OF_POLYNOMIALS)
+        channels, elements = min(problem.channels, 3), min(problem.elements, 2)
+        return Polynomial.from_plan(
+            problem.plan,
+            channels,
+            num_elements=elements if elements > 1 else None,
+            internal_weights=False,
+            strategy=strategy,
+        )
+    if isinstance(problem, LinearProblem):
+        return Linear.from_plan(problem.plan, internal_weights=False, strategy=strategy, **options)
+    return TensorProduct.from_plan(problem.plan, internal_weights=False, strategy=strategy, **options)
 
 
 def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str] | None, dict[str, str] | None]:

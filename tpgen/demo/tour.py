@@ -19,16 +19,19 @@ from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.markdown import markdown_report
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
-from tpgen.demo.polynomials import POLYNOMIALS, write_polynomial
+from tpgen.demo.deployed import called_from_cpp
+from tpgen.demo.polynomials import ASKED, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
-from tpgen.inspection.laws.check import check_product, counted, verdict
 from tpgen.inspection.stages.dump import STAGES, dump_files
+from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem
+from tpgen.verification.findings import counted
+from tpgen.verification.verify import verify
 
 LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same numbers in another order
 
@@ -47,6 +50,7 @@ class Tour:
     seconds: float  # for each task of each problem
     potential: tuple[int, int]  # atoms along an edge of the lattice, channels
     laws: tuple[str, ...] | None = None  # that the potential is verified by; None: all
+    deploys: bool = True
 
 
 WHOLE = Tour(
@@ -71,6 +75,7 @@ SHORT = Tour(
     0.1,
     (2, 4),
     ("equivariant", "forces"),
+    deploys=False,
 )
 
 
@@ -105,11 +110,11 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-# --- plan, dump, check --------------------------------------------------------------------------------------------
+# --- plan, dump, verify -------------------------------------------------------------------------------------------
 
 
 def show_products(folder: Path, tour: Tour, console: Console) -> Section:
-    """Plan, dump and check the named products."""
+    """Plan, dump and verify the named products."""
     texts, wrong = [], []
     for name in tour.problems:
         problem = find_problem(name)
@@ -119,12 +124,12 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Section:
             # measured where there is time to compile
             write_explorer(problem.plan, page, rows=problem.rows, measure=bool(tour.compiled))
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
-        with console.status(f"   {name}: check"):
-            report = check_product(problem.plan)
-        (folder / name / "check.txt").write_text(f"{report}\n", encoding="utf-8")
-        (folder / name / "check.json").write_text(report.to_json() + "\n", encoding="utf-8")
-        console.print(f"   {name}: checked ({verdict(report)})")
-        wrong += [] if report.passed else [f"the check of {name} failed"]
+        with console.status(f"   {name}: verify"):
+            report = verify(problem.plan, only=ASKED)
+        (folder / name / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
+        (folder / name / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
+        console.print(f"   {name}: verified ({counted(report.findings)})")
+        wrong += [] if report.passed else [f"{name} breaks {', '.join(report.failed)}"]
         texts.append(_product_text(problem, files, str(report)))
     return Section("\n".join(texts), tuple(wrong))
 
@@ -168,13 +173,13 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
 
 
 def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
-    """Every stage of polynomials, and their checks."""
+    """Every stage of polynomials, and their laws."""
     texts, wrong = [], []
     for name in POLYNOMIALS:
-        with console.status(f"   {name}: write every stage, check"):
+        with console.status(f"   {name}: write every stage, verify"):
             text, report = write_polynomial(name, folder / name)
-        console.print(f"   {name}: every stage in {folder / name}, checked ({verdict(report)})")
-        wrong += [] if report.passed else [f"the check of {name} failed"]
+        console.print(f"   {name}: every stage in {folder / name}, verified ({counted(report.findings)})")
+        wrong += [] if report.passed else [f"{name} breaks {', '.join(report.failed)}"]
         texts.append(text)
     return Section("\n".join(texts), tuple(wrong))
 
@@ -311,11 +316,40 @@ def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
     return Section(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
 
+# --- deploying ----------------------------------------------------------------------------------------------------
+
+SAME = 1e-12  # relative, in float64
+
+
+def deploy_network(folder: Path, tour: Tour, console: Console) -> Section:
+    """A potential with its kernels in a folder, called by a program in C++."""
+    if not tour.deploys or find_compiler() is None:
+        why = "there is no C++ compiler here" if tour.deploys else "the short tour leaves this out"
+        console.print(f"   nothing is deployed: {why}")
+        return Section(f"Nothing was deployed: {why}.\n")
+    where = folder / "deployed"
+    with console.status("   a potential: write the package, compile example.cpp, run it"):
+        found = called_from_cpp(where)
+    console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
+    console.print(f"   energy {found.energy:.12f}, forces as Python's to {found.apart:.0e} of the largest")
+    wrong = [f"C++ and Python differ by {found.apart:.0e}"] if not found.apart < SAME else []
+    return Section(_DEPLOYED.format(command=" ".join(found.command), energy=found.energy, apart=found.apart), (*wrong,))
+
+
+_DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its forces and its kernels into
+[deployed](deployed/README.md). [example.cpp](deployed/example.cpp) is the whole program that calls it; it was built by
+
+    {command}
+
+and ran without Python: energy {energy:.12f}, energy and forces equal to Python's to {apart:.0e} of the largest.
+"""
+
 STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
-    "Plan, dump and check": show_products,
+    "Plan, dump and verify": show_products,
     "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
     "Convert a whole network by one line": convert_network,
     "Measure": measure,
     "Verify": verify_network,
+    "Deploy, and call it from C++": deploy_network,
 }

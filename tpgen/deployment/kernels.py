@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+import tpgen.kernels.operators.ops
+import tpgen.kernels.polynomial.operator  # noqa: F401  both register what programs call
 from tpgen.errors import DeployError
 from tpgen.kernels.libraries.build import Wanted, load_library
 from tpgen.kernels.operators.call import OUT, X1

@@ -1,6 +1,6 @@
 """The slow definition: what a product means, written out term by term with dense couplings.
 
-It is the oracle of every test and of `tpgen check`; nothing fast is derived from it.
+It is the oracle of every test and of `tpgen verify`; nothing fast is derived from it.
 """
 
 from __future__ import annotations

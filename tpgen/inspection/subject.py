@@ -78,7 +78,7 @@ def _way_out(subject: object) -> str:
             "tpgen.inspection.stages.dump has its stages, and tpgen.verify checks it"
         )
     if isinstance(subject, PolynomialModule | PolynomialPlan):
-        return "tpgen.explain, dump_stage of tpgen.inspection.stages.dump and its check() take a polynomial"
+        return "tpgen.explain, dump_stage of tpgen.inspection.stages.dump and tpgen.verify take a polynomial"
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     held = _products_in(subject)

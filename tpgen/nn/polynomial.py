@@ -16,6 +16,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.polynomial_plan import (
     OUT,
     Operand,
+    PolynomialPlan,
     PolynomialTerm,
     generated,
     make_polynomial_plan,
@@ -109,18 +110,44 @@ class Polynomial(PolynomialModule):
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
+        self._setup(plan, channels, num_elements, weights == "given", strategy)
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: PolynomialPlan,
+        channels: int,
+        *,
+        num_elements: int | None = None,
+        internal_weights: bool = True,
+        strategy: str = "auto",
+    ) -> Polynomial:
+        """The module of a plan, with so many channels; weights that are not internal are given to each call.
+
+        >>> from tpgen.planner.contraction import make_contraction_plan
+        >>> plan = make_contraction_plan(Irreps("0e+1o"), Irreps("0e"), [2])
+        >>> Polynomial.from_plan(plan, channels=8, strategy="einsum")(torch.randn(5, 8, 4)).shape
+        torch.Size([5, 8])
+        """
+        if channels < 1:
+            raise PlanError(f"channels: a polynomial has one at least, got {channels}")
+        if num_elements is not None:
+            check_count(num_elements)
+        made = cls.__new__(cls)
+        made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, strategy)
+        return made
+
+    def _setup(self, plan: PolynomialPlan, channels: int, num_elements: int | None, given: bool, strategy: str) -> None:
         super().__init__(plan, num_elements is not None, strategy)
-        self.irreps_in = {name: value for name, value in irreps.items() if name != OUT}
-        self.irreps_out = irreps[OUT]
+        self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
+        self.irreps_out = _copied(plan.out, channels)
         self.channels, self.num_elements = channels, num_elements
-        self._shapes = {o.name: _row_shape(o, channels) for o in self.plan.inputs}
-        self.weight_shapes = [
-            (o.dim, channels) for o in self.plan.weights
-        ]  # paths and channels of each tensor of weights
-        self._given = weights == "given"
+        self._shapes = {o.name: _row_shape(o, channels) for o in plan.inputs}
+        self.weight_shapes = [(o.dim, channels) for o in plan.weights]  # paths and channels of each tensor of weights
+        self._given = given
         self.weights = nn.ParameterDict()
-        if weights in ("shared", "element"):
-            for o in self.plan.weights:
+        if not given:
+            for o in plan.weights:
                 self.weights[o.name] = nn.Parameter(torch.randn(num_elements or 1, o.dim, channels) / o.dim**0.5)
 
     def forward(self, *tensors: Tensor, index: Tensor | None = None, weights: Sequence[Tensor] | None = None) -> Tensor:
@@ -210,6 +237,11 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
     one = Irreps([(1, ir) for _, ir in irreps])
     kind = layout if isinstance(layout, str) else layout.get(name, "mul_ir")
     return Operand(name, one, kind, channels=copies == {channels})
+
+
+def _copied(o: Operand, channels: int) -> Irreps:
+    """The irreps of a tensor with all its channels."""
+    return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
 
 
 def _row_shape(o: Operand, channels: int) -> tuple[int, ...]:

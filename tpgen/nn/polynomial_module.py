@@ -26,14 +26,13 @@ from tpgen.planner.polynomial_plan import PolynomialPlan
 
 if TYPE_CHECKING:
     from tpgen.inspection.costs.explain_polynomial import PolynomialExplainOptions, PolynomialExplanation
-    from tpgen.inspection.laws.check import CheckReport
 
 
 class PolynomialModule(ProgramModule):
     """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
 
     Every stage can be looked at: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`; `explain` says what it costs,
-    `check` whether it is right.  `choice` says which strategy was taken, and why.
+    `tpgen.verify` whether it is right.  `choice` says which strategy was taken, and why.
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_program",)
@@ -81,18 +80,6 @@ class PolynomialModule(ProgramModule):
         from tpgen.inspection.costs.explain_polynomial import explain_polynomial
 
         return explain_polynomial(self, **options)
-
-    def check(self, rows: int = 4, channels: int = 3, elements: int | None = None) -> CheckReport:
-        """Whether the program obeys the laws of an equivariant polynomial, in the module's dtype: `check_polynomial`.
-
-        Without ``elements`` there are as many as the module has.
-        """
-        from tpgen.inspection.laws.polynomial import check_polynomial
-
-        count = elements or self.num_elements or 1
-        return check_polynomial(
-            self.plan, self.choice.strategy, dtype=self._like.dtype, rows=rows, channels=channels, elements=count
-        )
 
     # -- programs --
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tpgen.verification.laws import Outcomes, Pair
+from tpgen.verification.findings import Pair
+from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import Named, Subject
 
 Function = Callable[[Named], Named]

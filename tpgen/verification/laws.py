@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import random_rotation
+from tpgen.verification.findings import Pair
 from tpgen.verification.subject import Frame, Named, Subject
 
-Pair = tuple[Tensor, Tensor]
 Outcomes = Mapping[str, Pair | str]
 
 
@@ -53,6 +54,23 @@ def linear(subject: Subject) -> Outcomes:
             got, first, second = (subject({**subject.given, **changed})["out"] for changed in (mixed, one, two))
             outcomes[part] = (got, a * first + b * second)
     return outcomes
+
+
+def degree(subject: Subject) -> Outcomes:
+    """Along a line of values of an operand, the result is what a polynomial of its degree makes of a few points."""
+    return {name: _along_a_line(subject, name, degree) for name, degree in subject.degrees.items()}
+
+
+def _along_a_line(subject: Subject, name: str, degree: int) -> Pair:
+    x, other, at = subject.given[name], subject.others[name], 0.4
+    nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
+
+    def result(place: float) -> Tensor:
+        return subject({**subject.given, name: 0.5 * (x + place * other)})["out"]
+
+    factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
+    expected = torch.stack([f * result(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
+    return result(at), expected
 
 
 def equivariant(subject: Subject) -> Outcomes:

@@ -15,7 +15,6 @@ from tpgen.form.reference import reference_linear, reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.nn.tensor_product import TensorProduct
@@ -192,7 +191,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     """A polynomial or a symmetric contraction, with its own weights, or random ones where they are given to calls."""
     plan, like = module.plan, module._like
     generator = torch.Generator().manual_seed(0)
-    channels, elements = _sizes(module)
+    channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
     names = _weight_names(module)
 
@@ -218,6 +217,8 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         got = subject.calling(called(None if index is None else index[order]))({**subject.given, **moved})
         return got, {name: y[order] for name, y in subject(subject.given).items()}
 
+    form = form_of(plan)
+    single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
     weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
     constant = any(not term.weight for term in plan.terms)
     return Subject(
@@ -232,18 +233,13 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
         results={"out": _polynomial_frame(plan.out)},
         linear={} if constant else weights,
-        affine=weights if constant else {},
+        affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
+        degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference,
         relabel=relabelled,
         settings=_settings(module),
         slack=2.0,  # more factors than a product has
     )
-
-
-def _sizes(module: PolynomialModule) -> tuple[int, int | None]:
-    """Numbers of channels and of elements."""
-    assert isinstance(module, (Polynomial, SymmetricContraction))
-    return module.channels, module.num_elements
 
 
 def _weight_names(module: PolynomialModule) -> list[str]:
@@ -285,8 +281,8 @@ def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = form_of(plan).gradient(OUT)
-    rows, (channels, _) = next(iter(x.values())).shape[0], _sizes(module)
-    zero = torch.zeros(rows, channels, dtype=torch.float64)
+    rows = next(iter(x.values())).shape[0]
+    zero = torch.zeros(rows, module.channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
     return write_operand(plan.out, torch.stack(parts, -1))
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.errors import InputError
-from tpgen.inspection.laws.laws import transform
 from tpgen.planner.instruction import parse_irreps
+from tpgen.verification.tensors import transform
 
 Named = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
@@ -102,6 +102,7 @@ class Subject:
     results: Mapping[str, Frame] = field(default_factory=dict)
     linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
     affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
+    degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
     reference: Callable[[Named], Named] | None = None
     moments: Moments | None = None
     relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected

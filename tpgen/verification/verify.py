@@ -16,7 +16,16 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.proof import LIMIT as PROVEN
 from tpgen.errors import InputError, unknown
-from tpgen.inspection.laws.check import (
+from tpgen.nn.linear import Linear
+from tpgen.nn.polynomial import Polynomial
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.notebook import Shown, lines
+from tpgen.planner.linear import LinearPlan
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.text import table
+from tpgen.verification import derivatives, dynamics, laws, moments, products, runs
+from tpgen.verification.findings import (
     COLUMNS,
     FAILED,
     Finding,
@@ -26,14 +35,7 @@ from tpgen.inspection.laws.check import (
     judge,
     tolerance_of,
 )
-from tpgen.inspection.laws.laws import LAWS as OF_PRODUCTS
-from tpgen.inspection.laws.laws import sample
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.notebook import Shown, lines
-from tpgen.planner.plan import Plan
-from tpgen.text import table
-from tpgen.verification import derivatives, dynamics, laws, moments, runs
-from tpgen.verification.laws import Law, Outcomes
+from tpgen.verification.laws import Law
 from tpgen.verification.modules import module_subject
 from tpgen.verification.networks import network_subject
 from tpgen.verification.subject import Subject
@@ -47,11 +49,6 @@ def _is_product(subject: Subject) -> bool:
     return subject.kind == "product"
 
 
-def _of_product(name: str) -> Callable[[Subject], Outcomes]:
-    """A law that only products have."""
-    return lambda subject: OF_PRODUCTS[name].compare(sample(subject.module, 4))  # type: ignore[arg-type]
-
-
 def _is_network(subject: Subject) -> bool:
     return subject.kind == "network"
 
@@ -62,9 +59,10 @@ def _turns(subject: Subject) -> bool:
 
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
-    "e3nn": Law("equal to e3nn's product", _of_product("e3nn"), _is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", _of_product("right = forward"), _is_product, slack=2),
+    "e3nn": Law("equal to e3nn's product", products.e3nn, _is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", products.right, _is_product, slack=2),
     "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
+    "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
     "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
     "translation": Law("nothing changes where all points are shifted", laws.translation, laws.has_places, slack=5),
     "permutation": Law("rows or points in another order give results in it", laws.permutation, _has("relabel")),
@@ -171,7 +169,8 @@ def verify(
     Parameters
     ----------
     subject
-        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, a plan, or any network.
+        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, the plan of one, or any
+        network.
     inputs
         of a network: the arguments of a call, as a tuple.
     irreps_in, irreps_out
@@ -226,14 +225,23 @@ def _chosen(only: Iterable[str] | None) -> list[str]:
     return chosen
 
 
+CHANNELS = 3  # of a polynomial's plan, which does not say how many there are
+OF_PLANS: dict[type, Callable[[Any], nn.Module]] = {
+    Plan: partial(TensorProduct.from_plan, internal_weights=False),
+    LinearPlan: partial(Linear.from_plan, internal_weights=False),
+    PolynomialPlan: partial(Polynomial.from_plan, channels=CHANNELS, internal_weights=False),
+}
+
+
 def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
     if rows < 1:
         raise InputError(f"rows: a verification needs one row at least, got {rows}")
     if backend in ("eager", "script") or backend not in BACKENDS:
         raise InputError(unknown("backend", backend, [name for name in BACKENDS if name not in ("eager", "script")]))
     check_backend(Config(backend=backend))
-    if isinstance(subject, Plan):
-        subject = TensorProduct.from_plan(subject, internal_weights=False)
+    for kind, made_of in OF_PLANS.items():
+        if isinstance(subject, kind):
+            subject = made_of(subject)
     if not isinstance(subject, nn.Module):
         raise InputError(f"give a torch.nn.Module or a plan, got a {type(subject).__name__}")
     made = module_subject(subject, rows)

@@ -1,1 +1,0 @@
-"""Whether it is right: the slow definition, and the laws that every product obeys."""

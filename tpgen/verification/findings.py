@@ -1,0 +1,110 @@
+"""What a law finds: two tensors that must be equal are judged, and the finding says how far they are apart.
+
+All comparisons are made in float64 on the CPU, of inputs that the dtype under test can hold, so an error is one that
+the module made.  What cannot be compared says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log10
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import InputError, unknown
+from tpgen.notebook import html_table
+
+# Largest error of one product, relative to the largest entry of the tensor that it is in: some five to ten times what
+# the named problems show.  A wrong term of a product makes errors of the order of 1.
+TOLERANCES: dict[torch.dtype, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 5e-6,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The tolerance of one product; raises `InputError` for a dtype that has none."""
+    if dtype not in TOLERANCES:
+        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    return TOLERANCES[dtype]
+
+
+PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
+Pair = tuple[Tensor, Tensor]
+Outcome = Pair | str | RuntimeError  # what was got and expected, or why it was not compared, or how it broke down
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one law says about one part of a module: its largest errors, or why it says nothing."""
+
+    law: str
+    part: str
+    status: str
+    absolute: float | None = None
+    relative: float | None = None
+    tolerance: float | None = None
+    why: str = ""
+
+
+def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
+    """The finding of a comparison."""
+    if isinstance(outcome, str):
+        return Finding(law, part, NOT_COMPARED, why=outcome)
+    if isinstance(outcome, RuntimeError):
+        lines = str(outcome).strip().splitlines() or [""]
+        return Finding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
+    got, expected = outcome
+    if got.shape != expected.shape:
+        why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
+        return Finding(law, part, FAILED, tolerance=tolerance, why=why)
+    absolute = _largest(got - expected)
+    scale = _largest(expected)
+    relative = absolute / scale if scale > 0.0 else absolute
+    # written so that an error which is not a number fails
+    return Finding(law, part, PASSED if relative <= tolerance else FAILED, absolute, relative, tolerance)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+# --- as rows of a table -----------------------------------------------------------------------------------------------
+
+COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
+
+
+def finding_cells(finding: Finding) -> tuple[str, ...]:
+    """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
+    numbers = (finding.absolute, finding.relative, finding.tolerance)
+    errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
+    return (finding.law, finding.part, finding.status, *errors, finding.why)
+
+
+def findings_html(findings: Sequence[Finding]) -> str:
+    """Findings for a notebook: a bar says how much of its tolerance an error takes, in powers of ten."""
+    rows = [COLUMNS, *map(finding_cells, findings)]
+    return html_table(rows, left=(0, 1, 2, 6), bars={4: [*map(_used, findings)]})
+
+
+_POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
+
+
+def _used(finding: Finding) -> float:
+    if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
+        return 0.0
+    return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """How many findings there are of each status.
+
+    >>> counted([Finding("linear", "x1", PASSED)])
+    '1 passed, 0 failed'
+    """
+    count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}
+    return ", ".join(f"{n} {status}" for status, n in count.items() if n or status != NOT_COMPARED)
