@@ -166,6 +166,34 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+# Words of tpgen's own that no reader knows, as they stand in sentences.
+OURS = {
+    "strategy": r"strateg(?:y|ies)",
+    "sweep": r"sweeps?",
+    "placement": r"placements?",
+    "open-slot": r"(?:open )?slots?",
+    "provenance": r"provenance",
+    "contender": r"contenders?",
+    "schedule": r"schedules?",
+}
+# Pages that scripts write, and those that explain nothing or everything.
+WRITTEN = {"benchmarks.md", "benchmarks_layers.md", "networks.md", "CHANGELOG.md", "glossary.md"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in WRITTEN], ids=lambda page: page.name)
+def test_a_word_of_ours_is_explained_where_it_first_stands(page: Path) -> None:
+    """It is a link to where it is explained, or stands in italics where the page explains it."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    prose = re.sub(r"`[^`]*`|^(?: {4}|#|:::|\|).*$", "", text, flags=re.MULTILINE)
+    for word, spelled in OURS.items():
+        first = re.search(rf"(?<![-\w/#]){spelled}\b", prose, flags=re.IGNORECASE)
+        explained = re.search(rf"\[[^\]]*\b{spelled}\b[^\]]*\]\(|\*{spelled}\*", prose, flags=re.IGNORECASE)
+        if first:
+            where = prose[max(0, first.start() - 60) : first.end() + 30]
+            here = explained is not None and explained.start() <= first.start() <= explained.end()
+            assert here, f"link the first {first[0]!r} of the page to glossary.md#{word}: {where!r}"
+
+
 def test_mode_table_is_that_of_the_planner() -> None:
     """docs/concepts.md: a row for each mode, with its einsum, the letters of its weight and its fan-in."""
     rows = re.findall(

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import tpgen
+from docs.site.glossary import meanings, with_tooltips
 
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -33,3 +34,15 @@ def test_every_entry_of_the_reference_is_there() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     homes = {f"tpgen.{home}.{name}" for name, home in tpgen._HOMES.items()}
     assert not {home for home in homes if home not in ENTRIES and home.rpartition(".")[0] not in ENTRIES}
+
+
+def test_every_word_of_the_glossary_has_a_meaning_of_one_line() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert [word.replace("-", " ") for word in meanings()] == [w.lower() for w in re.findall(r"^## (.*)$", text, re.M)]
+    assert all(20 < len(meaning) < 200 for meaning in meanings().values())
+
+
+def test_a_link_to_the_glossary_shows_what_the_word_means() -> None:
+    shown = with_tooltips("a [sweep](glossary.md#sweep) and [more](../glossary.md#role)")
+    assert f'(glossary.md#sweep "{meanings()["sweep"]}")' in shown
+    assert f'(../glossary.md#role "{meanings()["role"]}")' in shown

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from glossary import with_tooltips  # beside this file
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File
@@ -78,7 +79,7 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Fences whose second word is for the tests, and links to pages outside docs/."""
+    """Fences whose second word is for the tests, links to pages outside docs/, and what a word means as its tooltip."""
     for outside, name in OUTSIDE.items():
         markdown = markdown.replace(f"](../{outside}", f"]({name}")
-    return _FENCE.sub(lambda found: f"```{_LANGUAGE[found[1]]}", markdown)
+    return _FENCE.sub(lambda found: f"```{_LANGUAGE[found[1]]}", with_tooltips(markdown))
