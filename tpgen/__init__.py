@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpgen.inspection.costs.explain import explain
     from tpgen.inspection.report.compile_report import compile_report
     from tpgen.nn.conv import TensorProductConv
+    from tpgen.nn.edges import EdgeOrder
     from tpgen.nn.from_e3nn import from_e3nn
     from tpgen.nn.linear import Linear
     from tpgen.nn.polynomial import Polynomial
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tpgen.verification.verify import verify
 
 __all__ = [
+    "EdgeOrder",
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
@@ -64,6 +66,7 @@ __all__ = [
 
 # Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
 _HOMES = {
+    "EdgeOrder": "nn.edges",
     "ElementwiseTensorProduct": "nn.products",
     "FullTensorProduct": "nn.products",
     "FullyConnectedTensorProduct": "nn.products",

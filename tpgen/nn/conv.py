@@ -14,6 +14,7 @@ from tpgen.errors import InputError
 from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, values_at_hand
+from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.nn.usual import quick_call
 
@@ -50,7 +51,7 @@ class TensorProductConv(TensorProduct):
         y: Tensor,
         weight: Optional[Tensor],  # noqa: UP045
         edge_src: Tensor,
-        edge_dst: Tensor,
+        edge_dst: Optional[Tensor] = None,  # noqa: UP045
         num_nodes: Optional[int] = None,  # noqa: UP045
         check_index: bool = True,
     ) -> Tensor:
@@ -68,13 +69,20 @@ class TensorProductConv(TensorProduct):
             ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
         edge_src, edge_dst
             row of ``x`` each edge reads, and row of the result it is added to: int64 ``(edges,)``, in any order, with
-            repetitions and self-loops as they come.  int32 is taken too, and copied.
+            repetitions and self-loops as they come.  int32 is taken too, and copied.  An `EdgeOrder` stands for both
+            of them and the number of nodes; rows of ``y`` and ``weight`` are in its order then.
         num_nodes
             rows of the result; as many as ``x`` has where it is left out.
         check_index
             check that indices are in range, on each call and in each derivative.  Give False only for edges that are
             known to be right: an index out of range is undefined behaviour then.
         """
+        if not torch.jit.is_scripting():
+            if isinstance(edge_src, EdgeOrder):
+                return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            if edge_dst is None:
+                raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
+        assert edge_dst is not None
         if not torch.jit.is_scripting() and not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             if node is not None:
@@ -96,6 +104,24 @@ class TensorProductConv(TensorProduct):
             description = self._checked if check_index else self._trusting
             return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
         return self._evaluate("forward", x, y, w, edge_src, edge_dst, nodes)
+
+    def _ordered(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Optional[Tensor],  # noqa: UP045
+        edges: EdgeOrder,
+        edge_dst: Optional[Tensor],  # noqa: UP045
+        num_nodes: Optional[int],  # noqa: UP045
+        check_index: bool,
+    ) -> Tensor:
+        """The sum over edges that are sorted, and checked, already."""
+        if edge_dst is not None or num_nodes not in (None, edges.num_nodes):
+            raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
+        if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
+            raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
+        check = check_index and not edges.checked
+        return self.forward(x, y, weight, edges.senders, edges.receivers, edges.num_nodes, check)
 
     def _quick_edges(
         self,

@@ -1,0 +1,173 @@
+"""`EdgeOrder`: the edges of a graph, sorted once for all layers of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from tpgen.errors import InputError
+from tpgen.kernels.cuda.orders import known_order
+from tpgen.nn.checks import check_edge_index, values_at_hand
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeOrder:
+    r"""Edges in the order of the nodes that they point to; those of one node stay as they stood.
+
+    A convolution sums over the edges of a node.  In this order their rows stand side by side in memory, so it reads
+    every operand from front to back: on graphs that fill more than the caches, that is most of its time.  Sort a graph
+    once, give `senders` and `receivers` to whatever computes its edges' attributes, and the value itself to every
+    convolution.  Tensors with a row for each edge that are at hand already go through `sort`.
+
+    >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
+    >>> edges.senders, edges.receivers, edges.first
+    (tensor([1, 0, 2]), tensor([0, 2, 2]), tensor([0, 1, 1, 3, 3]))
+    >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
+    tensor([11., 10., 12.])
+
+    A convolution takes it in the place of both ends and the number of nodes:
+
+    >>> from tpgen.nn.conv import TensorProductConv
+    >>> from tpgen.planner.presets import channelwise
+    >>> conv = TensorProductConv.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="grouped")
+    >>> x, y, w = torch.randn(4, 32), torch.randn(3, 4), torch.randn(3, conv.weight_numel)
+    >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
+    torch.Size([4, 64])
+
+    Indices are checked here, once; and again by a convolution where somebody has written to them since.  A value can be
+    compiled, exported, pickled and moved by `to`.
+    """
+
+    senders: Tensor  # node that each edge comes from
+    receivers: Tensor  # node that each edge points to, ascending
+    order: Tensor  # which of the edges given each is
+    first: Tensor  # where the edges of each node begin, and at the end how many there are
+    num_nodes: int
+    versions: tuple[int, int] | None = None  # of the two ends when they were checked; None: they were not
+
+    @staticmethod
+    def of(senders: Tensor, receivers: Tensor, num_nodes: int) -> EdgeOrder:
+        """Sort edges.  Raises `InputError` where an index is no integer, or points to no node.
+
+        >>> EdgeOrder.of(torch.tensor([0, 5]), torch.tensor([1, 0]), num_nodes=2)
+        Traceback (most recent call last):
+        tpgen.errors.InputError: senders: indices run from 0 to 1 (num_nodes), got 0 to 5
+        """
+        ends = {"senders": senders, "receivers": receivers}
+        for name, index in ends.items():
+            check_edge_index(name, index)
+        _check_ends(ends, num_nodes)
+        checked = _check_range("senders", senders, num_nodes) and _check_range("receivers", receivers, num_nodes)
+        found, order = torch.sort(receivers.long(), stable=True)
+        first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
+        sorted_ = senders.long()[order]
+        return _known(
+            EdgeOrder(sorted_, found, order, first, num_nodes, _versions(sorted_, found) if checked else None)
+        )
+
+    @property
+    def num_edges(self) -> int:
+        return self.senders.shape[0]
+
+    @property
+    def checked(self) -> bool:
+        """Whether indices are known to be in range: they were, and nobody has written to them since."""
+        return (
+            not torch.compiler.is_compiling()
+            and self.versions is not None
+            and self.versions == _versions(self.senders, self.receivers)
+        )
+
+    def sort(self, x: Tensor) -> Tensor:
+        """A tensor with a row for each edge given, in this order."""
+        self._check_rows(x)
+        return x[self.order]
+
+    def unsort(self, x: Tensor) -> Tensor:
+        """A tensor with a row for each edge of this order, as they were given."""
+        self._check_rows(x)
+        return torch.empty_like(x).index_copy(0, self.order, x)
+
+    def to(self, device: torch.device | str) -> EdgeOrder:
+        """The same on a device."""
+        senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
+        versions = _versions(senders, receivers) if self.checked else None
+        return _known(EdgeOrder(senders, receivers, order, first, self.num_nodes, versions))
+
+    def _check_rows(self, x: Tensor) -> None:
+        if not x.dim() or x.shape[0] != self.num_edges:
+            raise InputError(f"must have one row for each of the {self.num_edges} edges, got {tuple(x.shape)}")
+
+    def __reduce__(self) -> tuple:
+        return _loaded, tuple(getattr(self, field.name) for field in fields(self)[:-1])
+
+    def __str__(self) -> str:
+        return f"{self.num_edges} edges of {self.num_nodes} nodes, in the order of their receivers"
+
+
+_GPU = "cuda"
+_TENSORS = tuple(field.name for field in fields(EdgeOrder))[:4]
+
+
+def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
+    shapes = {tuple(index.shape) for index in ends.values()}
+    if len(shapes) > 1 or any(index.dim() != 1 for index in ends.values()):
+        raise InputError(
+            "senders and receivers must hold one index for each edge, got shapes "
+            f"{' and '.join(str(tuple(index.shape)) for index in ends.values())}"
+        )
+    if isinstance(num_nodes, bool) or not isinstance(num_nodes, (int, torch.SymInt)) or num_nodes < 0:
+        raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
+
+
+def _check_range(name: str, index: Tensor, num_nodes: int) -> bool:
+    """Whether numbers could be looked at; raises `InputError` where one points to no node."""
+    if not values_at_hand(index):
+        return False
+    if index.numel():
+        low, high = (int(v) for v in torch.aminmax(index))
+        if low < 0 or high >= num_nodes:
+            raise InputError(f"{name}: indices run from 0 to {num_nodes - 1} (num_nodes), got {low} to {high}")
+    return True
+
+
+def _versions(senders: Tensor, receivers: Tensor) -> tuple[int, int] | None:
+    """How often each was written to; nobody counts in inference mode."""
+    if torch.compiler.is_compiling() or senders.is_inference() or receivers.is_inference():
+        return None
+    return senders._version, receivers._version
+
+
+def _known(edges: EdgeOrder) -> EdgeOrder:
+    """Kernels on a GPU walk over edges by either end, and find both orders made."""
+    if edges.senders.device.type == _GPU and edges.checked:
+        for index in (edges.senders, edges.receivers):
+            known_order(index, edges.num_nodes, keep=True)
+    return edges
+
+
+def _loaded(senders: Tensor, receivers: Tensor, order: Tensor, first: Tensor, num_nodes: int) -> EdgeOrder:
+    """From a pickle, which may hold anything: convolutions check it."""
+    return EdgeOrder(senders, receivers, order, first, num_nodes)
+
+
+def _flat(edges: EdgeOrder) -> tuple[list[Any], int]:
+    return [getattr(edges, name) for name in _TENSORS], edges.num_nodes
+
+
+def _unflat(tensors: Any, num_nodes: int) -> EdgeOrder:
+    senders, receivers, order, first = tensors
+    return EdgeOrder(senders, receivers, order, first, num_nodes)
+
+
+def _keyed(edges: EdgeOrder) -> tuple[list[Any], int]:
+    return [(_pytree.GetAttrKey(name), getattr(edges, name)) for name in _TENSORS], edges.num_nodes
+
+
+_pytree.register_pytree_node(
+    EdgeOrder, _flat, _unflat, serialized_type_name="tpgen.EdgeOrder", flatten_with_keys_fn=_keyed
+)
