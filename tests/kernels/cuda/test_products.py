@@ -29,6 +29,7 @@ OPENED = (("out",), ("x1", "x2", "w"), ("x2",), ("w",), ("x1", "out"))
 CONV_OPENED = (("out",), ("x1", "x2", "w"), ("x2", "w"))
 # A tail of rows that do not fill a step, warps with several rows, channels that fill no warp, and more than one warp.
 COPIES = ((5, 3), (33, 2), (3, 40))
+MIXED_COPIES = ((5, 3), (9, 2), (3, 11))
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1.2e-2}
 ARCHITECTURES = {2: 90, 1: 80, 0: 70}
 
@@ -60,14 +61,14 @@ class Case:
 def cases(indexed: bool) -> list[Case]:
     """All modes, weights and open slots; layouts, dtypes and ways to copy take turns with them."""
     turns = cycle(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
-    sizes = cycle(COPIES)
+    kept, mixed = cycle(COPIES), cycle(MIXED_COPIES)
     made = []
     for mode, weighted, shared in VARIANTS:
         for every in CONV_OPENED if indexed else OPENED:
             opened = every if weighted else tuple(slot for slot in every if slot != "w")
-            if mode in CHANNEL_LETTER and opened:
+            if opened:
                 dtype, layout, copies = next(turns)
-                plan = mode_plan(mode, weighted, shared, *next(sizes))
+                plan = mode_plan(mode, weighted, shared, *next(kept if mode in CHANNEL_LETTER else mixed))
                 made.append(Case(plan, layout, dtype, opened, copies, indexed))
     return made
 

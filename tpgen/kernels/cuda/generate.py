@@ -10,9 +10,11 @@ from pathlib import Path
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.cuda.channel_text import ChannelText
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.placement import CudaPlacement, place_cuda
+from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gather_text import GathersText
+from tpgen.kernels.cuda.placement import AnyPlacement, place_cuda
 from tpgen.kernels.cuda.rows_text import RowsText
-from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.placement.matrix import AnySchedule
 
 ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
@@ -23,7 +25,7 @@ class CudaSource:
     """A generated kernel, and what a launch needs to know of it."""
 
     source: GeneratedSource
-    placement: CudaPlacement
+    placement: AnyPlacement
 
     @property
     def text(self) -> str:
@@ -41,7 +43,7 @@ def header(name: str) -> str:
     return text.split("\n\n", 1)[1].rstrip("\n")
 
 
-def generate_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> CudaSource:
+def generate_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> CudaSource:
     """The source that computes the open slots of a form in one sweep.
 
     Raises `EmitError` where a row does not fit the chip, and for slots that cannot be open together.
@@ -76,10 +78,10 @@ def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
 class KernelText:
     """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
 
-    def __init__(self, placement: CudaPlacement, w: Writer) -> None:
+    def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
-        self.body = ChannelText(placement, w)
+        self.body = GathersText(placement, w) if isinstance(placement, GatherPlacement) else ChannelText(placement, w)
 
     def write(self) -> None:
         self._prelude()
@@ -102,7 +104,7 @@ class KernelText:
         w = self.w
         write_numbers(w, self.dtype, f"THREADS = {self.p.threads}, ROWS = {self.p.rows}, STAGES = {self.p.stage_count}")
         w.raw(header("copies"))
-        w.raw(header("lanes"))
+        w.raw(header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
 
     # -- what a step works on --
 

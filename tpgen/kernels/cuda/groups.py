@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.statements import Accumulate, Load
@@ -61,6 +62,20 @@ class Unit:
     group: Group
     chunk: int
     rows: int  # the first set of rows
+
+    @property
+    def cost(self) -> int:
+        return self.group.cost
+
+
+class Work(Protocol):
+    """What one warp can take."""
+
+    @property
+    def cost(self) -> int: ...
+
+
+AnyWork = TypeVar("AnyWork", bound=Work)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
@@ -118,12 +133,12 @@ def _one_held(view: View, paths: list[PathSweep], at: list[int]) -> Held:
     return Held(view, at[0], at[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
-def balance(units: Iterable[Unit], warps: int) -> tuple[tuple[Unit, ...], ...]:
+def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
     """The units of each warp: the longest first, each to the warp that has least."""
-    taken: list[list[Unit]] = [[] for _ in range(warps)]
+    taken: list[list[AnyWork]] = [[] for _ in range(warps)]
     load = [0] * warps
-    for unit in sorted(units, key=lambda u: -u.group.cost):
+    for unit in sorted(units, key=lambda u: -u.cost):
         least = load.index(min(load))
         taken[least].append(unit)
-        load[least] += unit.group.cost
+        load[least] += unit.cost
     return tuple(map(tuple, taken))

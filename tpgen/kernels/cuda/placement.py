@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
 from tpgen.kernels.cuda.steps import RowSteps, check_room
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.values import ChannelSchedule, Target, View
+from tpgen.kernels.placement.values import Target, View
 
 _WARPS = 4
 
@@ -109,18 +112,23 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return "\n".join(lines)
 
 
+AnyPlacement = CudaPlacement | GatherPlacement
+
+
 def looped(view: View) -> bool:
     """Whether a segment has copies of the other input as well."""
     return prod(n for _, n in view.axes) > view.components
 
 
-def place_cuda(schedule: ChannelSchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> CudaPlacement:
+def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
     """Where a kernel that opens some slots, given in any order, keeps what it works on.
 
     Raises `EmitError` where it has no room, and as `place` does.
     """
     base = place(schedule, opened, indexed)
-    assert isinstance(base, ChannelPlacement)
-    placement = CudaPlacement(schedule, base.opened, base.owner, chip, indexed)
+    if isinstance(base, MatrixPlacement):
+        raise EmitError("linear layers have no kernel on a GPU: use strategy='grouped'")
+    kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
+    placement: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
     check_room(placement)
     return placement

@@ -68,6 +68,11 @@ class RowSteps(OpenedSlots):
         return self.sums_weights or self.owner is not None
 
     @property
+    def number(self) -> int:
+        """Bytes of a number that is computed with."""
+        return 8 if self.schedule.target.dtype == "float64" else 4
+
+    @property
     def threads(self) -> int:
         return self.warps * LANES
 
@@ -140,7 +145,7 @@ class RowSteps(OpenedSlots):
     @cached_property
     def _standing(self) -> dict[str, int]:
         """Bytes of what stands once in a block."""
-        number = 8 if self.schedule.target.dtype == "float64" else 4
+        number = self.number
         areas = {name: size * self.rows * number for name, size in self.between.items()}
         for o in self.opened:
             if self.added(o) and not self.shared_weights(o):

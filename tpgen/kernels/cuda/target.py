@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, TpgenError
+from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
@@ -24,7 +24,6 @@ from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.sweep.terms import SLOTS
 
 _SUM_THREADS = 256
@@ -64,14 +63,9 @@ def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
 def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: Chip, indexed: bool) -> CudaSource:
     """The source of a kernel that opens some slots.
 
-    Raises `BackendError` for products without one, `EmitError` where a row does not fit.
+    Raises `EmitError` for products without one, and where a row does not fit.
     """
     schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
-    if not isinstance(schedule, ChannelSchedule):
-        raise BackendError(
-            "kernels on a GPU take products whose modes keep channels (uvu, uvv, uuu, uvuv), and those that mix copies "
-            "are matrix products of the library: use strategy='grouped'"
-        )
     return generate_cuda(schedule, opened, chip, indexed)
 
 

@@ -1,0 +1,74 @@
+"""A batch schedule on blocks and warps: its gathers, and which warp takes what of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.kernels.cuda.chips import KIB, Chip
+from tpgen.kernels.cuda.gathers import Gather, Share, between, make_gathers
+from tpgen.kernels.cuda.groups import balance
+from tpgen.kernels.cuda.steps import RowSteps
+from tpgen.kernels.placement.batch import BatchPlacement
+from tpgen.kernels.sweep.terms import SLOTS
+
+_WARPS, _MANY = 4, 8
+_LONG = 16 * KIB  # bytes of a row that are enough work for more warps
+
+
+@dataclass(frozen=True)
+class GatherPlacement(BatchPlacement, RowSteps):
+    """A `BatchPlacement` on a chip; an indexed one finds the rows of x1 and out by its edges."""
+
+    chip: Chip
+    indexed: bool = False
+
+    def carried(self, operand: str) -> bool:
+        """Whether an open slot is summed over rows."""
+        return operand == self.owner or self.shared_weights(operand)
+
+    def added(self, operand: str) -> bool:
+        return self.carried(operand)
+
+    def in_place(self, operand: str) -> bool:
+        """Gradients of weights come when nobody reads the weights any more."""
+        return operand == "w" and operand in self.row_operands
+
+    @property
+    def warps(self) -> int:
+        return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
+
+    # -- gathers --
+
+    @cached_property
+    def gathers(self) -> tuple[Gather, ...]:
+        return self._gathers(self.rows)
+
+    def _gathers(self, rows: int) -> tuple[Gather, ...]:
+        return make_gathers(self.schedule, self.opened, tuple(filter(self.carried, SLOTS)), rows, self.warps)
+
+    @cached_property
+    def between(self) -> dict[str, int]:
+        """The numbers of each row in P and in D."""
+        return between(self._gathers(1))
+
+    @cached_property
+    def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
+        """What each warp takes, in each phase that there is."""
+        numbers = sorted({g.phase for g in self.gathers})
+        return tuple(balance(self._shares(phase), self.warps) for phase in numbers)
+
+    def _shares(self, phase: int) -> list[Share]:
+        return [Share(g, chunk) for g in self.gathers if g.phase == phase for chunk in range(g.chunks)]
+
+    @property
+    def unit_count(self) -> int:
+        return sum(len(shares) for phase in self.phases for shares in phase)
+
+    def _bytes(self, rows: int) -> int:
+        """What stands between counts too, and results, which do not stand where operands stood."""
+        apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
+        return super()._bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
+
+    def __str__(self) -> str:
+        return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

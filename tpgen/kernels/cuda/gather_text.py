@@ -1,0 +1,238 @@
+"""The text of gathers: a function for each, and the phases of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+
+from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gathers import D, Gather, P, Part
+from tpgen.kernels.cuda.group_text import place_text
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Reduce, Sum, Value
+from tpgen.kernels.sweep.terms import INDEX, PathTerm
+
+_UNROLLED = 48  # statements of a loop's body, some of its rounds together
+_BETWEEN = {"c": P, "D": D}  # what the names of values from an earlier stage begin with
+
+
+class GathersText:
+    """Writes what a step computes: one phase after the other, in each of them every warp its shares."""
+
+    def __init__(self, placement: GatherPlacement, w: Writer) -> None:
+        self.p, self.w = placement, w
+
+    def write_constants(self) -> None:
+        """Copies of pairs, and which warp does what."""
+        for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
+            pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
+            for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
+                listed = ", ".join(map(str, values))
+                self.w.line(f"static __device__ const unsigned short pair_{name}_{size}[] = {{{listed}}};")
+
+    def write_functions(self) -> None:
+        with self.w.part("function gather"):
+            for gather in self.p.gathers:
+                with self.w.paths(*sorted({part.term.path for part in gather.parts})):
+                    _GatherText(self.p, gather, self.w).write()
+        with self.w.part("which warp does what"):
+            self._shares()
+
+    def _shares(self) -> None:
+        w, p = self.w, self.p
+        w.line("struct Share { unsigned short gather, chunk; };")
+        for n, warps in enumerate(p.phases):
+            depth = max(map(len, warps))
+            with w.block(f"static __constant__ const Share shares_{n}[{p.warps}][{depth}] =", "};"):
+                for shares in warps:
+                    listed = [f"{{{s.gather.number}, {s.chunk}}}" for s in shares]
+                    w.line(f"{{{', '.join(listed + ['{65535, 0}'] * (depth - len(shares)))}}},")
+            with w.block(f"DEVICE void phase_{n}(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
+                w.line(f"const Share share = shares_{n}[threadIdx.x / {LANES}][n];")
+                with w.block("switch (share.gather)"):
+                    for number in sorted({s.gather.number for shares in warps for s in shares}):
+                        w.line(f"case {number}: gather_{number}(s, share.chunk); break;")
+
+    def write_step(self) -> None:
+        p, w = self.p, self.w
+        for o in p.results:
+            for start, size in p.unreached(o):
+                for row in range(p.rows):
+                    w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
+        for n in range(len(p.phases)):
+            if n:
+                w.line("__syncthreads();")
+            w.line(f"phase_{n}(s);")
+
+
+class _GatherText:
+    """Writes the function of one gather: `row`, `copy` (of the item), and the letters of copies are its variables."""
+
+    def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
+        self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
+        self.dtype = placement.schedule.target.dtype
+
+    def write(self) -> None:
+        g = self.g
+        with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
+            self._item()
+            self.w.line(f"num sum[{g.components}] = {{}};")
+            with self._rows():
+                self._pointers()
+                for part in g.parts:
+                    self._part(part)
+            low, high = (1, g.width) if g.neighbours_share else (g.at_once, LANES)
+            if g.width > 1:
+                self.w.line(f"sum_lanes<{low}, {high}>(sum);")
+            with self.w.block("if (alive)"):
+                self._put()
+
+    # -- items --
+
+    def _item(self) -> None:
+        w, g = self.w, self.g
+        mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
+        by = g.width if g.neighbours_share else g.at_once
+        w.line(f"const int lane = threadIdx.x % {LANES};")
+        item = "lane" if g.width == 1 else f"lane {mine} {by}" if g.width < LANES else ""
+        w.line(f"const int n = {' + '.join(filter(None, [item, f'chunk * {g.at_once}']))};")
+        if g.width > 1:
+            w.line(f"const int sharer = lane {sharer} {by};" if g.width < LANES else "const int sharer = lane;")
+        limit = f"s.rows * {g.copies}" if g.rows > 1 else str(g.copies)
+        w.line(f"const bool inside = n < {limit};")
+        w.line(f"const bool alive = inside{' && sharer == 0' if g.width > 1 else ''};")
+        w.line("const int item = inside ? n : 0;")
+        if g.rows > 1:
+            w.line(f"const int row = item / {g.copies}, copy = item % {g.copies};")
+        else:
+            w.line("const int copy = item;")
+            if g.inner == 1:
+                w.line("const int row = 0;")
+
+    @contextmanager
+    def _rows(self) -> Iterator[None]:
+        """All rows, where they add to the same."""
+        if self.g.inner == 1:
+            yield
+        else:
+            with self.w.block("for (int row = 0; row < s.rows; ++row)"):
+                yield
+
+    def _pointers(self) -> None:
+        read = {s.component.operand for part in self.g.parts for s in part.statements if isinstance(s, Load)}
+        for o in (o for o in self.p.given if o in read):
+            row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
+            self.w.line(f"const real* const row_{o} = s.{o}{row};")
+        for name in sorted({area for part in self.g.parts for area in _areas(part)}):
+            self.w.line(f"const num* const {name} = s.{name} + row * {self.p.between[name]};")
+
+    def _put(self) -> None:
+        g, w = self.g, self.w
+        carried, between = self.p.carried(g.target), g.target in (P, D)
+        to = g.target if between else f"d_{g.target}"
+        size = self.p.between[g.target] if between else self.p.dim[g.target]
+        w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
+        copy, component = g.strides
+        for n in range(g.components):
+            place = place_text(g.place + n * component, [("copy", copy)])
+            w.line(f"to[{place}] += sum[{n}];" if carried else f"to[{place}] = {self._kept(f'sum[{n}]', between)};")
+
+    def _kept(self, value: str, between: bool) -> str:
+        return value if between else f"narrow({value})"
+
+    # -- one path --
+
+    def _part(self, part: Part) -> None:
+        with self.w.paths(part.term.path), self.w.block(""):
+            self.w.line(f"// path {part.term.path}: {part.term.text}")
+            self._letters([(a, part.term.size(a)) for a in part.own], "copy")
+            if part.times == 1 and self.g.width == 1:
+                self._letters(part.over, "0")
+                self._body(part)
+                return
+            step = max(1, min(8, _UNROLLED // len(part.statements)))
+            first = "sharer" if self.g.width > 1 else "0"
+            self.w.line(f"#pragma unroll {step}")
+            with self.w.block(f"for (int m = {first}; m < {part.times}; m += {self.g.width})"):
+                self._letters(part.over, "m")
+                self._body(part)
+
+    def _letters(self, axes: Sequence[tuple[str, int]], number: str) -> None:
+        """Copies by their letters, from a number that counts them all."""
+        for n, (letter, size) in enumerate(axes):
+            behind = prod(size for _, size in axes[n + 1 :])
+            over = number if behind == 1 else f"{number} / {behind}"
+            self.w.line(f"const int {letter} = {0 if size == 1 else f'{over} % {size}' if n else over};")
+
+    def _body(self, part: Part) -> None:
+        term = part.term
+        copies = {s.component.operand for s in part.statements if isinstance(s, Load)} & {"x1", "x2"}
+        if not term.pairs:
+            self._statements(part)
+        elif part.own in ("a", "b"):
+            n = term.pairs
+            with self.w.block("if (a < b)"):
+                self.w.line(f"const int p = a * ({2 * n - 1} - a) / 2 + b - a - 1;")
+                self._statements(part)
+        else:
+            for letter in ("a", "b") if copies else ():
+                self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
+            self._statements(part)
+
+    def _statements(self, part: Part) -> None:
+        for name, area in _areas_of(part).items():
+            self.w.line(f"const num {name} = {area}[{self._between(part.term, area, int(name[1:]))}];")
+        for s in part.statements:
+            match s:
+                case Load():
+                    at = self._address(part.term, s.component)
+                    self.w.line(f"const num {_name(s.component)} = widen(row_{s.component.operand}[{at}]);")
+                case Define() if self.g.target == P and s.name[1:].isdigit():
+                    self.w.line(f"sum[{s.name[1:]}] += {self._sum(s.terms)};")
+                case Define():
+                    self.w.line(f"const num {s.name} = {self._sum(s.terms)};")
+                case Reduce():
+                    self.w.line(f"sum[{s.name[1:]}] += {self._sum(s.terms)};")
+                case Accumulate():
+                    self.w.line(f"sum[{s.component.index}] += {self._sum(s.terms)};")
+
+    def _between(self, term: PathTerm, area: str, component: int) -> str:
+        """Where a value of an earlier stage stands, at the copies at hand."""
+        start = next(g.place for g in self.p.gathers if g.target == area and g.parts[0].term == term)
+        k = term.size("k")
+        sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
+        return place_text(start + component, sizes)
+
+    def _address(self, term: PathTerm, c: Component) -> str:
+        leg = term.leg(c.operand)
+        assert leg is not None
+        variables = {INDEX.get(c.operand, ""): str(c.index)}
+        steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
+        return place_text(self.s.start(term, c.operand), steps)
+
+    def _sum(self, terms: Sum) -> str:
+        return total([times(t.coefficient, " * ".join(map(self._value, t.factors)), self.dtype) for t in terms])
+
+    def _value(self, value: Value) -> str:
+        if isinstance(value, Component):
+            return _name(value)
+        assert isinstance(value, Local)
+        return value.name
+
+
+def _name(c: Component) -> str:
+    return f"{c.operand}_{c.index}"
+
+
+def _areas(part: Part) -> set[str]:
+    return set(_areas_of(part).values())
+
+
+def _areas_of(part: Part) -> dict[str, str]:
+    """Names that stand in no statement before, and the area that they are read from."""
+    made = {s.name for s in part.statements if isinstance(s, Define)}
+    factors = (f for s in part.statements for t in getattr(s, "terms", ()) for f in t.factors)
+    used = dict.fromkeys(f.name for f in factors if isinstance(f, Local))
+    return {name: _BETWEEN[name[0]] for name in used if name not in made}

@@ -1,0 +1,201 @@
+"""Products that mix copies, as gathers: each number of a result is summed up by one lane, or by a few of a warp.
+
+A *gather* fills a segment of a result, or what a path needs between its stages.  It has an item for each copy (and each
+row), and for an item runs over the copies that only its paths' other operands have.  So nothing is added to by two.
+Gathers of one *phase* need nothing of each other; between phases all warps wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.kernels.sweep.stage import Stage
+from tpgen.kernels.sweep.statements import Accumulate, Reduce, Statement
+from tpgen.kernels.sweep.sweep import make_sweep
+from tpgen.kernels.sweep.terms import INDEX, PathTerm
+
+P, D = "P", "D"  # what stands between the stages of a path: inputs coupled, and cotangents times weights
+# Weights come last: their gradients stand where they stood.
+PHASES = {P: 0, D: 1, "out": 1, "x1": 2, "x2": 2, "w": 3}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one path adds to an item: statements, for each of the copies that the item does not have."""
+
+    term: PathTerm
+    own: str  # letters of the item's copies
+    over: tuple[tuple[str, int], ...]  # letters and sizes of the others
+    statements: tuple[Statement, ...]
+
+    @property
+    def times(self) -> int:
+        return prod(size for _, size in self.over)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """All that is summed up in one segment, or in P or D of one path."""
+
+    number: int
+    target: str  # an operand, P or D
+    place: int  # where it begins: in its row, or in P or D
+    copies: int
+    components: int
+    strides: tuple[int, int]  # of copies and of components
+    parts: tuple[Part, ...]
+    rows: int  # of items; 1 where all rows add to the same
+    inner: int  # rows that an item runs over
+    width: int = 1  # lanes of an item
+
+    @property
+    def phase(self) -> int:
+        return PHASES[self.target]
+
+    @property
+    def items(self) -> int:
+        return self.rows * self.copies
+
+    @property
+    def at_once(self) -> int:
+        """Items of a warp."""
+        return LANES // self.width
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the items that a warp takes each."""
+        return -(-self.items // self.at_once)
+
+    @property
+    def neighbours_share(self) -> bool:
+        """Whether neighbouring lanes have the same item: those of D, where they read neighbouring weights."""
+        return self.target == D
+
+    @property
+    def longest(self) -> int:
+        """The most copies that some path runs over."""
+        return max(part.times for part in self.parts)
+
+    @cached_property
+    def cost(self) -> int:
+        """Statements of a warp for one chunk."""
+        return self.inner * sum(-(-part.times // self.width) * len(part.statements) for part in self.parts)
+
+    def __str__(self) -> str:
+        paths = ", ".join(str(part.term.path) for part in self.parts)
+        return f"{self.target} + {self.place}: paths {paths}; {self.items} items, {self.width} lanes each"
+
+
+@dataclass(frozen=True)
+class Share:
+    """One warp's work: so many items of a gather as it has at once."""
+
+    gather: Gather
+    chunk: int
+
+    @property
+    def cost(self) -> int:
+        return self.gather.cost
+
+
+def make_gathers(
+    schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
+) -> tuple[Gather, ...]:
+    """The gathers of open slots, of which some are carried from row to row, by phase."""
+    found: dict[tuple[str, int], list[Part]] = {}
+    for slot in opened:
+        for path in make_sweep(schedule.terms, (slot,)).paths:
+            for stage in path.stages:
+                _collect(found, path.term, stage)
+    places = _between(found)
+    made = []
+    for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
+        place = places[target, segment] if target in (P, D) else schedule.start(parts[0].term, target)
+        shape = (rows, 1) if target not in carried else (1, rows)
+        made.append(_gather(number, target, place, tuple(parts), *shape))
+    return tuple(_widened(made, warps))
+
+
+def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
+    """The numbers of each row in P and in D."""
+    return {
+        name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
+        for name in (P, D)
+    }
+
+
+def _collect(found: dict[tuple[str, int], list[Part]], term: PathTerm, stage: Stage) -> None:
+    """A stage as a part of what it fills; two slots may need the same P or D."""
+    target, segment = _target(term, stage)
+    if target in (P, D) and (target, segment) in found:
+        return
+    own = _letters(term, target)
+    over = tuple(a for a in _unpaired(term, stage.letters, own) if a not in own)
+    part = Part(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
+    found.setdefault((target, segment), []).append(part)
+
+
+def _target(term: PathTerm, stage: Stage) -> tuple[str, int]:
+    for statement in stage.statements:
+        if isinstance(statement, Accumulate):
+            return statement.component.operand, statement.component.segment
+    return D if any(isinstance(s, Reduce) for s in stage.statements) else P, term.path
+
+
+def _letters(term: PathTerm, target: str) -> str:
+    """Letters of the copies of what is filled, in the order of memory."""
+    leg = term.leg(target)
+    return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
+
+
+def _unpaired(term: PathTerm, letters: str, own: str) -> str:
+    """Where an item has one copy of a pair, it runs over the other one."""
+    return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
+
+
+def _between(found: dict[tuple[str, int], list[Part]]) -> dict[tuple[str, int], int]:
+    """Where each path's P and D begin."""
+    places: dict[tuple[str, int], int] = {}
+    ends = {P: 0, D: 0}
+    for (target, path), parts in found.items():
+        if target in ends:
+            places[target, path] = ends[target]
+            ends[target] += parts[0].term.size(parts[0].own + "k")
+    return places
+
+
+def _gather(number: int, target: str, place: int, parts: tuple[Part, ...], rows: int, inner: int) -> Gather:
+    term, own = parts[0].term, parts[0].own
+    copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in (P, D) else ""))
+    leg = term.leg(target)
+    first = leg is not None and target in INDEX and leg.letters[0] == INDEX[target] and components > 1
+    strides = (1, copies) if first else (components, 1)
+    return Gather(number, target, place, copies, components, strides, parts, rows, inner)
+
+
+def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
+    """Lanes for each item: as many as fill a warp, and as share the longest sums out evenly among warps."""
+    total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
+    for g in gathers:
+        if g.neighbours_share:
+            yield replace(g, width=_contiguous(g.longest))
+            continue
+        while 2 * g.width <= min(LANES, g.longest) and (
+            g.items * 2 * g.width <= LANES or g.cost > total[g.phase] / (2 * warps)
+        ):
+            g = replace(g, width=2 * g.width)
+        yield g
+
+
+def _contiguous(size: int) -> int:
+    """Lanes that read rows of so many neighbouring numbers without meeting in a bank of shared memory.
+
+    >>> _contiguous(10), _contiguous(48), _contiguous(64)
+    (2, 16, 32)
+    """
+    return min(LANES, size & -size)
