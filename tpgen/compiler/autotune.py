@@ -19,7 +19,8 @@ from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.form.linear import AnyPlan
-from tpgen.kernels.operators.targets import kernel_supported, polynomial_target_of, target_of
+from tpgen.kernels.operators import targets
+from tpgen.kernels.operators.targets import polynomial_target_of, target_of
 from tpgen.kernels.polynomial.runtime import why_no_kernel
 from tpgen.planner.linear import LinearPlan
 from tpgen.planner.polynomial_plan import PolynomialPlan
@@ -55,7 +56,7 @@ def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
         return None
     if (missing := target.missing()) and target.remedy:
         say_once(missing, target.remedy)
-    if missing or kernel_supported(plan, config.layout, config.dtype, config.device_type) is not None:
+    if missing or _why_no_kernel(plan, config) is not None:
         return None
     return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
@@ -70,8 +71,12 @@ def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
 
 
 def _otherwise(plan: AnyPlan, config: Config) -> Choice:
-    missing = kernel_supported(plan, config.layout, config.dtype, config.device_type)
-    return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {missing}")
+    reason = _why_no_kernel(plan, config)
+    return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {reason}")
+
+
+def _why_no_kernel(plan: AnyPlan, config: Config) -> str | None:
+    return targets.why_no_kernel(plan, config.layout, config.dtype, config.device_type)
 
 
 _RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)

@@ -1,4 +1,4 @@
-"""Golden files: the CUDA C++ of three kernels.  A change that is meant is accepted with ``--accept-golden``."""
+"""Golden files: the CUDA C++ of four kernels.  A change that is meant is accepted with ``--accept-golden``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.plan import Plan
-from tpgen.planner.presets import channelwise, elementwise
+from tpgen.planner.presets import channelwise, elementwise, fully_connected
 
 FOLDER = Path(__file__).parent / "golden"
 BACKWARD = ("x1", "x2", "w")
@@ -22,9 +22,14 @@ def channels(shared: bool = False) -> Plan:
     return channelwise("64x0e + 20x1o", "0e + 1o", "0e + 1o", shared_weights=shared)
 
 
+def mixing() -> Plan:
+    return fully_connected("4x0e + 2x1o", "0e + 1o", "3x0e + 2x1o", shared_weights=False)
+
+
 GOLDEN = {
     "backward": (channels(), "mul_ir", "float32", BACKWARD, 90, False),
     "edges": (channels(), "ir_mul", "float64", ("out",), 80, True),
+    "mixing": (mixing(), "mul_ir", "float32", BACKWARD, 90, False),
     "shared-weights-bfloat16": (elementwise("16x1o", "16x1o"), "mul_ir", "bfloat16", ("x1", "w"), 70, False),
 }
 

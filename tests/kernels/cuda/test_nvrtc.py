@@ -24,8 +24,10 @@ QUICK = [
     ("nequip-aspirin", "mul_ir", "bfloat16", FORWARD, False),
     ("roofline-777", "mul_ir", "float32", FORWARD, True),
     ("elementwise", "mul_ir", "float32", BACKWARD, False),
+    ("diffdock-l1", "mul_ir", "float32", BACKWARD, True),
+    ("article", "ir_mul", "float32", FORWARD, False),
 ]
-NAMED = [p.name for p in PROBLEMS.values() if p.suite in ("channelwise", "elementwise", "roofline")]
+NAMED = [p.name for p in PROBLEMS.values() if p.name != "self-connection"]
 EVERY = [
     (name, layout, "float32", opened, indexed)
     for name in NAMED

@@ -13,6 +13,7 @@ from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.terms import SLOTS
 
 _WARPS, _MANY = 4, 8
+_SMALL = 24 * KIB  # a step of less than that takes more rows
 _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 
@@ -22,6 +23,8 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     chip: Chip
     indexed: bool = False
+
+    small = _SMALL
 
     def carried(self, operand: str) -> bool:
         """Whether an open slot is summed over rows."""
@@ -51,6 +54,11 @@ class GatherPlacement(BatchPlacement, RowSteps):
     def between(self) -> dict[str, int]:
         """The numbers of each row in P and in D."""
         return between(self._gathers(1))
+
+    @cached_property
+    def places(self) -> dict[tuple[str, int], int]:
+        """Where the P and D of each path begin."""
+        return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:

@@ -14,8 +14,7 @@ from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Reduce, Sum, Value
 from tpgen.kernels.sweep.terms import INDEX, PathTerm
 
-_UNROLLED = 48  # statements of a loop's body, some of its rounds together
-_BETWEEN = {"c": P, "D": D}  # what the names of values from an earlier stage begin with
+_UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
@@ -42,13 +41,13 @@ class GathersText:
 
     def _shares(self) -> None:
         w, p = self.w, self.p
-        w.line("struct Share { unsigned short gather, chunk; };")
+        w.line("struct Share { unsigned gather, chunk; };")
         for n, warps in enumerate(p.phases):
             depth = max(map(len, warps))
-            with w.block(f"static __constant__ const Share shares_{n}[{p.warps}][{depth}] =", "};"):
+            with w.block(f"static __device__ const Share shares_{n}[{p.warps}][{depth}] =", "};"):
                 for shares in warps:
                     listed = [f"{{{s.gather.number}, {s.chunk}}}" for s in shares]
-                    w.line(f"{{{', '.join(listed + ['{65535, 0}'] * (depth - len(shares)))}}},")
+                    w.line(f"{{{', '.join(listed + ['{~0u, 0}'] * (depth - len(shares)))}}},")
             with w.block(f"DEVICE void phase_{n}(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
                 w.line(f"const Share share = shares_{n}[threadIdx.x / {LANES}][n];")
                 with w.block("switch (share.gather)"):
@@ -121,11 +120,11 @@ class _GatherText:
                 yield
 
     def _pointers(self) -> None:
-        read = {s.component.operand for part in self.g.parts for s in part.statements if isinstance(s, Load)}
+        read = {name for part in self.g.parts for name in part.reads}
         for o in (o for o in self.p.given if o in read):
             row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
             self.w.line(f"const real* const row_{o} = s.{o}{row};")
-        for name in sorted({area for part in self.g.parts for area in _areas(part)}):
+        for name in (name for name in (P, D) if name in read):
             self.w.line(f"const num* const {name} = s.{name} + row * {self.p.between[name]};")
 
     def _put(self) -> None:
@@ -168,7 +167,6 @@ class _GatherText:
 
     def _body(self, part: Part) -> None:
         term = part.term
-        copies = {s.component.operand for s in part.statements if isinstance(s, Load)} & {"x1", "x2"}
         if not term.pairs:
             self._statements(part)
         elif part.own in ("a", "b"):
@@ -177,12 +175,12 @@ class _GatherText:
                 self.w.line(f"const int p = a * ({2 * n - 1} - a) / 2 + b - a - 1;")
                 self._statements(part)
         else:
-            for letter in ("a", "b") if copies else ():
+            for letter in ("a", "b") if {"x1", "x2"} & set(part.loaded) else ():
                 self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
             self._statements(part)
 
     def _statements(self, part: Part) -> None:
-        for name, area in _areas_of(part).items():
+        for name, area in part.earlier.items():
             self.w.line(f"const num {name} = {area}[{self._between(part.term, area, int(name[1:]))}];")
         for s in part.statements:
             match s:
@@ -200,7 +198,7 @@ class _GatherText:
 
     def _between(self, term: PathTerm, area: str, component: int) -> str:
         """Where a value of an earlier stage stands, at the copies at hand."""
-        start = next(g.place for g in self.p.gathers if g.target == area and g.parts[0].term == term)
+        start = self.p.places[area, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
         return place_text(start + component, sizes)
@@ -224,15 +222,3 @@ class _GatherText:
 
 def _name(c: Component) -> str:
     return f"{c.operand}_{c.index}"
-
-
-def _areas(part: Part) -> set[str]:
-    return set(_areas_of(part).values())
-
-
-def _areas_of(part: Part) -> dict[str, str]:
-    """Names that stand in no statement before, and the area that they are read from."""
-    made = {s.name for s in part.statements if isinstance(s, Define)}
-    factors = (f for s in part.statements for t in getattr(s, "terms", ()) for f in t.factors)
-    used = dict.fromkeys(f.name for f in factors if isinstance(f, Local))
-    return {name: _BETWEEN[name[0]] for name in used if name not in made}

@@ -15,7 +15,7 @@ from math import prod
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.stage import Stage
-from tpgen.kernels.sweep.statements import Accumulate, Reduce, Statement
+from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Local, Reduce, Statement
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import INDEX, PathTerm
 
@@ -36,6 +36,24 @@ class Part:
     @property
     def times(self) -> int:
         return prod(size for _, size in self.over)
+
+    @cached_property
+    def earlier(self) -> dict[str, str]:
+        """Names that no statement here makes, and whether they stand in P or in D."""
+        made = {s.name for s in self.statements if isinstance(s, Define)}
+        factors = (f for s in self.statements for t in getattr(s, "terms", ()) for f in t.factors)
+        used = dict.fromkeys(f.name for f in factors if isinstance(f, Local))
+        return {name: D if name.startswith(D) else P for name in used if name not in made}
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Operands, as often as a number of them is read."""
+        return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The same, with P and D."""
+        return (*self.loaded, *self.earlier.values())
 
 
 @dataclass(frozen=True)

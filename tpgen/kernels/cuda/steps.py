@@ -19,8 +19,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
-_SMALL = 8 * KIB  # a step of less than that takes more rows
-_ROWS = 32  # and at most so many
+_ROWS = 32  # of a step, at most
 
 
 class RowSteps(OpenedSlots):
@@ -29,6 +28,7 @@ class RowSteps(OpenedSlots):
     owner: str | None
     chip: Chip
     indexed: bool
+    small = 8 * KIB  # bytes: a step of less than that takes more rows
 
     @property
     @abstractmethod
@@ -100,7 +100,7 @@ class RowSteps(OpenedSlots):
         whole = next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
         if self._bytes(whole) > self.chip.block_shared // 2:
             return 1
-        while whole < _ROWS and self._bytes(2 * whole) <= _SMALL:
+        while whole < _ROWS and self._bytes(2 * whole) <= self.small:
             whole *= 2
         return whole
 

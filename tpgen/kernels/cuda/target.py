@@ -14,13 +14,14 @@ from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
+from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import Gather, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import is_inside, known_order
-from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.placement.planning import plan_schedule
@@ -53,11 +54,17 @@ def obstacle(form: Form, dtype: torch.dtype) -> str | None:
 def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
     """The same on some chip."""
     try:
+        schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
         for opened, indexed in _LARGEST:
-            cuda_source(form, dtype, opened, chip, indexed)
+            place_cuda(schedule, opened, chip, indexed)
     except TpgenError as error:
         return str(error)
     return None
+
+
+def slower(form: Form, dtype: torch.dtype) -> str | None:
+    """Why graphs are faster on the current device."""
+    return graphs_are_faster(form, DTYPES[dtype], chip_of(driver.capability(torch.cuda.current_device())))
 
 
 def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: Chip, indexed: bool) -> CudaSource:

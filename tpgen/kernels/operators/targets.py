@@ -49,6 +49,8 @@ class KernelTarget:
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
+    # why a graph is faster all the same: asked for `auto` alone
+    slower: Callable[[Form, torch.dtype], str | None] = lambda form, dtype: None
     # the same of a polynomial's sweep; None: products alone run there
     load_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], PolynomialKernel] | None = None
     # why a polynomial, by its forward sweep, has none there
@@ -94,6 +96,17 @@ def kernel_supported(
     if not form.live_terms:
         return "the product has no paths that contribute, so there is nothing to write a kernel for"
     return target.missing() or target.obstacle(form, dtype)
+
+
+def why_no_kernel(
+    plan: AnyPlan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
+) -> str | None:
+    """Why ``auto`` takes no kernel: the product has none, or is faster without."""
+    target = kernel_target(dtype, device)
+    reason = kernel_supported(plan, layout, dtype, device)
+    if reason is None and isinstance(target, KernelTarget):
+        reason = target.slower(form_of(plan, layout), dtype)
+    return reason
 
 
 def kernel_target(
@@ -206,6 +219,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         language="CUDA C++",
         load_polynomial=cuda_polynomials.CudaPolynomialKernel,
         obstacle_polynomial=cuda_polynomials.obstacle,
+        slower=cuda.slower,
     ),
     "interpreter": KernelTarget(
         device=None,

@@ -1,0 +1,129 @@
+"""What a step costs, counted on its placement: instructions, accesses to shared memory, bytes from the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, log2
+
+from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gathers import D, Gather, Part, Share
+from tpgen.kernels.cuda.groups import LANES, Group, power_of_two
+from tpgen.kernels.cuda.placement import AnyPlacement, CudaPlacement
+from tpgen.kernels.sweep.statements import Product
+from tpgen.kernels.sweep.sweep import PathSweep
+
+_OVERHEAD = 40  # instructions of a unit for its places, and of a warp for each step
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one step, as the text has it."""
+
+    longest: int  # instructions of the warp that has most
+    issued: int  # of all warps
+    touched: int  # accesses of a warp to shared memory
+    barriers: int
+    cached: int = 0  # bytes of weights that all rows share
+
+
+def work_of(p: AnyPlacement) -> Work:
+    """The work of a step."""
+    return _gathers_work(p) if isinstance(p, GatherPlacement) else _channel_work(p)
+
+
+# -- products that keep channels ---------------------------------------------------------------------------------------
+
+
+def _channel_work(p: CudaPlacement) -> Work:
+    longest = max(sum(_instructions(p, u.group) for u in units) for units in p.work) + _common(p)
+    issued = sum(_instructions(p, u.group) for u in p.units) + p.warps * _common(p)
+    return Work(longest, issued, sum(_touches(p, u.group) for u in p.units), barriers=5)
+
+
+def _instructions(p: CudaPlacement, group: Group) -> int:
+    """Of one warp, for one unit."""
+    row = sum(map(_arithmetic, group.paths)) + _folding(group)
+    return _OVERHEAD + _touches(p, group) + row * _rows(p)
+
+
+def _rows(p: CudaPlacement) -> int:
+    """Rows that a unit takes one after the other."""
+    return p.rows if p.serial else 1
+
+
+def _touches(p: CudaPlacement, group: Group) -> int:
+    """Loads and stores of one warp in shared memory: numbers, and four table entries at once."""
+    row, step = sum(ceil(_entries(path) / 4) for path in group.paths), 0
+    for h in group.held:
+        row += len(h.loads)
+        if h.opened and p.carried(h.view.operand):
+            step += 2 * h.view.components
+        elif h.opened:
+            row += h.view.components * (2 if p.added(h.view.operand) else 1)
+    return row * _rows(p) + step
+
+
+def _entries(path: PathSweep) -> int:
+    return len({(e.i, e.k) for e in path.term.entries})
+
+
+def _arithmetic(path: PathSweep) -> int:
+    return sum(_products(t) for s in path.stages for x in s.statements for t in getattr(x, "terms", ()))
+
+
+def _products(term: Product) -> int:
+    """Multiplications of a product, the last of them with its addition."""
+    return max(1, len(term.factors) + (abs(term.coefficient) != 1) - 1)
+
+
+def _folding(group: Group) -> int:
+    """Shuffles, choices and additions of the sum over lanes."""
+    summed = {s.component for p in group.paths for stage in p.stages[1:] for s in stage.statements}  # type: ignore[union-attr]
+    return 3 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
+
+
+def _common(p: CudaPlacement) -> int:
+    """Instructions of each warp for a step, whatever its units: tables, and what is cleared, added and moved."""
+    made = sum(ceil(s.size * p.rows / p.threads) * (4 * s.depth + 10) for s in p.table_sets)
+    added = sum(ceil(p.dim[o] * p.rows / p.threads) * (p.slots * 3 + 10) for o in p.summed)
+    return _OVERHEAD + made + added
+
+
+# -- products that mix copies ------------------------------------------------------------------------------------------
+
+
+def _gathers_work(p: GatherPlacement) -> Work:
+    longest = sum(max(sum(map(_share, shares)) for shares in phase) for phase in p.phases) + _OVERHEAD
+    shares = [s for phase in p.phases for taken in phase for s in taken]
+    touched = sum(_rounds(s.gather, lambda part: _reads(p, part)) + s.gather.components for s in shares)
+    return Work(longest, sum(map(_share, shares)) + p.warps * _OVERHEAD, touched, 4 + len(p.phases), _cached(p))
+
+
+def _share(share: Share) -> int:
+    """Instructions of a warp for some items of a gather."""
+    g = share.gather
+    folded = 2 * g.components * int(log2(g.width))
+    return _OVERHEAD + _rounds(g, lambda part: _part(part)) + folded + 2 * g.components
+
+
+def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
+    return g.inner * sum(ceil(part.times / g.width) * count(part) for part in g.parts)
+
+
+def _part(part: Part) -> int:
+    """Of one round: reads, with an address for every four, and multiply-adds."""
+    arithmetic = sum(_products(t) for s in part.statements for t in getattr(s, "terms", ()))
+    return ceil(1.25 * len(part.reads)) + arithmetic + 1
+
+
+def _reads(p: GatherPlacement, part: Part) -> int:
+    return sum(not p.shared_weights(operand) for operand in part.reads)
+
+
+def _cached(p: GatherPlacement) -> int:
+    """Weights that all rows share are read in every step, and their gradients are added to."""
+    if not p.schedule.shared_weights:
+        return 0
+    times = sum(target in {g.target for g in p.gathers} for target in (D, "out")) + 2 * ("w" in p.opened)
+    return times * p.row_bytes("w")
