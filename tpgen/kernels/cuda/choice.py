@@ -7,14 +7,13 @@ stands between through memory.  So kernels win where weights are few, or each ro
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from tpgen.form.form import Form
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.remember import remembered
 from tpgen.text import duration
 
 _ROWS = 10_000
@@ -25,7 +24,7 @@ _MOVES = 3  # times that inputs, coupled, pass through memory: written, turned, 
 _FMAS, _REACHED = 128, 0.6  # multiply-adds of a processor in a cycle, and the share that matrix products reach
 
 
-@lru_cache(maxsize=64)
+@remembered("products that graphs do faster on a GPU", entries=64)
 def graphs_are_faster(form: Form, dtype: str, chip: Chip) -> str | None:
     """Why a product is left to graphs, in words; None where a kernel is worth it.
 
