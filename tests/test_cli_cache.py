@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
-from tests.machine import needs_compiler
+from tests.machine import needs_compiler, needs_nvrtc
+from tpgen import SymmetricContraction, TensorProduct, TensorProductConv
 from tpgen.cli import main
+from tpgen.planner.presets import channelwise
 
 # a product that no other test has: kernels that are loaded already are not built again
 PRODUCT = ["--preset", "channelwise", "--in1", "5x0e+7x1o", "--in2", "0e+1o", "--irreps-out", "0e+1o"]
@@ -33,6 +36,50 @@ def test_warm_info_and_clear(tmp_path) -> None:
     assert "2 kernels" in _run("cache", "info")
     assert _run("cache", "clear") == "removed 2 kernels\n"
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 0
+
+
+@needs_nvrtc
+def test_kernels_for_gpus_need_no_gpu(tmp_path) -> None:
+    assert "4 kernels ready" in _run("cache", "warm", *PRODUCT, "--arch", "sm_80,sm_90")
+    assert sorted({file.suffix for file in (tmp_path / "kernels").iterdir()}) == [".cu", ".cubin", ".lock", ".sha256"]
+    assert json.loads(_run("cache", "info", "--json"))["entries"] == 4
+    assert json.loads(_run("cache", "warm", *PRODUCT, "--arch", "sm_80", "--conv", "--json"))["ready"] == 2
+    found = json.loads(_run("cache", "warm", "small-contraction", "--arch", "sm_80", "--forces", "--json"))
+    assert (found["ready"], json.loads(_run("cache", "info", "--json"))["entries"]) == (3, 9)
+
+
+@needs_nvrtc
+def test_a_network_builds_the_kernels_of_its_modules() -> None:
+    where = f"{__name__}:network"
+    found = json.loads(_run("cache", "warm", where, "--arch", "sm_75", "--json"))
+    assert found["ready"] == 4
+    (without,) = found["without"]
+    assert without.startswith("wide: a row of this product needs")
+
+
+def network() -> tuple:
+    wide = channelwise("4096x0e+4096x1o+4096x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
+    modules = {
+        "wide": TensorProduct.from_plan(wide, strategy="grouped"),
+        "conv": TensorProductConv("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]),
+        "contraction": SymmetricContraction("2x0e", "2x0e", 2),
+    }
+    return torch.nn.ModuleDict(modules), ()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("mace-medium", "--arch", "ampere"), "'ampere' must be compute capabilities, like sm_80,sm_90"),
+        (("mace-medium", "--arch", "sm_61"), "kernels need a GPU of compute capability 7.0 or later, this one has 6.1"),
+        (("small-contraction",), "small-contraction is no product: for GPUs give --arch too"),
+        (("tetris", "--arch", "sm_80", "--conv"), "the modules of a network say that themselves: leave out --conv"),
+    ],
+)
+def test_what_cannot_be_built_ahead_is_said(arguments: tuple, message: str) -> None:
+    result = CliRunner().invoke(main, ["cache", "warm", *arguments])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
 
 
 def test_what_a_process_remembers() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import click
@@ -12,9 +13,16 @@ from rich.console import Console
 import tpgen.nn.polynomial  # the modules whose caches are told of
 import tpgen.nn.symmetric_contraction  # noqa: F401
 from tpgen.cli.groups import Spelled
-from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import json_option, run_options, subject_options
+from tpgen.cli.types import CapabilitiesType
+from tpgen.errors import TpgenError
 from tpgen.kernels.libraries.build import cache_clear, cache_info
-from tpgen.kernels.operators.warm import warm
+from tpgen.kernels.operators.warm import warm, warm_cuda
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.polynomial_module import PolynomialModule
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 from tpgen.remember import caches
 
@@ -55,14 +63,74 @@ def process(as_json: bool) -> None:
 
 
 @cache.command("warm")
-@product_options
+@partial(subject_options, polynomials=True)
 @run_options
 @click.option("--conv", "convolution", is_flag=True, help="Those of TensorProductConv.")
 @click.option("--forces", is_flag=True, help="Those that training on forces needs besides.")
+@click.option(
+    "--arch",
+    "capabilities",
+    type=CapabilitiesType(),
+    metavar="SM,...",
+    help="CUDA kernels for such GPUs, like sm_80,sm_90; no GPU is needed.",
+)
 @json_option
-def warm_command(problem: Problem, convolution: bool, forces: bool, as_json: bool, **options: Any) -> None:
-    """Build the forward and backward kernels of a product now, so that its first call is fast."""
-    with Console(stderr=True).status(f"compile {problem.name}"):
-        count = warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces)
+def warm_command(
+    problem: Problem | PolynomialProblem | None,
+    network: str | None,
+    convolution: bool,
+    forces: bool,
+    capabilities: tuple[int, ...] | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Build kernels now, so that the first call is fast.
+
+    Those of a product, forward and backward, for this machine; with --arch those of a product, a polynomial or all of a
+    network, for GPUs.
+    """
+    name = problem.name if problem else str(network)
+    with Console(stderr=True).status(f"compile {name}"):
+        if capabilities:
+            found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
+        elif isinstance(problem, Problem):
+            found = Warmed(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
+        else:
+            raise click.UsageError(f"{name} is no product: for GPUs give --arch too; on a CPU its first call builds it")
     path = cache_info().path
-    click.echo(json.dumps({"ready": count, "path": path}) if as_json else f"{count} kernels ready in {path}")
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "path": path}))
+    else:
+        click.echo("\n".join([f"{found.ready} kernels ready in {path}", *found.without]))
+
+
+@dataclass
+class Warmed:
+    """How many kernels are ready, and what has none, with the reason."""
+
+    ready: int = 0
+    without: list[str] = field(default_factory=list)
+
+
+def _warm_gpus(
+    problem: Problem | PolynomialProblem | None,
+    network: str | None,
+    capabilities: tuple[int, ...],
+    convolution: bool,
+    forces: bool,
+    options: dict[str, Any],
+) -> Warmed:
+    dtype, layout = options["dtype"], options["layout"]
+    if problem is not None:
+        return Warmed(warm_cuda(problem.plan, capabilities, layout, dtype, convolution, forces))
+    refuse_options(("layout", "convolution"), "the modules of a network say that themselves")
+    made = Warmed()
+    for name, module in find_network(str(network)).module.named_modules():
+        if isinstance(module, TensorProduct | PolynomialModule):
+            own = getattr(module, "layout", layout)
+            try:
+                edges = isinstance(module, TensorProductConv)
+                made.ready += warm_cuda(module.plan, capabilities, own, dtype, edges, forces)
+            except TpgenError as error:
+                made.without.append(f"{name}: {error}")
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,24 @@ class LayoutType(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[str, ...]:
         names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
         return names[0] if len(names) == 1 else names
+
+
+class CapabilitiesType(click.ParamType):
+    """Compute capabilities of GPUs, as nvcc writes them, with commas.
+
+    >>> CapabilitiesType().convert("sm_80,sm_90", None, None)
+    (80, 90)
+    """
+
+    name = "capabilities"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return value
+        found = [re.fullmatch(r"\s*sm_(\d{2,3})\s*", part, re.ASCII) for part in value.split(",")]
+        if not all(found):
+            self.fail(f"{value!r} must be compute capabilities, like sm_80,sm_90", param, ctx)
+        return tuple(int(one[1]) for one in found if one)
 
 
 class DeviceType(click.ParamType):

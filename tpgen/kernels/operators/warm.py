@@ -1,15 +1,24 @@
-"""Build the kernels of products ahead of use."""
+"""Build kernels ahead of use: C++ for this machine, or CUDA C++ for any compute capability, without a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from tpgen.form.form import Layout, make_form, split_layout
+from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
+from tpgen.kernels.cuda.target import cuda_source
 from tpgen.kernels.libraries.build import load_all
+from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.description import DIRECTIONS, Description
+from tpgen.kernels.polynomial.runtime import CALLS, kernels_of, named_call
 from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
 
 # slots opened by the gradient of x2, and by the gradients of that
 _FORCES = (("x2",), ("x1", "w", "out"))
@@ -28,15 +37,56 @@ def warm(
     builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
     compiler or it fails.
     """
-    opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
-    if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own
-        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened]
     live = [plan for plan in plans if make_form(plan, layout).live_terms]
     texts = [
         (Description(plan, split_layout(layout)).source(slots, dtype, convolution).text, convolution)
         for plan in live
         for dtype in tuple(dtypes)
-        for slots in opened
+        for slots in _opened(convolution, forces)
     ]
     load_all(texts)
     return len(texts)
+
+
+def _opened(convolution: bool, forces: bool) -> list[tuple[str, ...]]:
+    opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
+    if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own
+        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened]
+    return opened
+
+
+def warm_cuda(
+    plan: Plan | PolynomialPlan,
+    capabilities: Sequence[int],
+    layout: Layout = "mul_ir",
+    dtype: torch.dtype = torch.float32,
+    convolution: bool = False,
+    forces: bool = False,
+) -> int:
+    """Build the CUDA kernels of a product or a polynomial for some compute capabilities (80 is 8.0), as `warm` does.
+
+    It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails, and for products without
+    a kernel; `EmitError` where a row does not fit.
+    """
+    texts = [
+        (text, arch)
+        for arch in dict.fromkeys(capabilities)
+        for text in _cuda_texts(plan, chip_of(arch), layout, dtype, convolution, forces)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda one: cubin(*one), texts))
+    return len(texts)
+
+
+def _cuda_texts(
+    plan: Plan | PolynomialPlan, chip: Chip, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
+) -> list[str]:
+    if isinstance(plan, PolynomialPlan):
+        kernels = kernels_of(plan.to_json())
+        sweeps = [kernels.sweep(named_call(plan, call)) for call in CALLS[: 3 if forces else 2]]
+        return [generate_polynomial(plan, sweep, DTYPES[dtype], chip).text for sweep in sweeps]
+    form = Description(plan, split_layout(layout)).form
+    if not form.live_terms:
+        return []
+    opened = [tuple(s for s in slots if s != "w" or plan.weight_numel) for slots in _opened(convolution, forces)]
+    return [cuda_source(form, dtype, slots, chip, convolution).text for slots in opened]
