@@ -11,6 +11,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
+from tpgen.conversion import radial
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.radial import ConvertedFullyConnectedNet
 from tpgen.nn import matmul
@@ -42,6 +43,19 @@ def test_a_converted_net_computes_the_same(name: str) -> None:
     assert all(d.relative < 1e-12 for d in proof.differences), proof
     torch.testing.assert_close(net(x[None]), wanted[None])
     assert type(restore(net)) is FullyConnectedNet
+
+
+@pytest.mark.parametrize(("strategy", "products"), [("auto", "tpgen products"), ("grouped", "torch products")])
+def test_a_strategy_without_kernels_takes_torchs_products(strategy: str, products: str) -> None:
+    net, x = NETS["plain"](), torch.randn(11, 8)
+    wanted = net(x)
+    convert(net, strategy=strategy)
+    assert products in str(conversion_report(net))
+    calls: list = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(radial, "matmul", lambda x, w, scale: calls.append(w) or x @ (w * scale))
+        torch.testing.assert_close(net(x), wanted)
+    assert len(calls) == (3 if strategy == "auto" else 0)
 
 
 def test_a_converted_net_scripts_and_compiles() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.machine import needs_compiler
 from tpgen.kernels.operators import memory
 from tpgen.nn import matmul as module
 from tpgen.nn.matmul import matmul
@@ -25,6 +26,21 @@ def test_derivatives_of_all_orders() -> None:
     torch.testing.assert_close(matmul(x, w), x @ w)
     assert torch.autograd.gradcheck(matmul, (x, w), check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(matmul, (x, w), check_batched_grad=True)
+
+
+def test_scaled_weights() -> None:
+    x, w = operands()
+    torch.testing.assert_close(matmul(x, w, 0.3), x @ (0.3 * w))
+    torch.testing.assert_close(matmul(x, w, torch.tensor(0.3, dtype=torch.float64)), x @ (0.3 * w))
+
+
+@needs_compiler
+def test_a_large_product_and_its_derivatives_are_calls_of_kernels() -> None:
+    x, w = operands()
+    with torch.profiler.profile() as calls:
+        (first,) = torch.autograd.grad(matmul(x, w).square().sum(), x, create_graph=True)
+        torch.autograd.grad(first.square().sum(), (x, w))
+    assert not {event.name for event in calls.events()} & {"aten::mm", "aten::matmul"}
 
 
 def test_transforms() -> None:

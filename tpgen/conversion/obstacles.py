@@ -61,3 +61,8 @@ def has_more(module: Any) -> bool:
 
 def _places(network: nn.Module, module: nn.Module) -> int:
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
+
+
+def may_be_kernels(options: Mapping[str, Any]) -> bool:
+    """Whether the options of a conversion let kernels compute."""
+    return options.get("strategy", "auto") in ("auto", "kernel")

@@ -1,4 +1,4 @@
-"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products on memory that was used before.
+"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products by kernels.
 
 Scales go into the weights, so nothing but products and activations runs over the edges.
 
@@ -17,12 +17,13 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.nn.matmul import matmul
 from tpgen.nn.silu import silu
 
-_NOW = "tpgen products (scales in the weights, memory used again)"
+# by whether kernels may compute
+_NOW = {True: "tpgen products (scales in the weights)", False: "torch products (scales in the weights)"}
 
 
 @compile_mode("script")
@@ -54,11 +55,12 @@ def _acts_otherwise(act: nn.Module) -> bool:
     return type(act) is not normalize2mom or has_more(act)
 
 
-def _evaluate(net: nn.Module, x: Tensor) -> Tensor:
+def _evaluate(net: Any, x: Tensor) -> Tensor:
     scale = 1.0  # that is left from the layer before
     for layer in _layers(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
-        x = matmul(x, layer.weight * (scale / sqrt(variance)))
+        factor = scale / sqrt(variance)
+        x = matmul(x, layer.weight, factor) if net._tpgen_kernels else x @ (layer.weight * factor)
         scale = 1.0
         if layer.act is not None:
             x = (silu if layer.act.f is nn.functional.silu else layer.act.f)(x)
@@ -75,7 +77,10 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
     why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
-    return Kept(module, why) if why else Swap(module, ConvertedFullyConnectedNet, _NOW)
+    if why:
+        return Kept(module, why)
+    kernels = may_be_kernels(options)
+    return Swap(module, ConvertedFullyConnectedNet, _NOW[kernels], {"_tpgen_kernels": kernels})
 
 
 def _changed(layer: Any) -> str | None:

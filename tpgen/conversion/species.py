@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tpgen.conversion.notices import say_once
+from tpgen.conversion.obstacles import may_be_kernels
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.nn.multilinear import is_plain
 from tpgen.nn.species import species_linear
@@ -93,7 +94,7 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
 
     None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
     """
-    if options.get("strategy", "auto") not in ("auto", "kernel"):
+    if not may_be_kernels(options):
         return None
     if not plan.shared_weights or len(plan.irreps_in2) != 1 or not plan.paths:
         return None

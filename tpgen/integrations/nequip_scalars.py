@@ -1,4 +1,4 @@
-"""NequIP's radial networks: what runs over edges takes memory that was used before.
+"""NequIP's radial networks: the last product by a kernel, activations in few passes on memory that was used before.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -11,7 +11,7 @@ from nequip.nn.mlp import ScalarLinearLayer, ScalarMLPFunction
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.conversion.obstacles import replaced
+from tpgen.conversion.obstacles import may_be_kernels, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.nn.matmul import matmul
 from tpgen.nn.silu import silu
@@ -22,10 +22,9 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
 
     def forward(self, input: Tensor) -> Tensor:
         """As NequIP's."""
-        weight = self.weight * self.alpha
         if not torch.jit.is_scripting():
-            return matmul(input, weight)
-        return torch.mm(input, weight)
+            return matmul(input, self.weight, self.alpha)
+        return torch.mm(input, self.weight * self.alpha)
 
 
 class TpgenSiLU(nn.SiLU):
@@ -53,5 +52,6 @@ def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[Findi
         if parametrize.is_parametrized(layer) or (why := replaced(layer)):
             yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
-        yield Swap(layer, TpgenScalarLinearLayer, "tpgen product (memory used again)")
+        if may_be_kernels(options):
+            yield Swap(layer, TpgenScalarLinearLayer, "tpgen product")
         yield from (Swap(m, TpgenSiLU, "tpgen SiLU (memory used again)") for m in found)
