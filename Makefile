@@ -5,7 +5,7 @@ TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients test-pythons browser lint docs bench article kernels layers gpu clean
+.PHONY: demo test test-all fuzz clients test-clients test-pythons browser lint docs pictures bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -102,6 +102,10 @@ WANTED = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["proj
 	.docs/bin/python -c '$(WANTED)' | tr ' ' '\n' | \
 	    .docs/bin/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
 	touch $@
+
+# The pictures of the docs, from the code as it is; that of the explorer needs Chromium (make browser).
+pictures: $(INSTALLED)
+	$(BIN)/python -m benchmarks.pictures
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.report

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import Findings, Point
-from tpgen.inspection.figures import new_figure, save_figure
+from tpgen.inspection.costs.pictures import path_color
+from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 
 _MARKERS = {"forward": "o", "backward": "s"}
 _LAYOUTS = {"mul_ir": "full", "ir_mul": "none"}
@@ -36,7 +37,7 @@ def _draw_roof(axes: Any, points: Sequence[Point], problems: list[str], rate: fl
     if rate:
         knee = rate / bandwidth
         ends = (min(intensities) / 2, max(*intensities, knee) * 2)
-        roof = [(x, min(rate, bandwidth * x) / 1e9) for x in (ends[0], knee, ends[1])]
+        roof = [(x, min(rate, bandwidth * x)) for x in (ends[0], knee, ends[1])]
         axes.plot([x for x, _ in roof], [y for _, y in roof], color="0.3", linewidth=1)
         label = f"copy {bandwidth / 1e9:.1f} GB/s, multiply-add {rate / 1e9:.0f} GFLOP/s"
         axes.set_title(label, fontsize=9)
@@ -44,11 +45,12 @@ def _draw_roof(axes: Any, points: Sequence[Point], problems: list[str], rate: fl
         style = _style(point, problems)
         if (point.direction, point.layout) == ("forward", "mul_ir"):
             style["label"] = point.problem
-        axes.plot([point.flops / point.bytes], [point.flops / point.seconds / 1e9], **style)
+        axes.plot([point.flops / point.bytes], [point.flops / point.seconds], **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    plain_logarithms(axes)
     axes.set_xlabel("FLOP for each byte that has to move")
-    axes.set_ylabel("GFLOP/s")
+    axes.set_ylabel("FLOP per second")
     axes.grid(alpha=0.25)
 
 
@@ -69,11 +71,10 @@ def _draw_shares(axes: Any, points: Sequence[Point], problems: list[str], rate: 
 
 
 def _style(point: Point, problems: list[str]) -> dict[str, Any]:
-    colour = f"C{problems.index(point.problem) % 10}"
     return {
         "linestyle": "",
         "marker": _MARKERS[point.direction],
         "fillstyle": _LAYOUTS[point.layout],
         "markersize": 6,
-        "color": colour,
+        "color": path_color(problems.index(point.problem)),
     }

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpgen.benchmarking.records import Report
 from tpgen.benchmarking.tasks import TASKS
+from tpgen.inspection.costs.pictures import path_color
 from tpgen.inspection.figures import new_figure, save_figure
 
-if TYPE_CHECKING:
-    pass
-
 # A colour says the family, a marker the backend; e3nn is grey.
-_COLORS = ("C0", "C3", "C2", "C1", "C4", "C9", "C5", "C6", "C8", "k")
 _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
@@ -42,9 +39,9 @@ def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
         ]
         xs, ys = [x for x, _ in points], [y for _, y in points]
         family, backend = name.split("/")
-        color = "0.55" if family == "e3nn" else _COLORS[families.index(family) % len(_COLORS)]
+        color = "0.55" if family == "e3nn" else path_color(families.index(family))
         marker = _MARKERS.get(backend, "*")
-        panel.plot(xs, ys, linestyle="", marker=marker, markersize=6, alpha=0.85, label=name, color=color)
+        panel.plot(xs, ys, linestyle="", marker=marker, markersize=6, label=name, color=color)
     panel.axvline(1.0, color="0.3", linewidth=1)
     panel.set_xscale("log")
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")

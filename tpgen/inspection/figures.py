@@ -5,9 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpgen.errors import TpgenError
+from tpgen.text import quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,21 @@ def image(figure: Figure, dpi: int = 80) -> str:
     return f'<img alt="" src="data:image/png;base64,{b64encode(buffer.getvalue()).decode()}">'
 
 
+def plain_logarithms(panel: Any) -> None:
+    """Ticks of logarithmic axes as amounts are written elsewhere: 0.1, 1, 10, 1 k, 1 M."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(10.0, subs=(1.0,), numticks=9))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "").strip()))
+        axis.set_minor_formatter(NullFormatter())
+
+
 def save_figure(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """Write a figure; the ending of the path says the format."""
+    """Write a figure; the ending of the path says the format.  The same figure gives the same file."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi)
+    kind = Path(path).suffix.lower()
+    figure.savefig(path, dpi=dpi, metadata=_WITHOUT_DATE.get(kind))
+
+
+_WITHOUT_DATE = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}

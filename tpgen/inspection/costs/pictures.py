@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import fx
 
 from tpgen.errors import TpgenError
-from tpgen.inspection.figures import image, new_figure, save_figure
+from tpgen.inspection.costs.layers import layered
+from tpgen.inspection.figures import image, new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.dump import Request
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
+from tpgen.text import quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,43 +75,83 @@ def picture_of(found: Explanation) -> str:
 def _explained(found: Explanation) -> Figure:
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
-        "bytes per row": [p.bytes for p in found.paths],
+        "B per row": [p.bytes for p in found.paths],
     }
     if any(p.seconds for p in found.paths):
-        kinds["ms alone"] = [1e3 * (p.seconds or 0.0) for p in found.paths]
-    figure = new_figure(3.2 * len(kinds) + 4.2, 0.2 * len(found.paths) + 2.2)
-    panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.3], squeeze=False)[0]
+        kinds["s alone, for the batch"] = [p.seconds or 0.0 for p in found.paths]
+    figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(found.paths) + 1.4))
+    panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.5], squeeze=False)[0]
     for n, (panel, (label, values)) in enumerate(zip(panels, kinds.items(), strict=False)):
         _bars(panel, found.paths, values, label, named=n == 0)
     _roofline(panels[-1], found)
-    figure.suptitle(f"{found.product}, {found.strategy}, {found.rows:,} rows of {found.dtype}", fontsize=9)
+    rows = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges"
+    figure.suptitle(f"{found.product}\nstrategy {found.strategy}, {rows}, {found.dtype}, {found.device}", fontsize=9)
     return figure
 
 
 def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
+    """A bar for each path; the axis has a prefix of its unit (2.5 kFLOP), and few ticks."""
+    from matplotlib.ticker import MaxNLocator
+
+    scale, prefix = next((one for one in _PREFIXES if max(values, default=0.0) >= one[0]), (1.0, ""))
     places = range(len(paths))
-    panel.barh(places, values, color=[path_color(p.index) for p in paths])
-    names = [f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in paths] if named else [""] * len(paths)
+    panel.barh(places, [v / scale for v in values], color=[path_color(p.index) for p in paths], height=0.75, zorder=2)
+    names = [f"{p.index}: {p.in1} × {p.in2} → {p.out}" for p in paths] if named else [""] * len(paths)
     panel.set_yticks(places, names, fontsize=7)
+    panel.tick_params(axis="y", length=0)
+    panel.tick_params(axis="x", labelsize=8)
     panel.set_ylim(len(paths) - 0.4, -0.6)
-    panel.set_xlabel(label)
-    panel.grid(axis="x", alpha=0.25)
+    panel.set_xlabel(prefix + label, fontsize=9)
+    panel.xaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
+    panel.grid(axis="x", color="0.85", lw=0.6)
+    for side in ("top", "right", "left"):
+        panel.spines[side].set_visible(False)
+
+
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+_PREDICTED, _MEASURED = "predicted at least", "measured forward"
 
 
 def _roofline(panel: Any, found: Explanation) -> None:
-    panel.set(xlabel="FLOP per byte", ylabel="GFLOP/s", xscale="log", yscale="log", title="")
-    if found.ceilings:
-        x = np.geomspace(min(0.1, found.intensity or 0.1), max(100.0, 3 * found.ceilings.ridge), 64)
-        panel.plot(x, np.minimum(x * found.ceilings.bandwidth, found.ceilings.flops) / 1e9, color="0.3", lw=1.5)
-    if not found.intensity:
+    """The product, and each path by itself, under the roof of the machine."""
+    panel.set(xscale="log", yscale="log")
+    panel.set_xlabel("FLOP per byte", fontsize=9)
+    panel.set_ylabel("FLOP per second", fontsize=9)
+    panel.tick_params(labelsize=8)
+    plain_logarithms(panel)
+    panel.grid(color="0.88", lw=0.6)
+    if not found.ceilings or not found.intensity:
         return
-    times = {"predicted": (found.predicted_seconds, "none"), "measured": (found.forward_seconds, "C3")}
+    ceilings = found.ceilings
+    least = min([found.intensity, ceilings.ridge, *(p.flops / p.bytes for p in found.paths if p.flops)])
+    low, high = least / 4, 8 * max(ceilings.ridge, found.intensity)
+    knee = (low, low * ceilings.bandwidth), (ceilings.ridge, ceilings.flops), (high, ceilings.flops)
+    panel.plot(*zip(*knee, strict=True), color="0.3", lw=1.5, zorder=2)
+    small = {"fontsize": 7, "textcoords": "offset points"}
+    panel.annotate(quantity(ceilings.flops, "FLOP/s"), knee[2], xytext=(-2, 4), ha="right", **small)
+    middle = (low * ceilings.ridge) ** 0.5
+    slope = (middle, middle * ceilings.bandwidth)
+    panel.annotate(quantity(ceilings.bandwidth, "B/s"), slope, xytext=(-6, 5), ha="right", **small)
+    for path in found.paths:
+        if path.flops:
+            _path_point(panel, found, path)
+    times = {_PREDICTED: (found.predicted_seconds, "none"), _MEASURED: (found.forward_seconds, "k")}
     for name, (seconds, color) in times.items():
         if seconds:
-            rate = found.flops / seconds / 1e9
-            panel.plot([found.intensity], [rate], "o", ms=8, mec="C3", mfc=color, label=name)
-    panel.legend(frameon=False, fontsize=8)
-    panel.grid(alpha=0.25)
+            rate = found.flops / seconds
+            panel.plot([found.intensity], [rate], "o", ms=9, mec="k", mfc=color, mew=1.5, label=name, zorder=4)
+    panel.plot([], [], "o", ms=4, color="0.5", label="each path alone")
+    panel.legend(frameon=False, fontsize=8, loc="lower right")
+    panel.set_xlim(low, high)
+    panel.set_ylim(top=3 * ceilings.flops)
+
+
+def _path_point(panel: Any, found: Explanation, path: PathExplanation) -> None:
+    """A path by its own operations and bytes, in the time measured or the least that the ceilings allow."""
+    assert found.ceilings is not None
+    seconds = path.seconds or found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes)
+    x, y = path.flops / path.bytes, found.rows * path.flops / seconds
+    panel.plot([x], [y], "o", ms=4, color=path_color(path.index), zorder=3)
 
 
 _CELL = 0.085  # inches of an entry, the same for all couplings
@@ -182,7 +225,8 @@ def draw_graph(request: Request, path: str | Path) -> None:
         served = node.meta["tpgen"].instructions
         return served[0] if len(served) == 1 else None
 
-    _draw_nodes(request.emission().graph, key, names, colors, "several paths, or all", path)
+    numbers = {index: str(index) for index in names}
+    _draw_nodes(request.emission().graph, key, names, colors, "several paths, or all", path, numbers)
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
@@ -217,35 +261,66 @@ def _draw_nodes(
     colors: Mapping[Any, Any],
     others: str,
     path: str | Path,
+    numbers: Mapping[Any, str] = MappingProxyType({}),
 ) -> None:
-    """Dots in ranks by depth, each in the colour of its key; a legend says what the keys are."""
+    """Dots in ranks, each in the colour of its key, with its number where it has one; a legend says what keys are."""
     nodes = [node for node in graph.nodes if node.op != "get_attr"]
-    place = _places(nodes)
-    wide = 1 + max(2 * abs(x) for x, _ in place.values())
-    tall = 1 + max(-y for _, y in place.values())
-    lines = min(len(names), 40)
-    figure = new_figure(min(14.0, 4.5 + 0.28 * wide), min(14.0, max(1.0 + 0.3 * tall, 0.16 * lines + 0.6)))
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    reads = {node: [n for n in node.all_input_nodes if n.op != "get_attr"] for node in nodes}
+    place, lines = layered(reads, inputs)
+    xs = [x for x, _ in place.values()]
+    wide, tall = max(xs) - min(xs), -min(y for _, y in place.values())
+    rows = min(len(names), 40)
+    size = min(16.0, 4.6 + 0.26 * wide), min(14.0, max(1.0 + 0.3 * tall, 0.16 * rows + 0.6))
+    figure = new_figure(*size)
     panel = figure.subplots()
-    for node in nodes:
-        for source in (n for n in node.all_input_nodes if n in place):
-            panel.plot(*zip(place[source], place[node], strict=True), color="0.85", lw=0.5, zorder=1)
+    for points in lines.values():
+        panel.plot(*zip(*points, strict=True), color="0.82", lw=0.6, zorder=1)
     for node, (x, y) in place.items():
-        panel.plot([x], [y], "o", ms=5, color=colors.get(key(node), SHARED_COLOR), zorder=2)
-        if node.op in ("placeholder", "output"):
-            panel.annotate(node.name, (x, y), xytext=(6, 0), textcoords="offset points", fontsize=7, va="center")
+        _dot(panel, x, y, colors.get(key(node), SHARED_COLOR), numbers.get(key(node), ""))
+    for node in (n for n in nodes if n.op in ("placeholder", "output")):
+        above = node.op == "placeholder"
+        _name(panel, node, place[node], (0, 8 if above else -8), ha="center", va="bottom" if above else "top")
+    for node in _with_room(place, lambda node: len(_title(node)) * 0.18 + 0.7):
+        _name(panel, node, place[node], (6, 0), fontsize=5.5, color="0.3", va="center")
     for one, name in names.items():
-        panel.plot([], [], "o", ms=5, color=colors[one], label=name)
-    panel.plot([], [], "o", ms=5, color=SHARED_COLOR, label=others)
-    panel.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
+        panel.plot([], [], "o", ms=6, color=colors[one], label=name)
+    panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others)
+    panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
     save_figure(figure, path, _DPI)
 
 
-def _places(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[float, float]]:
-    """Each node a rank below the lowest that it reads, ranks centred."""
-    depth: dict[fx.Node, int] = {}
-    ranks: dict[int, list[fx.Node]] = {}
-    for node in nodes:
-        depth[node] = 1 + max((depth.get(n, -1) for n in node.all_input_nodes), default=-1)
-        ranks.setdefault(depth[node], []).append(node)
-    return {n: (i - (len(rank) - 1) / 2, -d) for d, rank in ranks.items() for i, n in enumerate(rank)}
+def _dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
+    panel.plot([x], [y], "o", ms=7.5, color=color, mec="white", mew=0.6, zorder=2)
+    if number:
+        on = text_color(color) if isinstance(color, tuple) else "#fff"
+        panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
+
+
+def _name(panel: Any, node: fx.Node, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
+    """A name beside its node, in front of whatever line passes there."""
+    box = {"fc": "white", "ec": "none", "pad": 0.6}
+    style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
+    panel.annotate(_title(node), at, xytext=away, textcoords="offset points", **style)
+
+
+def _title(node: fx.Node) -> str:
+    """An argument's name, or what a node calls."""
+    if node.op in ("placeholder", "output"):
+        return node.name
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _with_room(place: Mapping[fx.Node, tuple[float, float]], needed: Callable[[fx.Node], float]) -> list[fx.Node]:
+    """The nodes that have room for their name on their right, before the next node of the rank."""
+    ranks: dict[float, list[tuple[float, fx.Node]]] = {}
+    for node, (x, y) in place.items():
+        ranks.setdefault(y, []).append((x, node))
+    kept = []
+    for rank in ranks.values():
+        rank.sort(key=lambda item: item[0])
+        follows = [*(x for x, _ in rank[1:]), float("inf")]
+        inner = zip(rank, follows, strict=True)
+        kept += [n for (x, n), after in inner if n.op.startswith("call") and after - x > needed(n)]
+    return kept

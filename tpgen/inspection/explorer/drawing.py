@@ -115,9 +115,10 @@ def roofline(found: Explanation) -> str:
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
     labels = _Labels()
-    parts = [*_grid(at, left, right, low, high), *_roof(at, labels, ceilings, left, right)]
-    parts += [_point(at, found, path) for path in found.paths if path.flops]
-    parts += _totals(at, labels, found)
+    parts = _grid(at, left, right, low, high)
+    totals = _totals(at, labels, found)  # first, as what they name is one point
+    parts += _roof(at, labels, ceilings, left, right)
+    parts += [*(_point(at, found, path) for path in found.paths if path.flops), *totals]
     return f'<svg id="roofline" viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
 
 
@@ -129,11 +130,12 @@ class _Labels:
     def __init__(self) -> None:
         self._taken: list[tuple[float, float, float, float]] = []
 
-    def put(self, content: str, x: float, y: float) -> str:
-        """A label near a point: beside it, else below or above."""
+    def put(self, content: str, x: float, y: float, above: bool = False) -> str:
+        """A label near a point of the roof: below it on the right, or above on the left, else where there is room."""
         wide = self._LETTER * len(content)
         beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
-        places = [(at, css, start, y + down) for down in (13, 3.5, -6, 25, -18, 37, -30) for at, css, start in beside]
+        sides, downs = (beside[::-1], (-6, 3.5, -18, 13, 25)) if above else (beside, (13, 3.5, 25, -6, 37, -18, -30))
+        places = [(at, css, start, y + down) for down in downs for at, css, start in sides]
         free = (place for place in places if self._is_free(place[2], place[3], wide))
         at, css, start, base = next(free, places[0])
         self._taken.append((start, base - self._LINE, start + wide, base))
@@ -169,9 +171,13 @@ def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: floa
     points = (start, ridge, at(10**right, ceilings.flops))
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>',
-        labels.put(quantity(ceilings.flops, "FLOP/s"), (ridge[0] + _RIGHT) / 2 - 40, ridge[1]),
-        labels.put(quantity(ceilings.bandwidth, "B/s"), (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2),
+        labels.put(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
+        labels.put(quantity(ceilings.bandwidth, "B/s"), *_between(start, ridge), above=True),
     ]
+
+
+def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
 
 
 def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
