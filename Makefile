@@ -48,7 +48,7 @@ test-clients: clients
 	        echo "tests of $$client"; \
 	        more=; test $$client != mace || more="$(OLDEST_E3NN)"; \
 	        OMP_NUM_THREADS=1 timeout 600 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
-	            tests/clients/test_$$client.py $$more || exit 1; \
+	            tests/clients/test_$$client*.py $$more || exit 1; \
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
 	done
 

@@ -107,17 +107,33 @@ def mace(
 
 
 def nequip(atoms: int, dtype: torch.dtype, features: int = 64, l_max: int = 2, layers: int = 3) -> Case:
-    from nequip.data import AtomicDataDict as keys
     from nequip.model import NequIPGNNModel
+
+    return _of_nequip(NequIPGNNModel, atoms, dtype, num_layers=layers, l_max=l_max, num_features=features)
+
+
+def allegro(
+    atoms: int, dtype: torch.dtype, features: int = 32, scalars: int = 64, l_max: int = 2, coupled: bool = True
+) -> Case:
+    """Allegro, which comes as an extension of NequIP."""
+    from allegro.model import AllegroModel
+
+    return _of_nequip(
+        AllegroModel, atoms, dtype, num_layers=2, l_max=l_max, num_tensor_features=features,
+        num_scalar_features=scalars, tp_path_channel_coupling=coupled,
+        radial_chemical_embed={"_target_": "allegro.nn.TwoBodyBesselScalarEmbed", "num_bessels": 8},
+    )  # fmt: skip
+
+
+def _of_nequip(build: Callable[..., nn.Module], atoms: int, dtype: torch.dtype, **options: Any) -> Case:
+    from nequip.data import AtomicDataDict as keys
     from nequip.utils.global_state import set_global_state
 
     set_global_state()
-
     s = lattice(atoms, dtype)
-    model = NequIPGNNModel(
+    model = build(
         seed=0, model_dtype=str(dtype).removeprefix("torch."), r_max=CUTOFF, type_names=["H", "C", "N", "O"],
-        num_layers=layers, l_max=l_max, parity=True, num_features=features, avg_num_neighbors=28.0,
-        per_type_energy_scales=1.0, per_type_energy_shifts=0.0,
+        parity=True, avg_num_neighbors=28.0, per_type_energy_scales=1.0, per_type_energy_shifts=0.0, **options,
     )  # fmt: skip
     batch = {
         keys.POSITIONS_KEY: s.positions, keys.CELL_KEY: s.cell[None], keys.EDGE_INDEX_KEY: s.edges,
@@ -183,7 +199,11 @@ SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
         "128x0e": partial(mace, hidden="128x0e"),
         "64x0e+64x1o+64x2e": partial(mace, hidden="64x0e+64x1o+64x2e"),
     },
-    "nequip": {"l=2, 64 features": nequip, "l=3, 32 features": partial(nequip, features=32, l_max=3)},
+    "nequip": {
+        "l=2, 64 features": nequip,
+        "l=3, 32 features": partial(nequip, features=32, l_max=3),
+        "Allegro": allegro,
+    },
     "sevenn": {"SevenNet-0": sevenn},
 }
 

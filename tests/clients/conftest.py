@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [f"test_{client}.py" for client in ("mace", "nequip", "sevenn") if find_spec(client) is None]
+_TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn"}
+collect_ignore = [f"test_{tests}.py" for client, tests in _TESTS.items() if find_spec(client) is None]

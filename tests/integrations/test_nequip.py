@@ -17,7 +17,7 @@ from tests.machine import KERNEL
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.swap import mark_of
 
-ADAPTER = "tpgen.integrations.nequip"
+ADAPTER, EXTENSION = "tpgen.integrations.nequip", "tpgen.integrations.nequip_extension"
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True), (1, 0, 1, "uvu", True)]
 
 
@@ -108,6 +108,13 @@ def test_the_modifier_converts() -> None:
     assert not facts["persistent"]
 
 
+def test_nequip_without_allegro_has_the_modifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "allegro", None)
+    monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
+    import_module(EXTENSION)
+    assert TensorProductScatter.enable_tpgen(Network()) is not None
+
+
 def test_features_come_in_the_dtype_of_the_model() -> None:
     network = convert(Network(), strategy="grouped")
     x, *rest = arguments()
@@ -116,7 +123,8 @@ def test_features_come_in_the_dtype_of_the_model() -> None:
 
 def test_a_moved_nequip_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nequip.nn._tp_scatter_base", ModuleType("moved"))
-    import_module("tpgen.integrations.nequip_extension")
+    monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
+    import_module(EXTENSION)
     assert ADAPTER not in sys.modules
     network = Network()
     with pytest.warns(UserWarning, match=r"'tp_scatter': of nequip, whose adapter cannot be loaded"):
@@ -134,15 +142,3 @@ def test_hooks_on_the_product_keep_the_scatter() -> None:
     torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert seen == [11, 11]
     assert mark_of(network.tp_scatter.tp) is not None
-
-
-def test_what_allegro_computes_itself_is_named() -> None:
-    class Contracter(nn.Module):
-        def _contract_conv(self, x: Tensor) -> Tensor:
-            return x
-
-    Contracter.__module__ = "allegro.nn._strided._contract"
-    network = nn.ModuleDict({"tp": Contracter(), "linear": o3.Linear("2x0e", "3x0e")})
-    with pytest.warns(UserWarning, match=r"'tp': Allegro's product of strided features, which tpgen does not compute"):
-        convert(network, strategy="grouped")
-    assert mark_of(network["linear"]) is not None

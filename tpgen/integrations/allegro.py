@@ -1,19 +1,144 @@
-"""Allegro (package ``nequip-allegro``): what of it stays, by name; its e3nn modules follow e3nn's rule."""
+"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as generated polynomials.
 
-from __future__ import annotations
+.. math:: z_{e u k} = \\sum_p w_{u p} \\sum_{i j} C^p_{i j k}\\, x_{e u i}\\, y_{n(e) u j}
 
+Allegro makes a dense tensor of all weights and couplings and multiplies by that; a kernel visits what is not zero.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from allegro.nn._strided import Contracter
+from e3nn.o3 import Irreps
+from torch import Tensor, nn
 
-from tpgen.conversion.swap import Finding, Kept
+from tpgen.conversion.notices import say_once
+from tpgen.conversion.obstacles import replaced
+from tpgen.conversion.swap import Finding, Kept, Swap, computes_with, qualified
+from tpgen.errors import TpgenError
+from tpgen.integrations.nequip import offer_modifier
+from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 
-_WHY = "Allegro's product of strided features, which tpgen does not compute: use its own modifiers for it"
+_NOW = "tpgen polynomial, kernel (all paths at once, no tensor of weights and couplings)"
+_OWN = "Allegro's own code (the loaded couplings are none of tpgen's)"
+_FOREIGN = (
+    "of couplings that tpgen does not generate: instructions or a normalisation of its own, or couplings rounded to "
+    "bfloat16 (convert it in float32, then cast)"
+)
+_ROUNDING = 1e-5  # of couplings that were made in float32
+
+
+class TpgenContracter(Contracter):
+    """Allegro's product; on devices and in dtypes without kernels it runs Allegro's own code."""
+
+    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
+    _tpgen_plan: str
+    _tpgen_call: str
+    _tpgen_sizes: list[int]  # paths to each segment of the output
+
+    def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
+        """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
+        x1 = x1.reshape(-1, self.mul, self.base_dim1)
+        x2 = x2.reshape(-1, self.mul, self.base_dim2)
+        if self._tpgen_plan == "" or not runs_on(x1):
+            return self._contract_conv(x1, x2, idxs)
+        given = [x1, x2.index_select(0, idxs)]
+        for weights in self._by_segment():
+            given.append(weights)
+        found = torch.ops.tpgen.polynomial(given, None, self._tpgen_plan, self._tpgen_call)[0]
+        return found.view(-1, self.mul, self.base_dim_out)
+
+    def _by_segment(self) -> list[Tensor]:
+        """Weights ``(1, paths, channels)`` of each segment of the output; without channels all get the same."""
+        weights = self.weights
+        if not self.path_channel_coupling:
+            weights = weights.reshape(1, self.num_paths).expand(self.mul, self.num_paths)
+        return weights.reshape(self.mul, self.num_paths).t().unsqueeze(0).split(self._tpgen_sizes, dim=1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
+        theirs: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
+        if theirs.shape != self.w3j.shape or _differ(theirs, self.w3j):
+            self._tpgen_plan = ""
+            computes_with(self, _OWN)
+            warnings.warn(
+                f"{prefix[:-1]} is computed by Allegro's own code from now on: the couplings that were loaded are none "
+                "of tpgen's; load them before you convert",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def runs_on(x: Tensor) -> bool:
+    """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
+    good = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling():
+            say_once(f"Allegro's products run Allegro's own code: kernels take no {x.dtype} on {x.device.type}")
+    return good
 
 
 def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
-    """Name the products that Allegro computes itself."""
+    """What becomes of Allegro's products; modules of e3nn and NequIP in it follow their own rules."""
     for module in network.modules():
-        if type(module).__module__.startswith("allegro.") and hasattr(module, "_contract_conv"):
-            yield Kept(module, _WHY)
+        if type(module) is Contracter:
+            yield _contracter(module, options)
+        elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
+            yield Kept(module, f"a {qualified(type(module))}, which another modifier has put there")
+
+
+def _contracter(module: Any, options: dict[str, Any]) -> Finding:
+    strategy = options.get("strategy", "auto")
+    if strategy not in ("auto", "kernel"):
+        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
+    if why := replaced(module):
+        return Kept(module, why)
+    try:
+        plan = _planned(module)
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    if why := why_no_kernel(plan, module.w3j.dtype, module.w3j.device):
+        return Kept(module, f"without a kernel: {why}")
+    couplings = _couplings(plan, module)
+    if couplings.shape != module.w3j.shape or _differ(couplings, module.w3j):
+        return Kept(module, _FOREIGN)
+    sizes = [operand.dim for operand in plan.weights]
+    extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_sizes": sizes}
+    return Swap(module, TpgenContracter, _NOW, extra, partial(_exact, module, couplings))
+
+
+def _planned(module: Any) -> PolynomialPlan:
+    ends = {"x": module.irreps_in1, "y": module.irreps_in2, OUT: module.irreps_out}
+    operands = [Operand(name, Irreps([(1, ir) for _, ir in irreps]), "channel") for name, irreps in ends.items()]
+    return make_polynomial_plan(
+        operands, [PolynomialTerm(("x", "y"), k, f"w{k}") for k in range(len(module.irreps_out))]
+    )
+
+
+def _couplings(plan: PolynomialPlan, module: Any) -> Tensor:
+    """What the plan multiplies by, in full precision and in the shape of Allegro's ``w3j``."""
+    found = [path for term in plan.paths for path in term]
+    couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
+    for n, path in enumerate(found):
+        for (k, i, j), value in path.items():
+            couplings[n, i, j, k] = value
+    if module.w3j_is_ij_diagonal:
+        couplings = couplings.diagonal(dim1=1, dim2=2).transpose(1, 2)
+    return couplings.squeeze(0) if len(found) == 1 else couplings
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=_ROUNDING)
+
+
+def _exact(module: Any, couplings: Tensor) -> None:
+    module.w3j.copy_(couplings)
+
+
+offer_modifier(Contracter)

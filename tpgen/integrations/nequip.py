@@ -77,4 +77,9 @@ class _Modifier:
         return model if any(map(mark_of, model.modules())) else convert(model)
 
 
-TensorProductScatter.enable_tpgen = vars(_Modifier)["enable_tpgen"]
+def offer_modifier(cls: Any) -> None:
+    """Let NequIP find ``enable_tpgen`` by its name for models that hold a module of a class."""
+    cls.enable_tpgen = _Modifier.enable_tpgen  # bound once: the same of every class, as NequIP asks
+
+
+offer_modifier(TensorProductScatter)

@@ -1,9 +1,12 @@
 """What NequIP loads when it is imported (entry point ``nequip.extension``), so that ``enable_tpgen`` is found by name.
 
-A version of NequIP whose modules stand elsewhere must still import: there the modifier is missing, and nothing else.
+A version of NequIP whose modules stand elsewhere must still import, and so must NequIP without Allegro: there the
+modifier is missing, and nothing else.
 """
 
 from contextlib import suppress
+from importlib import import_module
 
-with suppress(ImportError):
-    import tpgen.integrations.nequip  # noqa: F401
+for adapter in ("nequip", "allegro"):
+    with suppress(ImportError):
+        import_module(f"tpgen.integrations.{adapter}")

@@ -1,0 +1,49 @@
+"""Allegro itself, an extension of NequIP: its model, the modifier, what NequIP packages of it, dynamics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.networks import Case, allegro
+from tests.clients.checks import assert_same, check_everything, compare_dynamics, results
+from tests.clients.nequip_checks import calculator_of, check_packaged, modified
+from tpgen.conversion.convert import conversion_report
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def small() -> Case:
+    return allegro(27, torch.float64, features=4, scalars=8, l_max=1)
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_a_model_is_converted_and_equal(coupled: bool) -> None:
+    model = check_everything(allegro(27, torch.float64, features=4, scalars=8, coupled=coupled))
+    done = {path: row.now for row in conversion_report(model).replaced for path in row.paths}
+    for n in range(2):
+        assert done[f"model.func.allegro.tps.{n}"].startswith("tpgen polynomial, kernel")
+
+
+def test_the_modifier_is_found_by_name() -> None:
+    case = small()
+    wanted = results(case, case.model)
+    model = modified(case.model)
+    assert "TpgenContracter" in {type(m).__name__ for m in model.modules()}
+    assert_same(results(case, model), wanted)
+
+
+def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_packaged(small(), "polynomial", tmp_path, monkeypatch)
+
+
+def test_energies_are_conserved() -> None:
+    compare_dynamics(calculator_of, small().model, steps=50)
