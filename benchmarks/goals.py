@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tpgen.benchmarking.environment import Environment, environment
-from tpgen.benchmarking.progress import Progress, no_progress, rich_progress
 from tpgen.benchmarking.records import read_fields
 from tpgen.errors import TpgenError, unknown
+from tpgen.progress import Progress, bar, no_progress
 
 SCHEMA = 1
 
@@ -127,7 +127,7 @@ def measure_goals(
     """
     folder.mkdir(parents=True, exist_ok=True)
     units = [Unit(goal, subject, seconds, inductor) for goal in goals for subject in goal.subjects]
-    with (rich_progress if progress else no_progress)(len(units)) as show:
+    with (bar if progress else no_progress)(len(units)) as show:
         for unit in units:
             if not _measured_before(folder / unit.file):
                 title = f"{unit.goal.name}: {unit.subject}"

@@ -21,6 +21,7 @@ LAYERS = (
     "errors",
     "text",
     "notebook",
+    "progress",
     "remember",
     "planner",
     "form",

@@ -15,13 +15,13 @@ from tpgen._e3nn import default_dtype
 from tpgen.benchmarking.contenders import Contender
 from tpgen.benchmarking.environment import environment
 from tpgen.benchmarking.gate import bound, expected_results, largest_error
-from tpgen.benchmarking.progress import Progress, no_progress, rich_progress
 from tpgen.benchmarking.records import Record, Report, Settings
 from tpgen.benchmarking.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
 from tpgen.benchmarking.timing import peak_bytes, seconds_of, time_in_turns
 from tpgen.errors import BackendError, EmitError, TpgenError, unknown
 from tpgen.inspection.clock import now
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
+from tpgen.progress import Progress, bar, no_progress
 
 _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
 
@@ -57,7 +57,7 @@ def run_benchmarks(
 
     ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
     compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
-    ``progress`` shows bars on stderr; where it is a `Progress`, that is told instead.
+    ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
 
     >>> from tpgen.benchmarking.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -83,7 +83,7 @@ def run_benchmarks(
 def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
     if isinstance(progress, Progress):
         return nullcontext(progress)
-    return (rich_progress if progress else no_progress)(total)
+    return (bar if progress else no_progress)(total)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tpgen.notebook import Shown, lines
 from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
 from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.progress import Told, told
 from tpgen.text import table
 from tpgen.verification import derivatives, dynamics, laws, moments, products, runs
 from tpgen.verification.findings import (
@@ -162,7 +163,7 @@ def verify(
     only: Iterable[str] | None = None,
     rows: int = 8,
     backend: str = "aot_eager",
-    progress: Callable[[str], None] | None = None,
+    progress: Told = None,
 ) -> Verification:
     """Whether a module obeys every law that it must obey, on its own device and in its own dtype.
 
@@ -184,7 +185,7 @@ def verify(
     backend
         of `torch.compile`, which the compiled module is run with.
     progress
-        called with the name of each law.
+        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each law.
 
     Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding.
 
@@ -198,12 +199,11 @@ def verify(
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start, findings = time.perf_counter(), []
-    for name in chosen:
-        law = LAWS[name]
-        if law.applies(made):
-            if progress:
-                progress(name)
-            findings += _findings(name, law, made)
+    asked = [name for name in chosen if LAWS[name].applies(made)]
+    with told(progress, len(asked)) as begin:
+        for name in asked:
+            begin(name)
+            findings += _findings(name, LAWS[name], made)
     if _is_network(made) and only is None:
         findings += _proof(made, inputs or ())
     return Verification(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
 from tpgen.inspection.report.values import CompileReport, Section, reason
 from tpgen.inspection.training import draws_random_numbers, is_index, restored
+from tpgen.progress import Told, told
 
 _RANDOM = (
     "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
@@ -42,7 +43,7 @@ def compile_report(
     varied: Iterable[Sequence[Any]] | None = None,
     inductor: bool = True,
     repeats: int = 5,
-    progress: Callable[[str], Any] = lambda section: None,
+    progress: Told = None,
 ) -> CompileReport:
     """Compile a module in every way that torch has and report each part.
 
@@ -67,7 +68,8 @@ def compile_report(
     repeats
         how often each backend is timed.
     progress
-        called with the name of each section as it begins.
+        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each section as
+        it begins.
     """
     names = tuple(SECTIONS if sections is None else sections)
     for name in names:
@@ -80,10 +82,10 @@ def compile_report(
     others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = Subject(module, given, others, inductor, repeats)
     made = []
-    with restored(module):
+    with restored(module), told(progress, len(names)) as begin:
         is_random = draws_random_numbers(lambda: _call(module, given))
         for name in (n for n in SECTIONS if n in names):
-            progress(name)
+            begin(name)
             made.append(_section(name, subject))
     text = repr(module)
     title = type(module).__name__ if "\n" in text or len(text) > 200 else text

@@ -1,0 +1,130 @@
+"""How far something that takes long has come: a bar on stderr, or in the cell of a notebook.
+
+Bars are drawn only between steps: a thread that refreshes by itself would be measured too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from itertools import count
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+Told = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is told the name of each step
+
+
+class Progress:
+    """Says what goes on; this one says nothing."""
+
+    def say(self, what: str) -> None:
+        """A new activity begins."""
+
+    def within(self, share: float) -> None:
+        """So much of the present step is done."""
+
+    def step(self) -> None:
+        """One more step is done."""
+
+
+class _Bar(Progress):
+    """A bar that ``draw`` draws, from the activity and how many steps are done."""
+
+    def __init__(self, draw: Callable[[str, float], None]) -> None:
+        self._draw, self._what, self._done, self._shown = draw, "", 0, 0.0
+
+    def say(self, what: str) -> None:
+        self._what = what
+        self._draw(what, self._done + self._shown)
+
+    def within(self, share: float) -> None:
+        if share - self._shown >= 0.1:  # seldom: drawing costs as much as many small products
+            self._shown = share
+            self._draw(self._what, self._done + share)
+
+    def step(self) -> None:
+        self._done, self._shown = self._done + 1, 0.0
+        self._draw(self._what, self._done)
+
+
+class _Cell:
+    """What a cell shows: a bar that every browser knows."""
+
+    def __init__(self, what: str, done: float, total: int) -> None:
+        self.what, self.done, self.total = what, done, total
+
+    def __repr__(self) -> str:
+        return f"{self.what} {int(self.done)}/{self.total}"
+
+    def _repr_html_(self) -> str:
+        bar = f'<progress max="{self.total}" value="{self.done:g}" aria-label="progress"></progress>'
+        return f"<div>{bar} {int(self.done)}/{self.total} {escape(self.what)}</div>"
+
+
+@contextmanager
+def no_progress(total: int) -> Iterator[Progress]:
+    yield Progress()
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Progress]:
+    """A bar over ``total`` steps: in the cell where this runs in a notebook, else on stderr."""
+    with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:
+        yield _Bar(draw)
+
+
+@contextmanager
+def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
+    """Who is told the name of each step as it begins: a bar over ``total`` steps, a function of the user's, or nobody.
+
+    >>> seen = []
+    >>> with told(seen.append, 1) as begin:
+    ...     begin("first")
+    >>> seen
+    ['first']
+    """
+    if progress is True:
+        with bar(total) as shown:
+            yield _steps(shown)
+            shown.step()
+    else:
+        yield progress or (lambda step: None)
+
+
+def _steps(shown: Progress) -> Callable[[str], None]:
+    """A step ends where the next one begins."""
+    begun = count()
+
+    def begin(step: str) -> None:
+        if next(begun):
+            shown.step()
+        shown.say(step)
+
+    return begin
+
+
+@contextmanager
+def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), auto_refresh=False) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda what, done: bars.update(task, description=what, completed=done, refresh=True)
+
+
+@contextmanager
+def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
+    from IPython.display import display  # it is there: `_in_notebook` has asked
+
+    shown = display(_Cell("", 0, total), display_id=True)
+    yield lambda what, done: shown.update(_Cell(what, done, total))
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel runs this: IPython in a terminal has none."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
