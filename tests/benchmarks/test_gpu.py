@@ -1,17 +1,79 @@
-"""The script for a machine with a GPU does on a CPU what needs none."""
+"""The script for a machine with a GPU: all of it runs on a CPU, with stand-ins for streams and CUDA graphs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_checks, gpu_times
 from tests.machine import needs_compiler
-from tpgen.planner.presets import channelwise
+from tpgen.planner.presets import channelwise, fully_connected
+
+SMALL = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
+
+
+class FakeGraph:
+    """A CUDA graph that runs its call again, into the tensors that the recording returned."""
+
+    replayed: Callable[[], object]
+
+    def replay(self) -> None:
+        self.replayed()
+
+
+class FakeStream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.cuda, as far as the checks use it, on a CPU."""
+
+    @contextmanager
+    def use(stream: object) -> Iterator[None]:
+        yield
+
+    def recorded(call: Callable[[], list[torch.Tensor]], f: Any = gpu_checks.recorded) -> Any:
+        found, _ = f(call)
+        return found, lambda: [x.copy_(y) for x, y in zip(found, call(), strict=True)]
+
+    fakes = {
+        "Stream": FakeStream, "current_stream": FakeStream, "stream": use, "synchronize": lambda *_: None,
+        "CUDAGraph": FakeGraph, "graph": use, "current_device": lambda: 0,
+        "get_device_properties": lambda _: SimpleNamespace(name="a GPU", total_memory=1),
+    }  # fmt: skip
+    FakeGraph.replayed = lambda self: None
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(gpu_checks, "recorded", recorded)
+    monkeypatch.setattr(
+        gpu_checks, "product_of", lambda name, rows, device, f=gpu_checks.product_of: f(name, 3, device)
+    )
+    monkeypatch.setattr(gpu, "capability", lambda device: 90)
+    monkeypatch.setattr(gpu.Report, "on_gpu", True)
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixing = fully_connected("2x0e+1o", "0e+1o", "3x0e+1o")
+    monkeypatch.setattr(gpu_checks, "plans", lambda: [("keeping", SMALL), ("mixing", mixing)])
+    monkeypatch.setattr(gpu_checks, "REPETITIONS", 2)
+    monkeypatch.setattr(gpu, "RIVALS", ("loop/eager", "openequivariance/*"))
+
+
+def run(tmp_path: Path, *options: str) -> tuple[Any, dict[str, Any]]:
+    file = tmp_path / "gpu.json"
+    fixed = ["--device", "cpu", "--rows", "40", "--seconds", "0.001", "--calls", "2", "--only", "nequip-aspirin"]
+    done = CliRunner().invoke(gpu.main, [*fixed, *options, "--json", str(file)], catch_exceptions=False)
+    return done, json.loads(file.read_text())
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,18 +84,47 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @needs_compiler
-def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
-    monkeypatch.setattr(gpu, "plans", lambda: [("small", small)])
-    monkeypatch.setattr(gpu.check_repetitions, "__defaults__", (2,))
-    file = tmp_path / "gpu.json"
-    options = ["--device", "cpu", "--rows", "40", "--seconds", "0.001", "--only", "nequip-aspirin"]
-    done = CliRunner().invoke(gpu.main, [*options, "--json", str(file)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    found = json.loads(file.read_text())
-    assert {row["task"] for row in found["times"]} >= {"forward", "backward", "conv forward", "conv backward"}
-    assert all(check["passed"] for check in found["checks"])
+def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_cuda: None) -> None:
+    small(monkeypatch)
+    monkeypatch.setattr(gpu.article, "COLUMNS", gpu.article.COLUMNS[:1])
+    monkeypatch.setattr(gpu.article, "ROWS", {"eager module, a loop": ("loop", "eager")})
+    _, found = run(tmp_path)
+    assert not found["faults"], found["faults"][0]
+    tasks = {"forward", "backward", "force step", "conv forward", "conv backward", "conv force step"}
+    assert {row["task"] for row in found["times"]} >= tasks
+    failed = [check["what"] for check in found["checks"] if not check["passed"]]
+    assert set(failed) <= {"launch overhead"}  # which on a CPU is what a call costs
+    assert {"two streams at once", "CUDA graphs: a convolution"} <= {check["what"] for check in found["checks"]}
     assert all(0 < row["predicted"] <= 1 for row in found["times"] if "predicted" in row)
+    assert {row["contender"] for row in found["rivals"]} == {"loop/eager", "openequivariance/eager"}
+    assert {file.name for file in tmp_path.iterdir()} >= {"gpu-shares.png", "gpu-rivals.png"}
+    assert found["machine"]["gpu"] == "a GPU"
+
+
+def test_what_fails_is_written_down_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a typo")
+
+    seen = list[str]()
+    monkeypatch.setattr(gpu, "STEPS", {"first": broken, "second": lambda *_: seen.append("second")})
+    done, found = run(tmp_path)
+    assert done.exit_code == 1
+    assert seen == ["second"]
+    assert "FAIL first: ValueError: a typo" in done.output
+    assert "raise ValueError" in found["faults"][0]
+
+
+def test_what_there_is_no_time_for_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "STEPS", {"how fast is it": gpu.times})
+    done, found = run(tmp_path, "--minutes", "0")
+    assert found["left_out"] == ["how fast is it: time is up"]
+    assert done.exit_code == 0
+
+
+def test_every_mode_is_checked() -> None:
+    names = {path.mode.name for _, plan in gpu_checks.plans() for path in plan.paths}
+    assert names == set(gpu_checks.MODES)
+    assert len(list(gpu_checks.plans())) == 21
 
 
 def test_a_failed_check_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,3 +132,13 @@ def test_a_failed_check_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     report.check("something", False, "why")
     assert not report.passed
     assert capsys.readouterr().out == "FAIL something: why\n"
+
+
+@needs_compiler
+def test_a_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_checks, "plans", lambda: [("small", SMALL)])
+    monkeypatch.setattr(
+        gpu_checks, "derivatives", lambda product, given, device, dtype: [torch.tensor([1.0 + (device == "cpu")])]
+    )
+    assert not any(passed for _, passed, _ in gpu_checks.values("meta"))
+    assert gpu_times.Clock(0).left == 0

@@ -9,7 +9,14 @@ from functools import partial
 
 import torch
 
-from tpgen.benchmarking.peers import build_cuequivariance, build_e3nn, build_loop, build_streamed_loop, with_weights
+from tpgen.benchmarking.peers import (
+    build_cuequivariance,
+    build_e3nn,
+    build_loop,
+    build_openequivariance,
+    build_streamed_loop,
+    with_weights,
+)
 from tpgen.benchmarking.tasks import Product
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import TpgenError, unknown
@@ -95,6 +102,7 @@ _ALL = (
     *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_row("einsum", "eager", streams=4),
     Contender("cuequivariance/eager", build_cuequivariance),
+    Contender("openequivariance/eager", build_openequivariance, cuda_only=True),
 )
 
 CONTENDERS: dict[str, Contender] = {contender.name: contender for contender in _ALL}

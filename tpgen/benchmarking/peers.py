@@ -1,4 +1,4 @@
-"""The products that tpgen is compared with: e3nn's, a plain loop over instructions, cuEquivariance's.
+"""The products that tpgen is compared with: e3nn's, a loop over instructions, cuEquivariance's, OpenEquivariance's.
 
 Every builder takes ``(plan, dtype, device)`` and returns a callable ``(x1, x2, w) -> out``.
 """
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import e3nn
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -194,3 +195,29 @@ def _cue_outputs(cue: Any, plan: Plan, kind: tuple[str, bool]) -> Any:
 
 def _cue_spelled(cue: Any, plan: Plan) -> str:
     return str(cue.Irreps("O3", str(plan.irreps_out)))
+
+
+# --- OpenEquivariance -----------------------------------------------------------------------------------------------
+
+
+def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:
+    """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    if find_spec("openequivariance") is None:
+        raise BackendError("not installed: pip install openequivariance")
+    if dtype not in (torch.float32, torch.float64):
+        raise BackendError("computes in float32 and float64 only")
+    kept = all(p.mode.name == "uvu" and p.weight is not None and p.in2.mul == 1 for p in plan.paths)
+    if not kept or plan.shared_weights:
+        raise BackendError(
+            "orders weights as e3nn does only for uvu, with weights of each row and single copies of input 2"
+        )
+    import openequivariance as oeq
+
+    number = np.dtype(str(dtype).removeprefix("torch.")).type
+    problem = oeq.TPProblem(
+        oeq.Irreps(str(plan.irreps_in1)), oeq.Irreps(str(plan.irreps_in2)), oeq.Irreps(str(plan.irreps_out)),
+        [tuple(instruction[:6]) for instruction in plan.instructions],
+        shared_weights=False, internal_weights=False, irrep_dtype=number, weight_dtype=number,
+        irrep_normalization=plan.irrep_normalization, path_normalization=plan.path_normalization,
+    )  # fmt: skip
+    return oeq.TensorProduct(problem, torch_op=True).to(device)

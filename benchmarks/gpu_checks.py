@@ -1,0 +1,211 @@
+"""Are the kernels of this machine's GPU right: the checks of `make gpu`.
+
+Each is a generator of findings: what was checked, whether it holds, and a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows, seconds_of
+from tpgen.errors import TpgenError
+from tpgen.form.sampling import random_operands
+from tpgen.kernels.operators.ops import describe
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import PROBLEMS
+
+Finding = tuple[str, bool, str]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+# Copies of both inputs and the output.
+MODES = {
+    "uvu": (40, 2, 40), "uvv": (3, 40, 40), "uuu": (40, 40, 40), "uvuv": (40, 2, 80),
+    "uvw": (12, 3, 9), "uuw": (12, 12, 9), "u<vw": (6, 6, 9), "uvu<v": (6, 6, 15),
+}  # fmt: skip
+ONLY_WEIGHTED = ("uvw", "uuw", "u<vw")
+REPETITIONS = 100
+
+
+def plans() -> Iterator[tuple[str, Plan]]:
+    """Every mode, weighted or not, with weights of each row or shared."""
+    for mode, (a, b, c) in MODES.items():
+        for weighted, shared in ((True, True), (True, False), (False, True)):
+            if weighted or mode not in ONLY_WEIGHTED:
+                paths = [(0, 0, 0, mode, weighted), (1, 0, 1, mode, weighted), (1, 1, 2, mode, weighted)]
+                irreps = (f"{a}x0e+{a}x1o", f"{b}x1o+{b}x2e", f"{c}x1o+{c}x1e+{c}x3o")
+                kind = ("shared" if shared else "rows") if weighted else "no weights"
+                yield f"{mode}, {kind}", make_plan(*irreps, paths, shared_weights=shared)
+
+
+def values(device: str) -> Iterator[Finding]:
+    """Forward, gradients and second-order gradients of every mode against float64 on the CPU; layouts take turns."""
+    layouts = cycle(("mul_ir", "ir_mul", "ir_mul", "mul_ir"))
+    for name, plan in plans():
+        for dtype, tolerance in TOLERANCE.items():
+            layout = next(layouts)
+            error = max(relative(*pair) for pair in compared(plan, layout, dtype, device))
+            what = f"{name}, {layout}, {str(dtype).removeprefix('torch.')}"
+            yield what, error < tolerance, f"{error:.1e} of {tolerance:.0e}"
+
+
+def compared(plan: Plan, layout: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Results of a kernel and of the slow definition, of the same numbers."""
+    options: dict[str, Any] = {"layout": layout}
+    given = [x.to(dtype) for x in random_operands(plan, 37, (*BACKWARD, "out")).values()]
+    here = derivatives(TensorProduct.from_plan(plan, strategy="kernel", **options), given, device, dtype)
+    there = derivatives(TensorProduct.from_plan(plan, strategy="einsum", **options), given, "cpu", torch.float64)
+    return zip(here, there[: len(here)], strict=True)  # bfloat16 has no second order
+
+
+def derivatives(product: TensorProduct, given: list[Tensor], device: str, dtype: torch.dtype) -> list[Tensor]:
+    """The product, its gradients, and those of a sum of their squares; not these in bfloat16, which rounds too much."""
+    product = product.to(device=device, dtype=dtype)
+    x1, x2, w, g = (x.to(device=device, dtype=dtype) for x in given)
+    inputs = [x.requires_grad_() for x in (x1, x2, w) if x.numel()]
+    out = product(x1, x2, w) if w.numel() else product(x1, x2)
+    first = torch.autograd.grad(out, inputs, g, create_graph=True)
+    squares = torch.stack([x.square().sum() for x in first]).sum()
+    second = torch.autograd.grad(squares, inputs, allow_unused=True)
+    return [out, *first, *(x for x in second if x is not None and dtype != torch.bfloat16)]
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    want = wanted.detach().double()
+    return float((found.detach().cpu().double() - want).abs().max() / want.abs().max().clamp_min(1e-300))
+
+
+def edges(device: str) -> Iterator[Finding]:
+    """Convolutions and their gradients against float64 on the CPU, and an index out of range."""
+    plan = channelwise("40x0e+40x1o", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
+    mixing = make_plan("8x0e+8x1o", "0e+1o", "6x1o", [(0, 1, 0, "uvw", True), (1, 0, 0, "uvw", True)])
+    for name, made in (("uvu", plan), ("uvw, shared weights", mixing)):
+        for dtype in (torch.float64, torch.float32):
+            given, graph = convolution(made, 400, device, dtype)
+            far = graph | {key: graph[key].cpu() for key in ("edge_src", "edge_dst")}
+            there = convolved([x.to("cpu", torch.float64) for x in given], far)
+            error = max(map(relative, convolved(given, graph), there))
+            yield f"convolution, {name}, {str(dtype).removeprefix('torch.')}", error < TOLERANCE[dtype], f"{error:.1e}"
+    given, graph = convolution(plan, 40, device)
+    try:
+        product_of_edges(*given, **graph | {"edge_dst": graph["edge_dst"] + graph["num_nodes"]})
+        yield "an index out of range is refused", False, ""
+    except TpgenError as error:
+        yield "an index out of range is refused", "out of range" in str(error), ""
+    yield "and the device goes on working", bool(product_of_edges(*given, **graph).isfinite().all()), ""
+
+
+def convolved(given: list[Tensor], graph: dict[str, Any]) -> list[Tensor]:
+    """A convolution and its gradients."""
+    inputs = [x.detach().requires_grad_() for x in given]
+    out = product_of_edges(*inputs, **graph)
+    return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+
+
+def repetitions(device: str) -> Iterator[Finding]:
+    """The same bits every time, where threads may race."""
+    plan = channelwise("96x0e+48x1o+16x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=True)
+    given, graph = convolution(plan, 2000, device)
+    first = convolved(given, graph)
+    again = (convolved(given, graph) for _ in range(REPETITIONS))
+    same = all(torch.equal(a, b) for found in again for a, b in zip(first, found, strict=True))
+    yield f"{REPETITIONS} repetitions of a convolution give the same bits", same, ""
+    mixing = PROBLEMS["article"].plan
+    rows = list(random_operands(mixing, 500, (*BACKWARD, "out"), device=device, dtype=torch.float32).values())
+    one = mixed(mixing, rows)
+    same = all(torch.equal(a, b) for _ in range(REPETITIONS) for a, b in zip(one, mixed(mixing, rows), strict=True))
+    yield f"{REPETITIONS} repetitions of a product that mixes copies give the same bits", same, ""
+
+
+def mixed(plan: Plan, given: list[Tensor]) -> list[Tensor]:
+    """A product and its gradients."""
+    inputs = [x.detach().requires_grad_() for x in given[:3]]
+    out = product_of_rows(*inputs, description=describe(plan))
+    return [out, *torch.autograd.grad(out, inputs, given[3])]
+
+
+def streams(device: str) -> Iterator[Finding]:
+    """Two streams at once give what one after the other gives; and how much of the time of one they take."""
+    given, text = product_of("mace-medium", 400, device)
+    one = product_of_rows(*given, description=text)
+    both = [torch.cuda.Stream() for _ in range(2)]
+
+    def run(chosen: list[Any]) -> list[Tensor]:
+        found = []
+        for stream in chosen:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                found.append(product_of_rows(*given, description=text))
+        for stream in chosen:
+            torch.cuda.current_stream().wait_stream(stream)
+        return found
+
+    found = run(both)
+    torch.cuda.synchronize()
+    yield "two streams at once", all(torch.equal(one, x) for x in found), ""
+    apart, same = (seconds_of(partial(run, chosen), device, 0.2) for chosen in (both, [both[0]] * 2))
+    yield "streams overlap", True, f"two streams take {apart / same:.0%} of the time of one, of 400 rows each"
+
+
+def graphs(device: str) -> Iterator[Finding]:
+    """CUDA graphs record products, gradients and convolutions, and replay them with other numbers."""
+    given, text = product_of("mace-medium", 4000, device)
+    nodal, graph = convolution(PROBLEMS["mace-medium"].plan, 4000, device)
+    mixing, mixing_text = product_of("article", 500, device)
+    calls: dict[str, tuple[Tensor, Callable[[], list[Tensor]]]] = {
+        "a product": (given[0], lambda: [product_of_rows(*given, description=text)]),
+        "a convolution": (nodal[0], lambda: [product_of_edges(*nodal, **graph)]),
+        "a product that mixes copies": (mixing[0], lambda: [product_of_rows(*mixing, description=mixing_text)]),
+        "a product with gradients": (given[0], lambda: mixed_of(given, text)),
+    }
+    for name, (changed, call) in calls.items():
+        found, replay = recorded(call)
+        changed.mul_(0.5)
+        replay()
+        yield f"CUDA graphs: {name}", all(map(torch.equal, found, call())), ""
+    small, text = product_of("mace-medium", 1, device)
+    product_of_rows(*small, description=text)
+    _, replay = recorded(lambda: [product_of_rows(*small, description=text) for _ in range(100)])
+    once = seconds_of(replay, device, 0.3) / 100
+    eager = seconds_of(lambda: product_of_rows(*small, description=text), device, 0.3)
+    yield "launch overhead", once < 3e-6, f"{1e6 * once:.1f} us in a CUDA graph, {1e6 * eager:.1f} us without"
+
+
+def mixed_of(given: list[Tensor], text: str) -> list[Tensor]:
+    inputs = [x.detach().requires_grad_() for x in given]
+    out = product_of_rows(*inputs, description=text)
+    return [out.detach(), *torch.autograd.grad(out.sum(), inputs)]
+
+
+def recorded(call: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], object]]:
+    """What a call returns, and how to replay it; the first call compiles, and does so outside, on another stream."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    return found, graph.replay
+
+
+def product_of(name: str, rows: int, device: str) -> tuple[list[Tensor], str]:
+    plan = PROBLEMS[name].plan
+    return [*random_operands(plan, rows, device=device, dtype=torch.float32).values()], describe(plan)
+
+
+CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
+    "values": values,
+    "edges": edges,
+    "repetitions": repetitions,
+    "streams": streams,
+    "CUDA graphs": graphs,
+}
+ON_A_GPU = ("streams", "CUDA graphs")

@@ -1,0 +1,166 @@
+"""How fast are the kernels of this machine's GPU: the measurements of `make gpu`, beside what the model predicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.form.linear import form_of
+from tpgen.form.sampling import random_operands
+from tpgen.inspection.clock import now
+from tpgen.inspection.figures import new_figure
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.model import predict
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import PROBLEMS
+from tpgen.text import duration, table
+
+EDGES_PER_NODE = 20
+BACKWARD = ("x1", "x2", "w")
+Row = dict[str, Any]
+
+product_of_rows: Callable[..., Tensor] = kernel_product
+product_of_edges: Callable[..., Tensor] = kernel_conv
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes read and written in a second by a large copy."""
+    source = torch.zeros(2**28 if device == "cuda" else 2**22, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / seconds_of(lambda: target.copy_(source), device, 0.5)
+
+
+def seconds_of(call: Callable[[], object], device: str, seconds: float) -> float:
+    """The median over five batches of calls, which fill the given time; a batch is waited for as a whole."""
+    call()
+    start = now(device)
+    call()
+    once = max(now(device) - start, 1e-6)
+    count = max(1, int(seconds / 5 / once))
+    times = []
+    for _ in range(5):
+        start = now(device)
+        for _ in range(count):
+            call()
+        times.append((now(device) - start) / count)
+    return median(times)
+
+
+def convolution(
+    plan: Plan, edges: int, device: str, dtype: torch.dtype = torch.float32, layout: str = "mul_ir"
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """Operands and edges of a convolution."""
+    nodes = max(1, edges // EDGES_PER_NODE)
+    given = random_operands(plan, max(edges, nodes), device=device, dtype=dtype)
+    src, dst = torch.randint(nodes, (2, edges), device=device)
+    graph = {"edge_src": src, "edge_dst": dst, "num_nodes": nodes, "description": describe(plan, layout)}
+    return [given["x1"][:nodes].clone(), given["x2"], given["w"]], graph
+
+
+def measured(name: str, rows: int, layout: str, device: str, seconds: float, machine: Row) -> Iterator[Row]:
+    """The tasks of a named problem."""
+    plan = PROBLEMS[name].plan
+    for task, call in tasks(plan, rows, layout, device).items():
+        start = now(device)
+        call()
+        first = now(device) - start
+        row: Row = {"problem": name, "rows": rows, "layout": layout, "task": task, "first call": first}
+        row["seconds"] = seconds_of(call, device, seconds)
+        yield row | expected(plan, layout, task, rows, row["seconds"], machine)
+
+
+def tasks(plan: Plan, rows: int, layout: str, device: str) -> dict[str, Callable[[], object]]:
+    """Product and convolution, forward, with all gradients and as a step of force training; the product as a graph."""
+    given = random_operands(plan, rows, (*BACKWARD, "out"), device=device, dtype=torch.float32)
+    inputs = [given[n].requires_grad_() for n in BACKWARD]
+    text, g = describe(plan, layout), given["out"]
+    grouped = TensorProduct.from_plan(plan, strategy="grouped", layout=layout, internal_weights=False).to(device)
+    nodal, graph = convolution(plan, rows, device, layout=layout)
+    nodal = [x.requires_grad_() for x in nodal]
+    g_nodes = torch.randn(graph["num_nodes"], plan.irreps_out.dim, device=device)
+    on_rows = partial(product_of_rows, *inputs, description=text)
+    on_edges = partial(product_of_edges, *nodal, **graph)
+    product, edges = on_rows(), on_edges()
+    return {
+        "forward": without_gradients(on_rows),
+        "backward": lambda: torch.autograd.grad(product, inputs, g, retain_graph=True),
+        "force step": lambda: force_step(on_rows, inputs),
+        "conv forward": without_gradients(on_edges),
+        "conv backward": lambda: torch.autograd.grad(edges, nodal, g_nodes, retain_graph=True),
+        "conv force step": lambda: force_step(on_edges, nodal),
+        "graph forward": without_gradients(partial(grouped, *inputs)),
+    }
+
+
+def without_gradients(call: Callable[[], Tensor]) -> Callable[[], object]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return call()
+
+    return run
+
+
+def force_step(call: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """Forces are a gradient with respect to x2, and training takes gradients of them."""
+    (force,) = torch.autograd.grad(call().square().sum(), inputs[1], create_graph=True)
+    return torch.autograd.grad(force.square().sum(), inputs)
+
+
+def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, machine: Row) -> Row:
+    """The share of a copy's bandwidth that was reached, and the one that the model predicts."""
+    if task.startswith("graph") or task.endswith("step"):
+        return {}
+    chip = chip_of(machine.get("capability", 90))
+    schedule = plan_schedule(form_of(plan, layout), cuda_target("float32"))
+    opened = ("out",) if task.endswith("forward") else BACKWARD
+    found = predict(place_cuda(schedule, opened, chip, task.startswith("conv")), EDGES_PER_NODE)
+    copied = found.bytes * rows / machine["copy bytes per second"]
+    return {"share of copy": copied / seconds, "predicted": found.share}
+
+
+def times_table(rows: list[Row]) -> str:
+    """Times, and the shares of a copy's bandwidth."""
+    cells: list[tuple[Any, ...]] = [("problem", "rows", "layout", "task", "time", "share of copy", "predicted")]
+    for row in rows:
+        shares = [f"{100 * row[key]:.0f} %" if key in row else "" for key in ("share of copy", "predicted")]
+        cells.append((*(row[key] for key in ("problem", "rows", "layout", "task")), duration(row["seconds"]), *shares))
+    return table(cells, left=(0, 2, 3))
+
+
+def shares_figure(rows: list[Row]) -> Any:
+    """Measured shares of a copy's bandwidth against predicted ones."""
+    figure = new_figure(5.0, 4.5)
+    axes = figure.subplots()
+    for task in dict.fromkeys(row["task"] for row in rows if "predicted" in row):
+        mine = [row for row in rows if row["task"] == task]
+        axes.plot([r["predicted"] for r in mine], [r["share of copy"] for r in mine], "o", label=task, alpha=0.8)
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
+    axes.set_xlabel("share of a copy's bandwidth, predicted")
+    axes.set_ylabel("measured")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+class Clock:
+    """The time that is left of what a run may take."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._start = seconds, time.perf_counter()
+
+    @property
+    def spent(self) -> float:
+        return time.perf_counter() - self._start
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.seconds - self.spent)
