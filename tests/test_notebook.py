@@ -48,13 +48,20 @@ class Tags(HTMLParser):
 
 
 class Printer:
-    """What IPython gives to `_repr_pretty_`."""
+    """What IPython prints, and how it looks for it: class by class, and a `__repr__` hides what is inherited."""
 
     def __init__(self) -> None:
         self.said = ""
 
     def text(self, said: str) -> None:
         self.said += said
+
+    def pretty(self, value: Any, cycle: bool = False) -> None:
+        found = next(cls for cls in type(value).__mro__ if {"_repr_pretty_", "__repr__"} & set(vars(cls)))
+        if "_repr_pretty_" in vars(found):
+            found._repr_pretty_(value, self, cycle)
+        else:
+            self.text(repr(value))
 
 
 def _network() -> Any:
@@ -89,7 +96,7 @@ def test_a_value_shows_itself(kind: str) -> None:
     words = str(value).split("\n")[0].rstrip(":").split()
     assert all(word.rstrip(":,") in html.text for word in words)
     printer = Printer()
-    value._repr_pretty_(printer, False)
+    printer.pretty(value)
     assert printer.said == str(value)
 
 
@@ -119,5 +126,5 @@ def _no_matplotlib(*_: float) -> None:
 
 def test_a_value_within_itself_is_short() -> None:
     printer = Printer()
-    PLAN._repr_pretty_(printer, True)
+    printer.pretty(PLAN, cycle=True)
     assert printer.said == "Plan(...)"

@@ -28,6 +28,12 @@ class Shown:
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """IPython prefers a ``__repr__`` of the class itself, as dataclasses have, to a method that is inherited."""
+        super().__init_subclass__(**options)
+        if "_repr_pretty_" not in vars(cls):
+            cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(f"{type(self).__name__}(...)" if cycle else str(self))
 
