@@ -13,7 +13,7 @@ from benchmarks.networks import Case, nequip
 from tests.clients.checks import assert_same, check_everything, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
 from tpgen.conversion import species
-from tpgen.nn import matmul
+from tpgen.nn import matmul, silu
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,7 @@ def test_a_converted_model_scripts() -> None:
 def test_few_atoms_and_many_have_the_same_self_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(species, "WORTH", 0)
     monkeypatch.setattr(matmul, "WORTH", 0)
+    monkeypatch.setattr(silu, "WORTH", 0)
     check_everything(nequip(27, torch.float64, features=4))
 
 

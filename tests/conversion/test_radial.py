@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 from tpgen.conversion import radial
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.radial import ConvertedFullyConnectedNet
-from tpgen.nn import matmul
+from tpgen.nn import matmul, silu
 
 NETS = {
     "plain": lambda: FullyConnectedNet([8, 16, 16, 24], nn.functional.silu),
@@ -28,6 +28,7 @@ NETS = {
 @pytest.fixture(params=[0, 2**40], ids=["large", "small"], autouse=True)
 def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "WORTH", request.param)
+    monkeypatch.setattr(silu, "WORTH", request.param)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -20,7 +20,7 @@ from tpgen.conversion import species
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.swap import mark_of
 from tpgen.errors import TpgenError
-from tpgen.nn import matmul
+from tpgen.nn import matmul, silu
 
 pytestmark = needs_compiler
 ADAPTERS = tuple(f"tpgen.integrations.nequip{rest}" for rest in ("", "_types", "_scalars"))
@@ -178,6 +178,7 @@ def test_a_block_and_its_product_are_restored_together() -> None:
 
 def test_the_last_layer_of_a_radial_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "WORTH", 0)
+    monkeypatch.setattr(silu, "WORTH", 0)
     net, x = ScalarMLPFunction(4, 8, 24), torch.randn(7, 4)
     wanted, keys = net(x), list(net.state_dict())
     convert(net)

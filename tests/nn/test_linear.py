@@ -15,7 +15,7 @@ from torch import Tensor
 import tpgen
 from tests.cases import assert_close
 from tests.form.test_linear import LAYOUTS
-from tests.machine import KERNEL
+from tests.machine import KERNEL, needs_compiler
 from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.errors import EmitError, InputError, OptionError, PlanError
@@ -344,3 +344,32 @@ def test_what_is_no_weight_and_biases_that_do_not_broadcast() -> None:
 
 def test_exported_at_the_root() -> None:
     assert tpgen.Linear is Linear
+
+
+@needs_compiler
+def test_a_usual_call_goes_to_the_kernel_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = tpgen.Linear("8x0e+4x1o", "4x0e+8x1o", strategy="kernel").double()
+    x = torch.randn(5, 20, dtype=torch.float64, requires_grad=True)
+
+    def training(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), (x, layer.weight))
+
+    def doubled() -> torch.Tensor:
+        return torch.func.functional_call(layer, {"weight": 2 * layer.weight}, x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "_quick_text", "")
+        wanted = (*training(x), doubled())
+    monkeypatch.setattr(layer, "_runner", None)
+    torch.testing.assert_close((*training(x), doubled()), wanted)
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{"biases": True}, {"f_in": 2, "f_out": 3}, {"strategy": "grouped"}])
+def test_calls_that_need_more_than_a_kernel(options: dict) -> None:
+    layer = tpgen.Linear("8x0e", "4x0e", **{"strategy": "kernel", **options})
+    x = torch.randn(*(5, 2, 8) if "f_in" in options else (5, 8))
+    assert layer._quick(x, None, None) is None
+    assert tpgen.Linear("8x0e", "4x0e", strategy="kernel")._quick(x.view(-1, 8), None, torch.ones(4)) is None
+    assert layer(x).shape[0] == 5

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tpgen.nn import matmul
+from tpgen.nn import silu as silu_module
 from tpgen.nn.silu import silu
 
 
 @pytest.fixture(autouse=True)
 def _all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "WORTH", 0)
+    monkeypatch.setattr(silu_module, "WORTH", 0)
 
 
 def numbers() -> torch.Tensor:

@@ -17,10 +17,13 @@ from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
 from tpgen.form.form import Form
 from tpgen.form.linear import linear_form, split_linear_layout
+from tpgen.kernels.operators.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter
 from tpgen.nn.form_module import FormModule
+from tpgen.nn.multilinear import is_plain
+from tpgen.nn.usual import quick_call
 from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import segments
@@ -170,6 +173,12 @@ class Linear(FormModule, FlatWeights):
         strategy = self.choice.strategy
         return emit_form(self._form(direction), strategy, title=f"{direction} of {self.plan.digest}, {strategy}")
 
+    def _write_programs(self) -> None:
+        super()._write_programs()
+        alone = not self._channels and self.bias_numel == 0
+        kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
+        self._quick_text = describe(self.plan, self.layout) if kernel else ""
+
     # --- evaluation ---------------------------------------------------------------------------------------------
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -183,11 +192,23 @@ class Linear(FormModule, FlatWeights):
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
             own_b = self._scripted_given(bias, self.bias, self.bias_numel)
             return self._biased(self._apart(self._forward_program(*self._together(features, own_w))), own_b)
+        made = self._quick(features, weight, bias)
+        if made is not None:
+            return made
         w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
         x, w, b = self._fit(features, w, b)
         if self._channels:
             x, w = self._together(x, w)
         return unrounded(self._evaluate, x, w, b)
+
+    def _quick(self, features: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Optional[Tensor]:  # noqa: UP045
+        """The result of a usual call by a kernel, or None."""
+        if torch.compiler.is_compiling() or not self._quick_text:
+            return None
+        biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
+        if biased or not is_plain(features) or features.dim() != 2:
+            return None
+        return quick_call(self, self._quick_text, features, features.new_empty(len(features), 0), weight)
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return self._biased(self._apart(self._runner("forward")(x, w)), b)

@@ -1,4 +1,4 @@
-"""The usual call of a product, recognised in few steps: small products are called often enough to notice more."""
+"""The usual call of a product or a linear layer, recognised in few steps: small products are called often enough to notice more."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tpgen.kernels.operators.ops import quick_product
 from tpgen.nn.autocast import autocasting
 
 if TYPE_CHECKING:
+    from tpgen.nn.linear import Linear
     from tpgen.nn.tensor_product import TensorProduct
 
 
 def quick_call(
-    product: TensorProduct,
+    product: TensorProduct | Linear,
     text: str,
     x: Tensor,
     y: Tensor,
