@@ -1,4 +1,4 @@
-"""The usual call of a product or a linear layer, recognised in few steps: small products are called often enough to notice more."""
+"""The usual call of a product or a layer, recognised in few steps: small ones are called often enough to notice more."""
 
 from __future__ import annotations
 
