@@ -10,13 +10,16 @@ import click
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
-from tpgen.cli.types import PictureFile
+from tpgen.cli.types import OneOf, PictureFile
 from tpgen.inspection.costs.explain import Explanation
 from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
+from tpgen.kernels.cuda.chips import CHIPS
 from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
+
+_GPUS = [chip.name for chip in CHIPS.values()]
 
 
 @click.command()
@@ -24,6 +27,7 @@ from tpgen.planner.problems import Problem
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
+@click.option("--gpu", type=OneOf("GPU", _GPUS), help="Predict its kernels too; it need not be there.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain(
@@ -31,6 +35,7 @@ def explain(
     network: str | None,
     rows: int | None,
     measure: bool,
+    gpu: str | None,
     plot: Path | None,
     as_json: bool,
     **options: Any,
@@ -43,7 +48,7 @@ def explain(
     found: Explanation | PolynomialExplanation | NetworkExplanation
     if problem is None:
         refuse_options(
-            (*RUN_NAMES, "rows", "plot"),
+            (*RUN_NAMES, "rows", "gpu", "plot"),
             "a network says itself how its products are written and how many rows they have, and has no picture",
         )
         made = find_network(str(network))
@@ -56,10 +61,11 @@ def explain(
             channels=problem.channels,
             elements=problem.elements,
             measure=measure,
+            gpu=gpu,
             **{name: options[name] for name in ("strategy", "dtype", "device")},
         )
     else:
-        found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, **options)
+        found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **options)
         _draw(found, plot)
     click.echo(found.to_json() if as_json else str(found))
 

@@ -29,6 +29,7 @@ from tpgen.inspection.costs.explain_polynomial import (
     explain_polynomial,
 )
 from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
+from tpgen.inspection.costs.gpu import OnGpu, product_on
 from tpgen.inspection.costs.measured import product_seconds
 from tpgen.inspection.costs.pictures import draw_explanation, picture_of
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
@@ -96,6 +97,7 @@ class Explanation(Shown, UnderCeilings):
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward
     nodes: int | None = None  # of a convolution, whose rows are edges
+    on_gpu: OnGpu | None = None
 
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
@@ -117,6 +119,7 @@ class ExplainedOptions(RequestOptions, total=False):
 
     nodes: int | None
     ceilings: Ceilings | None
+    gpu: str | None
 
 
 class ExplainOptions(ExplainedOptions, total=False):
@@ -155,14 +158,16 @@ def explain_product(
     nodes: int | None = None,
     measure: bool = False,
     ceilings: Ceilings | None = None,
+    gpu: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Explanation:
     """Explain a product or a plan.
 
     ``rows`` is the batch that totals are for; of a convolution the edges, with ``nodes`` that they run between (where
     left out, as many as edges).  ``measure`` runs the product, and every path alone.  ``ceilings`` are
-    those of another machine; without them this one's are measured once, in a quarter of a second.  ``options`` are
-    the fields of `tpgen.inspection.stages.dump.Request`; a module brings its own.
+    those of another machine; without them this one's are measured once, in a quarter of a second.  ``gpu`` names one
+    (A100, H200, ...) to predict what its kernels should take; none need be there.  ``options`` are the fields of
+    `tpgen.inspection.stages.dump.Request`; a module brings its own.
 
     Raises `TpgenError` for anything that is neither, for a batch without rows, and for nodes of what is no convolution.
     """
@@ -191,6 +196,7 @@ def explain_product(
         peak_bytes=peak_bytes(request) if nodes is None else _peak_of_conv(request, nodes),
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
         nodes=nodes,
+        on_gpu=product_on(gpu, plan, rows, request.layout, request.dtype, nodes) if gpu else None,
     )
     if not measure:
         return found

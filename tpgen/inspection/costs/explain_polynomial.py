@@ -23,8 +23,10 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.polynomial import form_of
 from tpgen.form.sampling import polynomial_shape, random_polynomial_operands
+from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
 from tpgen.inspection.costs.measured import both_seconds
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
+from tpgen.kernels.polynomial.load import Sizes
 from tpgen.kernels.polynomial.runtime import named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.nn.polynomial_module import PolynomialModule
@@ -77,6 +79,7 @@ class PolynomialExplanation(Shown, UnderCeilings):
     ceilings: Ceilings | None
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward
+    on_gpu: OnGpu | None = None
 
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
@@ -117,6 +120,8 @@ def _facts(found: PolynomialExplanation) -> dict[str, str]:
     }
     if found.ceilings:
         facts["predicted"] = f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound}"
+    if found.on_gpu:
+        facts[f"on {found.on_gpu.gpu}"] = found.on_gpu.least(found.flops, found.bytes)
     measured = f"{duration(found.forward_seconds)} forward, {duration(found.backward_seconds)} forward+backward"
     unmeasured = "nothing; measure=True (--measure) runs it"
     return {**facts, "measured": unmeasured if found.forward_seconds is None else measured}
@@ -130,6 +135,7 @@ class PolynomialExplainOptions(TypedDict, total=False):
     elements: int | None
     measure: bool
     ceilings: Ceilings | None
+    gpu: str | None
     strategy: str | None
     dtype: torch.dtype | None
     device: str | None
@@ -143,6 +149,7 @@ def explain_polynomial(
     elements: int | None = None,
     measure: bool = False,
     ceilings: Ceilings | None = None,
+    gpu: str | None = None,
     strategy: str | None = None,
     dtype: torch.dtype | None = None,
     device: str | None = None,
@@ -151,7 +158,8 @@ def explain_polynomial(
 
     A module brings its channels, elements, strategy, dtype and device; of a plan they are 32, 1, ``auto``, float32 and
     the CPU unless given.  Operations are those of the kernels' sweep, whatever the strategy.  ``measure`` runs the
-    forward and the backward pass.  Raises `TpgenError` for a batch without rows, channels or elements.
+    forward and the backward pass; ``gpu`` names one (A100, H200, ...) to predict what its kernels should take.
+    Raises `TpgenError` for a batch without rows, channels or elements.
     """
     given = {"channels": channels, "elements": elements, "strategy": strategy, "dtype": dtype, "device": device}
     own = {**_brought(subject), **{name: value for name, value in given.items() if value is not None}}
@@ -179,6 +187,7 @@ def explain_polynomial(
         flops=own["channels"] * (rows * sweeps["forward"].operations + own["elements"] * sweeps["forward"].once),
         bytes=_numbers(plan, rows, own["channels"], own["elements"]) * own["dtype"].itemsize,
         ceilings=ceilings or machine_ceilings(own["dtype"], str(own["device"])),
+        on_gpu=polynomial_on(gpu, plan, Sizes(rows, own["elements"], own["channels"]), own["dtype"]) if gpu else None,
     )
     return _measured(found, plan, own["dtype"], ceilings) if measure else found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpgen.errors import BackendError
+from tpgen.errors import BackendError, unknown
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,12 @@ class Chip:
     processors: int
     clock: float
     bandwidth: float
+    fmas: int  # multiply-adds in float32 that a multiprocessor starts in a cycle
+    double_fmas: int  # in float64
+
+    def flops(self, dtype: str) -> float:
+        """Operations a second outside of tensor cores; bfloat16 is computed with as float32."""
+        return 2 * self.processors * self.clock * (self.double_fmas if dtype == "float64" else self.fmas)
 
     def __str__(self) -> str:
         return f"sm_{self.arch}"
@@ -28,17 +34,29 @@ KIB = 1024
 CHIPS: dict[int, Chip] = {
     chip.arch: chip
     for chip in (
-        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12),
-        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12),
-        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12),
-        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12),
-        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12),
-        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12),
-        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12),
-        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12),
+        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12, 64, 32),
+        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12, 64, 2),
+        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12, 64, 32),
+        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12, 128, 2),
+        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12, 128, 2),
+        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12, 128, 64),
+        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12, 128, 64),
+        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12, 128, 2),
     )
 }
 OLDEST = min(CHIPS)
+
+
+def chip_named(name: str) -> Chip:
+    """A chip by its name; raises `BackendError` with the known ones.
+
+    >>> chip_named("H200").arch
+    90
+    """
+    found = next((chip for chip in CHIPS.values() if chip.name.lower() == name.lower()), None)
+    if found is None:
+        raise BackendError(unknown("GPU", name, [chip.name for chip in CHIPS.values()]))
+    return found
 
 
 def chip_of(arch: int) -> Chip:

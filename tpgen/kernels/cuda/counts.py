@@ -69,10 +69,10 @@ def _entries(path: PathSweep) -> int:
 
 
 def _arithmetic(path: PathSweep) -> int:
-    return sum(_products(t) for s in path.stages for x in s.statements for t in getattr(x, "terms", ()))
+    return sum(products(t) for s in path.stages for x in s.statements for t in getattr(x, "terms", ()))
 
 
-def _products(term: Product) -> int:
+def products(term: Product) -> int:
     """Multiplications of a product, the last of them with its addition."""
     return max(1, len(term.factors) + (abs(term.coefficient) != 1) - 1)
 
@@ -113,7 +113,7 @@ def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
 
 def _part(part: Part) -> int:
     """Of one round: reads, with an address for every four, and multiply-adds."""
-    arithmetic = sum(_products(t) for s in part.statements for t in getattr(s, "terms", ()))
+    arithmetic = sum(products(t) for s in part.statements for t in getattr(s, "terms", ()))
     return ceil(1.25 * len(part.reads)) + arithmetic + 1
 
 

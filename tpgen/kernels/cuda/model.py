@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from tpgen.kernels.cuda.counts import work_of
 from tpgen.kernels.cuda.placement import AnyPlacement
 
-_LATENCY = 900  # cycles from asking for a number in memory to having it
+LATENCY = 900  # cycles from asking for a number in memory to having it
 _BARRIER = 40  # cycles that all warps wait for each other
-_PACE = 2  # cycles between two instructions of one warp, where others keep the processor busy
-_ISSUES = 4  # instructions that a processor issues in a cycle
-_BANKS = 128  # bytes that shared memory gives in a cycle
-_REGISTERS = 2**16
+PACE = 2  # cycles between two instructions of one warp, where others keep the processor busy
+ISSUES = 4  # instructions that a processor issues in a cycle
+BANKS = 128  # bytes that shared memory gives in a cycle
+REGISTERS = 2**16
 _CACHE = 2.5  # how much faster than memory the cache gives rows that edges share, and weights that all rows share
 
 
@@ -65,17 +65,17 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0, registers: in
     size = _bytes(p, edges_per_node)
     memory = chip.bandwidth / size  # rows a second
     one = memory / chip.processors / chip.clock  # rows a cycle and processor
-    blocks = min(p.blocks_at_once, max(1, _REGISTERS // (registers * p.threads)))
-    step = work.longest * _PACE + work.barriers * _BARRIER
-    step = max(step, _LATENCY) if p.stage_count > 1 else step + _LATENCY
+    blocks = min(p.blocks_at_once, max(1, REGISTERS // (registers * p.threads)))
+    step = work.longest * PACE + work.barriers * _BARRIER
+    step = max(step, LATENCY) if p.stage_count > 1 else step + LATENCY
     copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * p.rows
     cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / p.rows
     return Prediction(
         bytes=size,
         memory=memory,
         latency=blocks * p.rows / step / one,
-        issue=_ISSUES * p.rows / work.issued / one,
-        shared=p.rows / (work.touched + copied / _BANKS) / one,
+        issue=ISSUES * p.rows / work.issued / one,
+        shared=p.rows / (work.touched + copied / BANKS) / one,
         cache=_CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
     )
 

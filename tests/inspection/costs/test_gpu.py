@@ -1,0 +1,84 @@
+"""What explain predicts for a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tpgen.cli import main
+from tpgen.errors import BackendError
+from tpgen.inspection.costs.explain import explain
+from tpgen.inspection.costs.gpu import OnGpu, polynomial_on, product_on
+from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.kernels.cuda.chips import chip_named
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.nn.conv import TensorProductConv
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.planner.problems import PROBLEMS
+
+GIVEN = Ceilings(1e10, 1e11)
+CHANNELWISE = [p.name for p in PROBLEMS.values() if p.suite == "channelwise"]
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200"])
+@pytest.mark.parametrize("problem", CHANNELWISE)
+def test_no_pass_beats_the_roofline(problem: str, gpu: str) -> None:
+    found = explain(PROBLEMS[problem].plan, rows=40_000, ceilings=GIVEN, gpu=gpu)
+    assert found.on_gpu is not None
+    passes = found.on_gpu.passes
+    least = found.on_gpu.ceilings.seconds(found.flops, found.bytes)
+    assert least * 0.99 <= passes["forward"].seconds <= 2 * least
+    assert passes["forward"].seconds < passes["backward"].seconds
+    assert all(0 < one.share <= 1 for one in passes.values())
+
+
+def test_it_is_said_beside_the_machines_own_roofline() -> None:
+    found = explain(PROBLEMS["mace-medium"].plan, ceilings=GIVEN, gpu="h200")
+    assert "\non H200  " in str(found)
+    assert str(found).count("predicted, not measured") == 1
+    assert "on H200" not in str(explain(PROBLEMS["mace-medium"].plan, ceilings=GIVEN))
+    read = json.loads(found.to_json())["on_gpu"]
+    assert (read["gpu"], read["measured"], sorted(read["passes"])) == ("H200", False, ["backward", "forward"])
+
+
+def test_a_convolution_reads_its_nodes_once() -> None:
+    conv = TensorProductConv.from_plan(PROBLEMS["mace-medium"].plan, strategy="grouped")
+    rows, edges = (
+        explain(subject, rows=40_000, ceilings=GIVEN, gpu="H200", **nodes).on_gpu
+        for subject, nodes in ((conv.plan, {}), (conv, {"nodes": 2_000}))
+    )
+    assert edges.passes["forward"].seconds < rows.passes["forward"].seconds / 2
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name: str) -> None:
+    problem = POLYNOMIALS[name]
+    sizes = [Sizes(rows, problem.elements, problem.channels) for rows in (1_000, 100_000)]
+    small, large = (polynomial_on("A100", problem.plan, one) for one in sizes)
+    assert small.passes["forward"].seconds < large.passes["forward"].seconds < large.passes["backward"].seconds
+    assert all(0 < one.share <= 1 for one in (*small.passes.values(), *large.passes.values()))
+    found = explain(problem.plan, rows=1_000, ceilings=GIVEN, gpu="A100", channels=problem.channels)
+    assert isinstance(found.on_gpu, OnGpu)
+    assert "\non A100 " in str(found)
+
+
+def test_what_has_no_kernel_there_says_why() -> None:
+    mixing = product_on("A100", PROBLEMS["self-connection"].plan, 1_000)
+    assert "no kernel: matrix products of the library are faster" in str(mixing)
+    half = product_on("A100", PROBLEMS["mace-medium"].plan, 1_000, dtype=torch.float16)
+    assert "no kernel: kernels compute in float32, float64, bfloat16, not in float16" in str(half)
+
+
+def test_an_unknown_gpu_is_named() -> None:
+    with pytest.raises(BackendError, match="unknown GPU 'H2000': did you mean"):
+        explain(PROBLEMS["mace-medium"].plan, ceilings=GIVEN, gpu="H2000")
+    assert chip_named("a100").flops("float64") == chip_named("A100").flops("float32") / 2
+
+
+def test_on_the_command_line() -> None:
+    result = CliRunner().invoke(main, ["explain", "small-contraction", "--gpu", "H200"], catch_exceptions=False)
+    assert "on H200" in result.stdout
+    assert CliRunner().invoke(main, ["explain", "tetris", "--gpu", "H200"]).exit_code == 2

@@ -1,0 +1,125 @@
+"""What a GPU should take for a product or a polynomial, by the model of its kernels: no GPU is needed, and none asked.
+
+>>> from tpgen.planner.problems import find_problem
+>>> print(product_on("H200", find_problem("mace-large").plan, rows=40_000))
+forward 463 µs, 100 % of a copy's bandwidth; backward 587 µs, 100 %
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tpgen.errors import BackendError, TpgenError
+from tpgen.form.form import Layout
+from tpgen.form.linear import form_of
+from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.kernels.cuda.chips import Chip, chip_named
+from tpgen.kernels.cuda.choice import graphs_are_faster
+from tpgen.kernels.cuda.model import Prediction, predict
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.polynomials.model import predict_polynomial
+from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.description import DIRECTIONS
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.polynomial.runtime import kernels_of, named_call
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.text import duration
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the batch."""
+
+    seconds: float
+    share: float  # of the bandwidth of a copy
+    bound: str  # what is reached first
+
+    def __str__(self) -> str:
+        bound = "" if self.bound == "memory" else f", bound by {self.bound}"
+        return f"{duration(self.seconds)}, {100 * self.share:.0f} %{bound}"
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """What the model predicts; no pass, with the reason, where there is no kernel."""
+
+    gpu: str
+    ceilings: Ceilings
+    passes: dict[str, Pass]  # forward; backward: all gradients, without the forward pass
+    reason: str = ""
+    measured: bool = False  # nothing here is
+
+    def __str__(self) -> str:
+        if not self.passes:
+            return f"no kernel: {self.reason}"
+        told = "; ".join(f"{name} {one}" for name, one in self.passes.items())
+        return told.replace("%", "% of a copy's bandwidth", 1)
+
+    def least(self, flops: float, nbytes: float) -> str:
+        """The shortest time of a forward pass that the chip allows, and what the kernels should take."""
+        seconds = self.ceilings.seconds(flops, nbytes)
+        kernels = f"kernels: {self}" if self.passes else str(self)
+        return f"{duration(seconds)} forward at least; {kernels}; predicted, not measured"
+
+
+def product_on(
+    gpu: str,
+    plan: Plan,
+    rows: int,
+    layout: Layout = "mul_ir",
+    dtype: torch.dtype = torch.float32,
+    nodes: int | None = None,
+) -> OnGpu:
+    """Both passes of a product, or with ``nodes`` of a convolution, on a GPU named in `tpgen.kernels.cuda.chips`."""
+    chip = chip_named(gpu)
+    try:
+        form, number = form_of(plan, layout), _number(dtype)
+        reason = graphs_are_faster(form, number, chip)
+        if reason:
+            raise BackendError(reason)
+        schedule = plan_schedule(form, cuda_target(number))
+        per_node = rows / nodes if nodes else 1.0
+        found = {
+            name: predict(place_cuda(schedule, opened, chip, nodes is not None), per_node)
+            for name, opened in DIRECTIONS.items()
+        }
+    except TpgenError as error:
+        return _none(chip, dtype, error)
+    return _passes(chip, dtype, found, rows)
+
+
+def polynomial_on(gpu: str, plan: PolynomialPlan, sizes: Sizes, dtype: torch.dtype = torch.float32) -> OnGpu:
+    """Both passes of a polynomial."""
+    chip, kernels = chip_named(gpu), kernels_of(plan.to_json())
+    try:
+        found = {
+            name: predict_polynomial(plan, kernels.sweep(named_call(plan, name)), _number(dtype), chip, sizes)
+            for name in DIRECTIONS
+        }
+    except TpgenError as error:
+        return _none(chip, dtype, error)
+    return _passes(chip, dtype, found, sizes.rows)
+
+
+def _number(dtype: torch.dtype) -> str:
+    if dtype not in DTYPES:
+        raise TpgenError(f"kernels compute in {', '.join(DTYPES.values())}, not in {str(dtype).removeprefix('torch.')}")
+    return DTYPES[dtype]
+
+
+def gpu_ceilings(chip: Chip, dtype: torch.dtype) -> Ceilings:
+    """What the chip can do at most, outside of its tensor cores."""
+    return Ceilings(chip.bandwidth, chip.flops(DTYPES.get(dtype, "float32")), f"{chip.name} as published")
+
+
+def _none(chip: Chip, dtype: torch.dtype, error: TpgenError) -> OnGpu:
+    return OnGpu(chip.name, gpu_ceilings(chip, dtype), {}, str(error))
+
+
+def _passes(chip: Chip, dtype: torch.dtype, found: dict[str, Prediction], rows: int) -> OnGpu:
+    passes = {name: Pass(p.seconds(rows), p.share, p.limit) for name, p in found.items()}
+    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)

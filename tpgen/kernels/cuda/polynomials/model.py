@@ -1,0 +1,107 @@
+"""What the kernel of a polynomial should reach, from its placement and its batch alone: a model, and no measurement.
+
+It counts as `tpgen.kernels.cuda.model` does.  A warp computes one row of 32 channels (or several of fewer) from
+registers; coefficients, and the sums of their gradients, are what it touches in shared memory.
+
+>>> from tpgen.kernels.cuda.chips import chip_of
+>>> from tpgen.kernels.polynomial.runtime import kernels_of, named_call
+>>> from tpgen.planner.polynomial_problems import POLYNOMIALS
+>>> problem = POLYNOMIALS["small-contraction"]
+>>> sweep = kernels_of(problem.plan.to_json()).sweep(named_call(problem.plan, "forward"))
+>>> sizes = Sizes(100_000, problem.elements, problem.channels)
+>>> str(predict_polynomial(problem.plan, sweep, "float32", chip_of(90), sizes))
+'58 % of the copy bandwidth'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log2
+
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.counts import products
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.model import BANKS, ISSUES, LATENCY, PACE, REGISTERS, Prediction
+from tpgen.kernels.cuda.polynomials.launch import Geometry
+from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.polynomial.placement import segments
+from tpgen.kernels.polynomial.sweep import PolynomialSweep, target_of, terms_of
+from tpgen.kernels.sweep.statements import Component, Statement
+from tpgen.planner.polynomial_plan import PolynomialPlan
+
+_OVERHEAD = 40  # instructions of a row for its places
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Instructions, those of them that are arithmetic, and accesses to shared memory, of one warp."""
+
+    arithmetic: float
+    other: float
+    touched: float
+
+    def cycles(self, chip: Chip) -> float:
+        """Of a multiprocessor that does nothing else."""
+        return max((self.arithmetic + self.other) / ISSUES, self.arithmetic * LANES / chip.fmas)
+
+
+def predict_polynomial(
+    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes, registers: int = 168
+) -> Prediction:
+    """The prediction for a batch; raises `EmitError` where a kernel does not fit the chip."""
+    p = place_polynomial(plan, sweep, dtype, chip)
+    blocks = min(p.blocks_at_once, max(1, REGISTERS // (registers * p.threads)))
+    geometry = Geometry(p, sizes, blocks * chip.processors)
+    row, once = _row(p, geometry), _once(p)
+    units = geometry.span * geometry.width / LANES  # warps' rounds of a task
+    size = _bytes(geometry)
+    memory = chip.bandwidth / size
+    one = memory / chip.processors / chip.clock  # rows a cycle and processor
+    rows = LANES / geometry.width / geometry.chunks  # whole rows that a warp's round amounts to
+    warps = min(blocks * p.warps, sizes.rows / rows / chip.processors)
+    instructions = row.arithmetic + row.other + (once.arithmetic + once.other) / units
+    return Prediction(
+        bytes=size,
+        memory=memory,
+        latency=warps * rows / (instructions * PACE + LATENCY) / one,
+        issue=rows / (row.cycles(chip) + once.cycles(chip) / units) / one,
+        shared=rows / (row.touched + once.touched / units + size * rows / BANKS) / one,
+        cache=float("inf"),
+    )
+
+
+def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
+    """One round of a warp."""
+    turned = sum(size for s in (*p.inputs, *p.stored) for _, size in segments(p.operands[s]) if size > 1)
+    moved = sum(p.operands[s].dim for s in (*p.inputs, *p.stored))
+    read = sum(len(p.read[s]) for s in p.coefficients)
+    added = sum(_adds(s) for s in p.sweep.rows)
+    summed = sum(p.operands[s].dim for s in p.summed) * 2 * log2(max(2, geometry.width))
+    touched = read + 2 * added + 2 * turned
+    return _Work(_arithmetic(p.sweep.rows), _OVERHEAD + moved + summed + touched, touched)
+
+
+def _once(p: CudaPolynomialPlacement) -> _Work:
+    """What all warps of a block do for a task: coefficients, and the sums of their gradients."""
+    touched = p.kept + 2 * p.warps * p.added
+    return _Work(_arithmetic(p.sweep.prologue), sum(len(p.read[s]) for s in p.weights) + touched, touched)
+
+
+def _bytes(geometry: Geometry) -> float:
+    """Bytes between memory and chip for each row; sums of tasks are written and read again."""
+    p, sizes = geometry.placement, geometry.sizes
+    numbers = sum(p.operands[s].dim * (sizes.channels if p.operands[s].channels else 1) for s in (*p.inputs, *p.swept))
+    weights = sum(p.operands[s].dim for s in (*p.weights, *p.folded)) * sizes.elements * sizes.channels / sizes.rows
+    sums = 2 * p.added * sizes.channels / geometry.span
+    return (numbers + weights) * p.target.itemsize + sums * p.lane_bytes / LANES
+
+
+def _adds(statement: Statement) -> bool:
+    target = target_of(statement)
+    return isinstance(target, Component) and target.operand.startswith("@")
+
+
+def _arithmetic(statements: Iterable[Statement]) -> int:
+    return sum(products(term) for s in statements for term in terms_of(s))
