@@ -1,4 +1,4 @@
-"""The usual call of a product or a layer, recognised in few steps: small ones are called often enough to notice more."""
+"""The usual call of a product or a layer, recognised in few steps: of small ones so many are made that steps show."""
 
 from __future__ import annotations
 
