@@ -166,6 +166,37 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def mentioned() -> set[tuple[str, tuple[str, ...]]]:
+    """Commands that the pages show in their text or in blocks, with the options given to them, each with its page."""
+    found = set()
+    for page in {*PAGES, ROOT / "CONTRIBUTING.md"} - {ROOT / "CHANGELOG.md"}:  # which tells of what is gone
+        text = page.read_text(encoding="utf-8")
+        shown = [m[1] for m in re.finditer(r"`(tpgen [^`\n]+)`", text)]
+        shown += [m[1] for m in re.finditer(r"^(?: {4}|\$ )(tpgen [a-z][^\n]*)$", text, re.MULTILINE)]
+        shown += [line for b in blocks(page) if b.info == "sh" for line in b.text.splitlines() if line[:6] == "tpgen "]
+        found |= {(page.name, tuple(command.partition(" #")[0].split())) for command in shown}
+    return found
+
+
+def test_every_command_that_is_mentioned_exists_with_its_options() -> None:
+    from click import Context, Group
+
+    from tpgen.cli.app import main
+
+    wrong = set()
+    for page, (_, *words) in mentioned():
+        command, context = main, Context(main)
+        while isinstance(command, Group) and words and (found := command.get_command(context, words[0])):
+            command, words = found, words[1:]
+        known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help", "--version"}
+        unknown = {word for word in words if word.startswith("--")} - known
+        if isinstance(command, Group) and words and words[0] not in ("--help", "COMMAND", "--version"):
+            wrong.add(f"{page}: tpgen {words[0]}")
+        elif unknown and command.name != "mace-run-train":  # which hands its options on
+            wrong.add(f"{page}: {command.name} {unknown}")
+    assert not wrong
+
+
 # Words of tpgen's own that no reader knows, as they stand in sentences.
 OURS = {
     "strategy": r"strateg(?:y|ies)",

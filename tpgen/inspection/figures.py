@@ -20,7 +20,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise TpgenError("pictures need matplotlib; install it with: pip install 'tpgen[plot]'") from None
+        raise TpgenError("pictures need matplotlib; install it with: pip install matplotlib") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -57,7 +57,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise TpgenError("drawing a product needs matplotlib; install it with: pip install 'tpgen[plot]'") from error
+        raise TpgenError("drawing a product needs matplotlib; install it with: pip install matplotlib") from error
     return plt
 
 
