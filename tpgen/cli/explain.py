@@ -11,10 +11,10 @@ import click
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
 from tpgen.cli.types import OneOf, PictureFile
-from tpgen.inspection.costs.explain import Explanation
 from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
+from tpgen.inspection.costs.explanation import Explanation
 from tpgen.kernels.cuda.chips import CHIPS
 from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem

@@ -39,10 +39,10 @@ def explore(
     inductor: bool,
     **options: Any,
 ) -> None:
-    """Write every stage of a product, or of all products of a network, onto one HTML page.
+    """Write every stage of a product onto one HTML page.
 
-    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem
-    or a network.
+    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
+    or a network: then the page holds every product that it calls.
     """
     if problem is None:
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")

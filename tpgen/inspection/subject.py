@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from typing_extensions import Unpack
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.dump import FormRequest, Request
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
@@ -21,6 +22,8 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 Subject = TensorProduct | Plan
+LinearSubject = Linear | LinearPlan
+AnySubject = Subject | LinearSubject
 
 
 def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request:
@@ -34,18 +37,37 @@ def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request
     """
     _check_options(options)
     if isinstance(subject, TensorProduct):
-        like = subject.output_mask
-        given: dict[str, object] = {
-            "layout": subject.layout,
-            "strategy": subject.choice.strategy,
-            "backend": subject.backend,
-            "dtype": like.dtype,
-            "device": str(like.device),
-        }
-        return decided(Request(subject.plan, **{**given, **options}))  # type: ignore[arg-type]
+        return decided(Request(subject.plan, **{**_brought(subject), **options}))  # type: ignore[arg-type]
     if isinstance(subject, Plan):
         return decided(Request(subject, **options))
-    raise refused("give a tpgen TensorProduct or a Plan", subject)
+    raise refused("give a tpgen TensorProduct, a Linear, or the plan of one", subject)
+
+
+def any_request(subject: AnySubject, **options: Unpack[DirectionOptions]) -> FormRequest:
+    """The request of a product, a linear layer, or the plan of either."""
+    if isinstance(subject, Linear | LinearPlan):
+        return linear_request(subject, **options)
+    return request_of(subject, **options)
+
+
+def linear_request(subject: LinearSubject, **options: Unpack[DirectionOptions]) -> FormRequest:
+    """The same for a linear layer or its plan."""
+    _check_options(options)
+    own = {} if isinstance(subject, LinearPlan) else _brought(subject)
+    plan = subject if isinstance(subject, LinearPlan) else subject.plan
+    return decided(FormRequest(plan, **{**own, **options}))  # type: ignore[arg-type]
+
+
+def _brought(module: TensorProduct | Linear) -> dict[str, object]:
+    """The options that a module brings."""
+    like = module.output_mask
+    return {
+        "layout": module.layout,
+        "strategy": module.choice.strategy,
+        "backend": module.backend,
+        "dtype": like.dtype,
+        "device": str(like.device),
+    }
 
 
 def refused(rule: str, subject: object) -> TpgenError:
@@ -74,7 +96,7 @@ def _way_out(subject: object) -> str:
     if isinstance(subject, Linear | LinearPlan):
         plan = "it" if isinstance(subject, LinearPlan) else "its attribute plan"
         return (
-            f"of a linear layer print {plan}, which says what each path costs; dump_stage of "
+            f"of a linear layer print {plan}; tpgen.explain says what each path costs, dump_stage of "
             "tpgen.inspection.stages.dump has its stages, and tpgen.verify checks it"
         )
     if isinstance(subject, PolynomialModule | PolynomialPlan):
@@ -97,6 +119,9 @@ def _products_in(subject: object) -> list[str]:
     return [path for path, module in subject.named_modules() if path and isinstance(module, TensorProduct)]
 
 
-def decided(request: Request) -> Request:
+AnyRequest = TypeVar("AnyRequest", bound=FormRequest)
+
+
+def decided(request: AnyRequest) -> AnyRequest:
     """The same request with its strategy by name."""
-    return replace(request, strategy=choose_strategy(request.plan, request).strategy)
+    return replace(request, strategy=choose_strategy(request.computed, request).strategy)

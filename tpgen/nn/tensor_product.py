@@ -30,7 +30,8 @@ from tpgen.nn.weights import FlatWeights
 from tpgen.planner.plan import Plan, make_plan
 
 if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain import ExplainOptions, Explanation
+    from tpgen.inspection.costs.explain import ExplainOptions
+    from tpgen.inspection.costs.explanation import Explanation
 
 
 class _Unwritten(nn.Module):

@@ -142,8 +142,7 @@ class LinearPlan(Shown):
         return hash(self.digest)
 
     def __str__(self) -> str:
-        rows = [("path", "in", "out", "weights", "coefficient", "flops"), *map(_row, self.paths)]
-        return "\n".join([self.title, "", table(rows, left=(1, 2)), "", f"per row {self.flops} flops"])
+        return "\n".join(text for text, _ in linear_plan_lines(self))
 
     @property
     def title(self) -> str:
@@ -155,6 +154,15 @@ class LinearPlan(Shown):
             f"linear {self.digest}: {self.irreps_in} -> {self.irreps_out}{channels}\n"
             f"{self.path_normalization} normalisation, {self.weight_numel} weights {shared}{biases}"
         )
+
+
+def linear_plan_lines(plan: LinearPlan) -> list[tuple[str, int | None]]:
+    """The lines of a plan's text, each with the path it is of, where it is of one."""
+    rows = [("path", "in", "out", "weights", "coefficient", "flops"), *map(_row, plan.paths)]
+    head, *found = table(rows, left=(1, 2)).split("\n")
+    above: list[tuple[str, int | None]] = [(text, None) for text in (*plan.title.split("\n"), "", head)]
+    paths = [(text, path.index) for text, path in zip(found, plan.paths, strict=True)]
+    return [*above, *paths, ("", None), (f"per row {plan.flops} flops", None)]
 
 
 def _row(path: LinearPath) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import tpgen
 from tests.test_cli import VECTORS, run
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.cost import path_alone, peak_bytes
-from tpgen.inspection.costs.explain import Explanation, explain
+from tpgen.inspection.costs.explain import explain
+from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
@@ -123,13 +124,11 @@ def test_json_is_complete() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TpgenError, match="give a tpgen TensorProduct, a polynomial, or a Plan of either, not Linear"):
+    with pytest.raises(TpgenError, match="a Linear, a polynomial, or the plan of one, not Linear"):
         explain(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match="not Linear; of a linear layer print its attribute plan, which says"):
-        explain(Linear("2x0e", "2x0e"))  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match="not LinearPlan; of a linear layer print it, which says what each path costs"):
-        explain(Linear("2x0e", "2x0e").plan)  # type: ignore[arg-type]
-    with pytest.raises(TpgenError, match=r"or a Plan, not PolynomialPlan; tpgen.explain, dump_stage"):
+    with pytest.raises(TpgenError, match=r"not Linear; of a linear layer print its attribute plan; tpgen.explain says"):
+        request_of(Linear("2x0e", "2x0e"))  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match=r"the plan of one, not PolynomialPlan; tpgen.explain, dump_stage"):
         request_of(POLYNOMIALS["harmonics"].plan)  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match="must be positive, got 0"):
         explained("article", rows=0)

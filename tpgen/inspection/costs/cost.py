@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tpgen.form.linear import layouts_of
 from tpgen.inspection.clock import best_seconds
-from tpgen.inspection.stages.dump import Request, example_arguments
+from tpgen.inspection.stages.dump import FormRequest, Request, example_arguments
+from tpgen.kernels.operators.description import Description
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan, make_plan
 
 
-def peak_bytes(request: Request) -> int:
+def peak_bytes(request: FormRequest) -> int:
     """The most that a program holds at once besides its operands: intermediates and the result, by shapes alone.
 
     The program runs on fake tensors, so nothing is computed.  Views cost nothing; what a library or a kernel keeps as
@@ -28,10 +30,9 @@ def peak_bytes(request: Request) -> int:
     return watch.peak
 
 
-def _shapes(request: Request, names: Iterable[str]) -> list[tuple[int, ...]]:
-    plan, rows = request.plan, request.rows
-    dims = {"x1": plan.irreps_in1.dim, "x2": plan.irreps_in2.dim, "w": plan.weight_numel, "g": plan.irreps_out.dim}
-    return [(dims[name],) if name == "w" and plan.shared_weights else (rows, dims[name]) for name in names]
+def _shapes(request: FormRequest, names: Iterable[str]) -> list[tuple[int, ...]]:
+    operands = [request.form.operand({"g": "out"}.get(name, name)) for name in names]
+    return [(request.rows, operand.dim) if operand.row else (operand.dim,) for operand in operands]
 
 
 class _Watched(fx.Interpreter):
@@ -72,9 +73,14 @@ def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
     what else the machine does for a while then falls on no path alone.
     """
     calls = {path.index: _call_of(request, path) for path in request.plan.paths}
+    return seconds_in_turn(calls, request.device, seconds)
+
+
+def seconds_in_turn(calls: Mapping[int, Callable[[], object]], device: str, seconds: float) -> dict[int, float]:
+    """The shortest time of each call, without gradients; all take turns."""
     with torch.no_grad():
         rounds = [
-            {index: best_seconds(call, request.device, seconds / _ROUNDS) for index, call in calls.items()}
+            {index: best_seconds(call, device, seconds / _ROUNDS) for index, call in calls.items()}
             for _ in range(_ROUNDS)
         ]
     return {index: min(times[index] for times in rounds) for index in calls}
@@ -109,3 +115,25 @@ def path_alone(plan: Plan, path: Path) -> Plan:
         irrep_normalization=plan.irrep_normalization, path_normalization=plan.path_normalization,
         shared_weights=plan.shared_weights,
     )  # fmt: skip
+
+
+_WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
+
+
+def written_as(request: FormRequest) -> dict[int, str]:
+    """How each path is written, in a few words."""
+    if request.strategy == "kernel":
+        layouts = layouts_of(request.plan, request.layout)
+        schedule = Description(request.computed, layouts).schedule(request.dtype)
+        words = _WRITTEN[str(schedule).split(" ", 1)[0]]
+        return {term.path: words for term in schedule.terms}
+    own: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for node in request.emission().graph.nodes:
+        served = node.meta["tpgen"].instructions
+        for index in served:
+            counts = own if len(served) == 1 else shared
+            counts[index] = counts.get(index, 0) + 1
+    return {
+        index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
+    }

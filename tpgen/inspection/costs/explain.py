@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from math import prod, sqrt
-from pathlib import Path as FilePath
 from typing import Any, overload
 
 import torch
@@ -22,96 +20,26 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
-from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths
+from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths, written_as
+from tpgen.inspection.costs.explain_linear import explain_linear
 from tpgen.inspection.costs.explain_polynomial import (
     PolynomialExplainOptions,
     PolynomialExplanation,
     explain_polynomial,
 )
-from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
-from tpgen.inspection.costs.gpu import OnGpu, product_on
+from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
+from tpgen.inspection.costs.gpu import product_on
 from tpgen.inspection.costs.measured import product_seconds
-from tpgen.inspection.costs.pictures import draw_explanation, picture_of
-from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
+from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
-from tpgen.inspection.subject import Subject, refused, request_of
-from tpgen.kernels.operators.description import Description
+from tpgen.inspection.subject import AnySubject, Subject, refused, request_of
 from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.notebook import Shown
+from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Path, Plan
 from tpgen.planner.polynomial_plan import PolynomialPlan
-
-ROWS = 1000  # of a batch, unless given
-_SECONDS = 0.25  # for each measured time
-
-
-@dataclass(frozen=True)
-class PathExplanation:
-    """One path: what it couples, what scales it, what it costs per row, how it is written."""
-
-    index: int
-    in1: str
-    in2: str
-    out: str
-    mode: str
-    weight: tuple[int, int] | None  # start and stop in the flat weight
-    weight_shape: tuple[int, ...]
-    coefficient: float
-    factors: dict[str, float]  # numbers that multiply to the coefficient
-    nonzeros: int
-    dense: int
-    flops: int
-    bytes: int
-    strategy: str
-    how: str
-    seconds: float | None = None  # the path alone, measured
-
-    @property
-    def density(self) -> float:
-        """Share of the coupling entries that are not zero."""
-        return self.nonzeros / self.dense
-
-
-@dataclass(frozen=True)
-class Explanation(Shown, UnderCeilings):
-    """A product, explained; times are for the whole batch and in seconds."""
-
-    product: str
-    digest: str
-    normalization: str
-    rows: int
-    dtype: str
-    device: str
-    layout: tuple[str, str, str]
-    backend: str
-    strategy: str
-    reason: str
-    paths: tuple[PathExplanation, ...]
-    dropped: int
-    flops: int  # of the batch
-    bytes: int  # of the batch: each operand once
-    peak_bytes: int
-    ceilings: Ceilings | None
-    forward_seconds: float | None = None  # measured
-    backward_seconds: float | None = None  # measured, forward and backward
-    nodes: int | None = None  # of a convolution, whose rows are edges
-    on_gpu: OnGpu | None = None
-
-    def to_json(self) -> str:
-        """Everything that is known, as JSON; what was not measured is null."""
-        return json.dumps({**asdict(self), **self.derived}, indent=1)
-
-    def plot(self, path: str | FilePath) -> None:
-        """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
-        draw_explanation(self, path)
-
-    def __str__(self) -> str:
-        return explanation_text(self)
-
-    def _repr_html_(self) -> str:
-        return explanation_html(self, picture_of(self))
 
 
 class ExplainedOptions(RequestOptions, total=False):
@@ -130,7 +58,7 @@ class ExplainOptions(ExplainedOptions, total=False):
 
 
 @overload
-def explain(subject: Subject, **options: Unpack[ExplainOptions]) -> Explanation: ...
+def explain(subject: AnySubject, **options: Unpack[ExplainOptions]) -> Explanation: ...
 
 
 @overload
@@ -140,14 +68,18 @@ def explain(
 
 
 def explain(subject: Any, **options: Any) -> Explanation | PolynomialExplanation:
-    """Explain a product, a convolution, a polynomial or a plan: what each path costs, and what the machine allows.
+    """Explain a product, a convolution, a linear layer, a polynomial or a plan: what each path costs, and what the
+    machine allows.
 
-    ``options`` are those of `explain_product` and of `tpgen.inspection.costs.explain_polynomial.explain_polynomial`.
+    ``options`` are those of `explain_product` and `explain_linear`, and of
+    `tpgen.inspection.costs.explain_polynomial.explain_polynomial`.
     """
     if isinstance(subject, PolynomialModule | PolynomialPlan):
         return explain_polynomial(subject, **options)
+    if isinstance(subject, Linear | LinearPlan):
+        return explain_linear(subject, **options)
     if not isinstance(subject, TensorProduct | Plan):
-        raise refused("give a tpgen TensorProduct, a polynomial, or a Plan of either", subject)
+        raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     return explain_product(subject, **options)
 
 
@@ -176,8 +108,8 @@ def explain_product(
     request = replace(request_of(subject, **options), rows=rows)
     nodes = _nodes(subject, rows, nodes)
     asked = _asked(subject, options)
-    plan, how = request.plan, _how(request)
-    seconds = seconds_of_paths(request, _SECONDS / 5) if measure else {}
+    plan, how = request.plan, written_as(request)
+    seconds = seconds_of_paths(request, SECONDS / 5) if measure else {}
     found = Explanation(
         product=_title(plan),
         digest=plan.digest,
@@ -200,7 +132,7 @@ def explain_product(
     )
     if not measure:
         return found
-    times, of_that_moment = product_seconds(request, nodes, _SECONDS)
+    times, of_that_moment = product_seconds(request, nodes, SECONDS)
     return replace(
         found,
         forward_seconds=times["forward"],
@@ -297,22 +229,4 @@ def coefficient_factors(path: Path) -> dict[str, float]:
         "path": 1.0 / sqrt(f.path) if f.path > 0.0 else 1.0,
         "variance": sqrt(f.variance_out),
         "weight": sqrt(f.path_weight),
-    }
-
-
-def _how(request: Request) -> dict[int, str]:
-    """How each path is written, in a few words."""
-    if request.strategy == "kernel":
-        schedule = Description(request.plan, split_layout(request.layout)).schedule(request.dtype)
-        kind = str(schedule).split(" ", 1)[0]
-        return {term.path: f"C++ loop over {'channels' if kind == 'channel' else 'rows'}" for term in schedule.terms}
-    own: dict[int, int] = {}
-    shared: dict[int, int] = {}
-    for node in request.emission().graph.nodes:
-        served = node.meta["tpgen"].instructions
-        for index in served:
-            counts = own if len(served) == 1 else shared
-            counts[index] = counts.get(index, 0) + 1
-    return {
-        index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
     }

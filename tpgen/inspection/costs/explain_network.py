@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.clock import device_of, now, timed
-from tpgen.inspection.costs.explain import Explanation, explain, operand_bytes
+from tpgen.inspection.costs.explain import explain, operand_bytes
+from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import reason
 from tpgen.networks.frames import undisturbed

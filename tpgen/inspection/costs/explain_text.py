@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tpgen.notebook import html_table, lines
 from tpgen.text import duration, quantity, table
 
 if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain import Explanation, PathExplanation
+    from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 
+# A column in which no path has anything to say is left out.
 _COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
     "path": lambda p: str(p.index),
     "in1": lambda p: p.in1,
@@ -19,11 +20,11 @@ _COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
     "mode": lambda p: p.mode,
     "weights": lambda p: f"{p.weight[0]}:{p.weight[1]}" if p.weight else "-",
     "coefficient": lambda p: f"{p.coefficient:.5g}",
-    "= irrep × path × variance × weight": lambda p: " × ".join(f"{value:.4g}" for value in p.factors.values()),
-    "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %",
+    "= irrep × path × variance × weight": lambda p: _product(p.factors.values()),
+    "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %" if p.dense else "",
     "flops": lambda p: f"{p.flops:,}",
     "bytes": lambda p: f"{p.bytes:,}",
-    "alone": lambda p: duration(p.seconds),
+    "alone": lambda p: "" if p.seconds is None else duration(p.seconds),
     "written as": lambda p: p.how,
 }
 _LEFT = {"in1", "in2", "out", "mode", "= irrep × path × variance × weight", "written as"}
@@ -56,15 +57,20 @@ def explanation_html(found: Explanation, picture: str = "") -> str:
     return lines(*_head(found)) + html_table(rows, left, bars) + lines(*_aligned(totals(found))) + picture
 
 
+def _product(factors: Iterable[float]) -> str:
+    values = list(factors)
+    return " × ".join(f"{value:.4g}" for value in values) if len(values) > 1 else ""
+
+
 def _table(found: Explanation) -> str:
     return table(*_rows(found))
 
 
 def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
     """The cells, heads first, and which columns are set to the left."""
-    measured = any(p.seconds is not None for p in found.paths)
-    columns = {name: cell for name, cell in _COLUMNS.items() if name != "alone" or measured}
-    rows = [list(columns), *([cell(path) for cell in columns.values()] for path in found.paths)]
+    cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
+    columns = {name: column for name, column in cells.items() if any(column) or not (column or name == "alone")}
+    rows = [list(columns), *map(list, zip(*columns.values(), strict=True))]
     return rows, [n for n, name in enumerate(columns) if name in _LEFT]
 
 

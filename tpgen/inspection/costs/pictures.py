@@ -24,7 +24,7 @@ from tpgen.text import quantity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tpgen.inspection.costs.explain import Explanation, PathExplanation
+    from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
@@ -96,7 +96,7 @@ def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float],
     scale, prefix = next((one for one in _PREFIXES if max(values, default=0.0) >= one[0]), (1.0, ""))
     places = range(len(paths))
     panel.barh(places, [v / scale for v in values], color=[path_color(p.index) for p in paths], height=0.75, zorder=2)
-    names = [f"{p.index}: {p.in1} × {p.in2} → {p.out}" for p in paths] if named else [""] * len(paths)
+    names = [f"{p.index}: {p.couples}" for p in paths] if named else [""] * len(paths)
     panel.set_yticks(places, names, fontsize=7)
     panel.tick_params(axis="y", length=0)
     panel.tick_params(axis="x", labelsize=8)

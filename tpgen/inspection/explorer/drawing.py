@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from tpgen.inspection.costs.explain import Explanation, PathExplanation
+from tpgen.form.linear import AnyPlan
+from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.costs.pictures import path_color, text_color
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.planner.plan import Path, Plan
+from tpgen.planner.linear import LinearPath, LinearPlan
 from tpgen.text import duration, quantity
 
 _WIDTH = 352
@@ -33,26 +35,60 @@ def hues(index: int) -> str:
 # --- the diagram ------------------------------------------------------------------------------------------------------
 
 
-def diagram(plan: Plan) -> str:
-    """Inputs on the left, the output on the right, a dot and three curves for each path, thick for many operations."""
-    step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(plan.paths) + 1)))
-    height = max(step * (len(plan.paths) + 1), 22 * (len(plan.irreps_in1) + len(plan.irreps_in2) + 3), 120)
-    half = height * len(plan.irreps_in1) / max(1, len(plan.irreps_in1) + len(plan.irreps_in2))
-    places = {
-        "in1": _spread(len(plan.irreps_in1), 14, half),
-        "in2": _spread(len(plan.irreps_in2), half + 14, height),
-        "out": _spread(len(plan.irreps_out), 14, height),
-        "path": _spread(len(plan.paths), 14, height),
-    }
-    most = max((path.flops for path in plan.paths), default=1)
+@dataclass(frozen=True)
+class Route:
+    """A path on the map: the segments where it begins, by operand, the one that it reaches, and its operations."""
+
+    index: int
+    begins: tuple[tuple[str, int], ...]
+    reaches: int
+    name: str
+    flops: int
+
+
+@dataclass(frozen=True)
+class PathMap:
+    """What the diagram shows: the segments of every operand, those of the output, and the paths between them."""
+
+    operands: Mapping[str, tuple[str, ...]]
+    out: tuple[str, ...]
+    routes: tuple[Route, ...]
+
+
+def path_map(plan: AnyPlan) -> PathMap:
+    """The map of a product or a linear layer."""
+    ends = {"in": plan.irreps_in} if isinstance(plan, LinearPlan) else {"in1": plan.irreps_in1, "in2": plan.irreps_in2}
+    routes = []
+    for p in plan.paths:
+        sources = [p.in1] if isinstance(p, LinearPath) else [p.in1, p.in2]
+        begins = tuple((name, source.index) for name, source in zip(ends, sources, strict=True))
+        mode = "" if isinstance(p, LinearPath) else f" ({p.mode.name})"
+        couples = f"{' x '.join(map(str, sources))} → {p.out}{mode}"
+        routes.append(Route(p.index, begins, p.out.index, f"path {p.index}: {couples}", p.flops))
+    operands = {name: tuple(map(str, irreps)) for name, irreps in ends.items()}
+    return PathMap(operands, tuple(map(str, plan.irreps_out)), tuple(routes))
+
+
+def diagram(shown: PathMap) -> str:
+    """Inputs on the left, the output on the right, a dot and curves for each path, thick for many operations."""
+    routes, segments = shown.routes, sum(map(len, shown.operands.values()))
+    step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
+    height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
+    places = {"out": _spread(len(shown.out), 14, height), "path": _spread(len(routes), 14, height)}
     parts = [f'<svg id="diagram" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">']
-    for title, x, y in (("in1", 4, 11), ("in2", 4, half + 11), ("out", _WIDTH - 22, 11)):
-        parts.append(f'<text class="side" x="{x}" y="{y:.0f}">{title}</text>')
-    for n, path in enumerate(plan.paths):
-        parts.append(_curves(path, places, places["path"][n], 1 + _GROWTH * path.flops / most, step))
-    parts += _labels(plan.irreps_in1, places["in1"], _COLUMNS["in"] - 6, "end")
-    parts += _labels(plan.irreps_in2, places["in2"], _COLUMNS["in"] - 6, "end")
-    parts += _labels(plan.irreps_out, places["out"], _COLUMNS["out"] + 6, "start")
+    top = 0.0
+    for name, labels in shown.operands.items():
+        bottom = top + height * len(labels) / max(1, segments)
+        places[name] = _spread(len(labels), top + 14, bottom)
+        parts.append(f'<text class="side" x="4" y="{top + 11:.0f}">{escape(name)}</text>')
+        top = bottom
+    parts.append(f'<text class="side" x="{_WIDTH - 22}" y="11">out</text>')
+    most = max((route.flops for route in routes), default=1)
+    for n, route in enumerate(routes):
+        parts.append(_curves(route, places, places["path"][n], 1 + _GROWTH * route.flops / max(1, most), step))
+    for name, labels in shown.operands.items():
+        parts += _labels(labels, places[name], _COLUMNS["in"] - 6, "end")
+    parts += _labels(shown.out, places["out"], _COLUMNS["out"] + 6, "start")
     return "".join([*parts, "</svg>"])
 
 
@@ -70,21 +106,22 @@ def _labels(irreps: Iterable, places: list[float], x: float, anchor: str) -> lis
     ]
 
 
-def _curves(path: Path, places: dict[str, list[float]], y: float, width: float, step: float) -> str:
+def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: float, step: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
-    y1, y2, y3 = places["in1"][path.in1.index], places["in2"][path.in2.index], places["out"][path.out.index]
+    curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
+    curves.append((m, y, b, places["out"][route.reaches]))
     bends = "".join(
         f"M{x0},{from_y:.1f}C{(x0 + x1) / 2},{from_y:.1f} {(x0 + x1) / 2},{to_y:.1f} {x1},{to_y:.1f}"
-        for x0, from_y, x1, to_y in ((a, y1, m, y), (a, y2, m, y), (m, y, b, y3))
+        for x0, from_y, x1, to_y in curves
     )
-    name = f"path {path.index}: {path.in1} x {path.in2} → {path.out} ({path.mode.name})"
+    name = escape(route.name)
     tall, size = min(9.0, 0.48 * step), min(10.0, step - 1.2)
     return (
-        f'<g class="path" data-p="{path.index}" role="button" tabindex="0" aria-label="{escape(name)}" '
-        f'style="{hues(path.index)}"><title>{escape(name)}, {path.flops:,} FLOP per row</title>'
+        f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
+        f'style="{hues(route.index)}"><title>{name}, {route.flops:,} FLOP per row</title>'
         f'<path class="grip" d="{bends}"/><path d="{bends}" stroke-width="{width:.1f}"/>'
         f'<ellipse class="dot" cx="{m}" cy="{y:.1f}" rx="9" ry="{tall:.1f}"/>'
-        f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{path.index}</text></g>'
+        f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{route.index}</text></g>'
     )
 
 
@@ -232,7 +269,7 @@ def bars(found: Explanation) -> str:
         cells = "".join(_bar(value(path) or 0, most[name], text) for name, (value, text) in shown.items())
         rows.append(
             f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
-            f"<td>{escape(f'{path.in1} × {path.in2} → {path.out}')}</td>{cells}</tr>"
+            f"<td>{escape(path.couples)}</td>{cells}</tr>"
         )
     return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
 

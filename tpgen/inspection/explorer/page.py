@@ -13,18 +13,19 @@ from torch import nn
 from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.costs.explain import ExplainedOptions, Explanation
+from tpgen.inspection.costs.explain import ExplainedOptions
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
+from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
-from tpgen.inspection.subject import Subject
+from tpgen.inspection.subject import AnySubject
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.text import quantity
 
 
 def write_explorer(
-    subject: Subject,
+    subject: AnySubject,
     path: str | Path,
     *,
     rows: int = 1000,
@@ -32,7 +33,7 @@ def write_explorer(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> Path:
-    """Write the explorer of a product or a plan into one HTML file, and return its path.
+    """Write the explorer of a product, a linear layer or a plan into one HTML file, and return its path.
 
     ``measure`` runs the product and each path alone; ``inductor`` adds its output, for which it compiles for seconds.
     ``options`` are those of `tpgen.inspection.costs.explain.explain`.  A stage that cannot be had is on the page with
@@ -63,7 +64,7 @@ def write_network_explorer(
 
 
 def explorer_page(
-    subject: Subject,
+    subject: AnySubject,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,

@@ -9,16 +9,17 @@ from typing import Any
 from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explain import ExplainedOptions, Explanation, PathExplanation, explain_product
+from tpgen.inspection.costs.explain import ExplainedOptions, explain
 from tpgen.inspection.costs.explain_text import totals
+from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
-from tpgen.inspection.explorer.drawing import bars, diagram, roofline
+from tpgen.inspection.explorer.drawing import bars, diagram, path_map, roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.compiled_origins import joint_graph
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.dump import FormRequest
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
-from tpgen.inspection.subject import Subject, request_of
+from tpgen.inspection.subject import AnySubject, any_request
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.text import duration
 
@@ -31,12 +32,12 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 
 
 def product_sheet(
-    subject: Subject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
+    subject: AnySubject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """The sheet of a product or a plan; see `tpgen.inspection.explorer.page.write_explorer`."""
-    found = explain_product(subject, rows=rows, measure=measure, **options)
-    asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes")}
-    request = replace(request_of(subject, **asked), rows=rows)
+    """The sheet of a product, a linear layer or a plan; see `tpgen.inspection.explorer.page.write_explorer`."""
+    asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
+    request = replace(any_request(subject, **asked), rows=rows)
+    found = explain(subject, rows=rows, measure=measure, **options)
     return Sheet(
         title=f"{found.product}: {found.strategy}, {len(found.paths)} paths",
         digest=found.digest,
@@ -44,13 +45,13 @@ def product_sheet(
         facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
-        diagram=diagram(request.plan),
+        diagram=diagram(path_map(request.plan)),
         roofline=roofline(found),
         bars=bars(found),
     )
 
 
-def _panes(request: Request, inductor: bool) -> list[Pane]:
+def _panes(request: FormRequest, inductor: bool) -> list[Pane]:
     """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = _traced(readable, (*_GRAPHS, *(["inductor"] if inductor else [])))
@@ -58,21 +59,21 @@ def _panes(request: Request, inductor: bool) -> list[Pane]:
     notes = _notes(readable)
     graphs = [Pane(stage, _remark(name, readable), notes.get(name, {})) for name, stage in traced.items()]
     kernels = _traced(replace(request, strategy="kernel"), _KERNELS)
-    reason = kernel_supported(request.plan, request.layout, request.dtype, request.device)
+    reason = kernel_supported(request.computed, request.layout, request.dtype, request.device)
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
     return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
-def _traced(request: Request, names: tuple[str, ...]) -> dict[str, TracedStage]:
+def _traced(request: FormRequest, names: tuple[str, ...]) -> dict[str, TracedStage]:
     return {name: trace(name, request) for name in names}
 
 
-def _remark(name: str, request: Request) -> str:
+def _remark(name: str, request: FormRequest) -> str:
     return "" if name in ("plan", "form") else f"as strategy {request.strategy} writes it"
 
 
-def _notes(request: Request) -> dict[str, Mapping[str, object]]:
+def _notes(request: FormRequest) -> dict[str, Mapping[str, object]]:
     """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
     try:
         of_nodes = node_costs(request)
@@ -91,17 +92,17 @@ def _facts(path: PathExplanation) -> dict[str, str]:
     """What the page says about a chosen path."""
     weight = f"{path.weight[0]}:{path.weight[1]} as {'×'.join(map(str, path.weight_shape))}" if path.weight else "none"
     facts = {
-        "couples": f"{path.in1} x {path.in2} → {path.out}, mode {path.mode}",
+        "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),
         "weights": weight,
         "coefficient": f"{path.coefficient:.6g} = "
         + " × ".join(f"{value:.4g} ({name})" for name, value in path.factors.items()),
-        "coupling": f"{path.nonzeros} of {path.dense} entries, {100 * path.density:.0f} %",
+        "coupling": f"{path.nonzeros} of {path.dense} entries, {100 * path.density:.0f} %" if path.dense else "",
         "per row": f"{path.flops:,} FLOP, {path.bytes:,} bytes",
         "written as": f"{path.strategy}: {path.how}",
     }
     if path.seconds is not None:
         facts["alone"] = f"{duration(path.seconds)} for the batch"
-    return facts
+    return {name: text for name, text in facts.items() if text}
 
 
 def _written(found: Explanation) -> str:

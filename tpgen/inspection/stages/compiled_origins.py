@@ -15,11 +15,11 @@ import torch
 from torch import fx
 
 from tpgen.inspection.stages.cuda import ptx_of, source_of
-from tpgen.inspection.stages.dump import Request, dump_stage, example_arguments, placement_of
+from tpgen.inspection.stages.dump import FormRequest, dump_stage, example_arguments, placement_of
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
+from tpgen.kernels.cpp.generate import write_placement
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
-from tpgen.kernels.operators.description import kernel_source
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.sweep.sweep import Sweep
@@ -30,7 +30,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 # --- the joint graph --------------------------------------------------------------------------------------------------
 
 
-def trace_joint(request: Request) -> TracedStage:
+def trace_joint(request: FormRequest) -> TracedStage:
     """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
     graph = joint_graph(request)
     origins: dict[fx.Node, Origin] = {}
@@ -41,7 +41,7 @@ def trace_joint(request: Request) -> TracedStage:
     return traced_stage("joint", "python", pairs)
 
 
-def joint_graph(request: Request) -> fx.Graph:
+def joint_graph(request: FormRequest) -> fx.Graph:
     """The joint graph of a program on fake tensors: nothing is computed and no memory is taken.
 
     Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
@@ -112,7 +112,7 @@ _QUOTES = re.compile(r"'''|\"\"\"")
 _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
-def trace_inductor(request: Request) -> TracedStage:
+def trace_inductor(request: FormRequest) -> TracedStage:
     """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
     with _named_kernels() as comments:
@@ -179,15 +179,19 @@ def _named_kernels() -> Iterator[dict[str, str]]:
 # --- generated kernels ------------------------------------------------------------------------------------------------
 
 
-def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
+def trace_cpp(request: FormRequest, direction: str = "forward") -> TracedStage:
     """The generated C++ of one kernel, as its writer has recorded it: paths, or else the part that a line stands in."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage(_named("cpp", direction), missing=reason)
-    return _recorded("cpp", direction, kernel_source(request.plan, request.layout, direction, request.dtype))
+    return _recorded("cpp", direction, _source(replace(request, direction=direction)))
 
 
-def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
+def _source(request: FormRequest) -> GeneratedSource:
+    return write_placement(placement_of(request), bool(request.form.indices))
+
+
+def trace_cuda(request: FormRequest, direction: str = "forward") -> TracedStage:
     """The same of the generated CUDA C++: that for the GPU of this machine, or a named one where there is none."""
     reason = _no_text(request)
     if reason:
@@ -199,7 +203,7 @@ def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
 _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
-def trace_ptx(request: Request) -> TracedStage:
+def trace_ptx(request: FormRequest) -> TracedStage:
     """What NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
     reason = _no_text(request)
     if reason:
@@ -229,34 +233,46 @@ def _recorded(language: str, direction: str, source: GeneratedSource) -> TracedS
     return traced_stage(_named(language, direction), "cpp", pairs)
 
 
-def trace_sweep(request: Request) -> TracedStage:
+def trace_sweep(request: FormRequest) -> TracedStage:
     """What the kernel computes, before its text: every statement says which paths it serves."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage("sweep", missing=reason)
     sweep = placement_of(request).sweep
-    assert isinstance(sweep, Sweep)  # a product's; that of a linear layer is text
+    if not isinstance(sweep, Sweep):  # that of a linear layer is text
+        return traced_stage("sweep", "text", _below_paths(sweep, "title"))
     pairs = [(text, Origin(paths, "" if paths else "title")) for text, paths in sweep.lines]
     return traced_stage("sweep", "text", pairs)
 
 
-def trace_placement(request: Request) -> TracedStage:
+def _below_paths(text: str, shared: str) -> list[tuple[str, Origin]]:
+    """Lines that serve the path which the line above them, or they themselves, begin with."""
+    pairs, origin = [], Origin(shared=shared)
+    for line in text.split("\n"):
+        found = re.match(r"  path (\d+):", line)
+        origin = Origin((int(found[1]),)) if found else origin
+        pairs.append((line, origin))
+    return pairs
+
+
+def trace_placement(request: FormRequest) -> TracedStage:
     """Where the kernel computes that: a line for each path, below what all paths share."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage("placement", missing=reason)
     placement = placement_of(request)
-    assert not isinstance(placement, MatrixPlacement)  # that of a linear layer
+    if isinstance(placement, MatrixPlacement):
+        return traced_stage("placement", "text", _below_paths(str(placement), "vectors, blocks, scratch"))
     pairs = [(text, Origin(paths, "" if paths else "vectors, blocks, scratch")) for text, paths in placement.lines]
     return traced_stage("placement", "text", pairs)
 
 
-def _no_kernel(request: Request) -> str:
+def _no_kernel(request: FormRequest) -> str:
     """Why a request has no kernel on its device; empty where it has."""
     return _no_text(request) or kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
 
 
-def _no_text(request: Request) -> str:
+def _no_text(request: FormRequest) -> str:
     """Why a request has no generated kernel, whatever the device; empty where it has."""
     if request.strategy != "kernel":
         return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
@@ -265,7 +281,7 @@ def _no_text(request: Request) -> str:
     return "" if request.plan.paths else "the product has no paths, so there is nothing to write a kernel for"
 
 
-KERNEL_STAGES: dict[str, Callable[[Request], TracedStage]] = {
+KERNEL_STAGES: dict[str, Callable[[FormRequest], TracedStage]] = {
     _named(language, direction): partial(trace, direction=direction)
     for language, trace in (("cpp", trace_cpp), ("cuda", trace_cuda))
     for direction in KERNELS

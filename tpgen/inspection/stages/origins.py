@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from tpgen.compiler.backends import script
-from tpgen.emitter.emit import DIRECTIONS
 from tpgen.emitter.graph_writer import Provenance as NodeProvenance
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.dump import FormRequest
+from tpgen.planner.linear import LinearPlan, linear_plan_lines
 from tpgen.planner.plan_table import plan_lines
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
@@ -137,22 +137,23 @@ def merged(origins: Iterable[Origin]) -> Origin:
     return Origin(instructions) if instructions else next((o for o in kept if o), Origin())
 
 
-def trace_plan(request: Request) -> TracedStage:
+def trace_plan(request: FormRequest) -> TracedStage:
     """The table of the plan: a row for each path."""
     whole = Origin(shared="title, header and totals")
-    pairs = [(text, whole if path is None else Origin((path,))) for text, path in plan_lines(request.plan)]
+    found = linear_plan_lines(request.plan) if isinstance(request.plan, LinearPlan) else plan_lines(request.plan)
+    pairs = [(text, whole if path is None else Origin((path,))) for text, path in found]
     return traced_stage("plan", "text", [(text, origin if text else BLANK) for text, origin in pairs])
 
 
-def trace_form(request: Request) -> TracedStage:
+def trace_form(request: FormRequest) -> TracedStage:
     """The multilinear form: one einsum for each path, below a line that names the operands."""
-    form = DIRECTIONS[request.direction](request.plan, request.layout)
+    form = request.form
     head, *lines = str(form).split("\n")
     terms = zip(lines, (Origin((term.path,)) for term in form.live_terms), strict=True)
     return traced_stage("form", "text", [(head, Origin(shared=_SIGNATURE)), *terms])
 
 
-def trace_graph(request: Request) -> TracedStage:
+def trace_graph(request: FormRequest) -> TracedStage:
     """The table of the fx graph: a line for each node."""
     emission = request.emission()
     title, header, *rows = str(emission).split("\n")
@@ -161,13 +162,13 @@ def trace_graph(request: Request) -> TracedStage:
     return traced_stage("graph", "text", [*head, *nodes])
 
 
-def trace_code(request: Request) -> TracedStage:
+def trace_code(request: FormRequest) -> TracedStage:
     """The fx graph as Python source."""
     emission = request.emission()
     return traced_stage("code", "python", _by_name(emission.code.strip().split("\n"), emission.graph))
 
 
-def trace_script(request: Request) -> TracedStage:
+def trace_script(request: FormRequest) -> TracedStage:
     """TorchScript's code of the program."""
     emission = request.emission()
     scripted = script(request.module(emission))
