@@ -27,6 +27,8 @@ from tpgen.kernels.libraries import cache
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_supported
 from tpgen.kernels.operators.runtime import Product
 from tpgen.kernels.operators.targets import KERNEL_TARGETS, target_of
+from tpgen.nn.linear import Linear
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -122,6 +124,20 @@ def test_a_product_and_its_gradients(plan: Plan, gpu: FakeLibrary) -> None:
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     assert gpu.calls.count("cuCtxPushCurrent_v2") == gpu.calls.count("cuCtxPopCurrent_v2") > 0
     assert gpu.calls.count("cuLaunchKernel") == 2 + plan.shared_weights
+
+
+def test_a_linear_layer_and_its_gradients(gpu: FakeLibrary) -> None:
+    plan = make_linear_plan("6x0e+3x1o", "4x0e+5x1o")
+    x1, w = torch.randn(5, 15, dtype=torch.float64), torch.randn(plan.weight_numel, dtype=torch.float64)
+    layers = [Linear.from_plan(plan, False, strategy=strategy).double() for strategy in ("kernel", "einsum")]
+    operands = x1.requires_grad_(), w.requires_grad_()
+    outs = [layer(*operands) for layer in layers]
+    torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
+    first = [torch.autograd.grad(out.sin().sum(), operands, create_graph=True) for out in outs]
+    torch.testing.assert_close(*first, rtol=1e-11, atol=1e-11)
+    second = [torch.autograd.grad((f[0].cos().sum() + f[1].cos().sum()), operands) for f in first]
+    torch.testing.assert_close(*second, rtol=1e-10, atol=1e-10)
+    assert gpu.calls.count("cuLaunchKernel") >= 4
 
 
 def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

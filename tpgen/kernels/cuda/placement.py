@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
@@ -126,8 +125,7 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     Raises `EmitError` where it has no room, and as `place` does.
     """
     base = place(schedule, opened, indexed)
-    if isinstance(base, MatrixPlacement):
-        raise EmitError("linear layers have no kernel on a GPU: use strategy='grouped'")
+    assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     placement: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
     check_room(placement)

@@ -32,11 +32,11 @@ MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """Choose and fill in a schedule for every direction of a form.
 
-    Matrices where there is no second input; channels where every path has them and they fill at least a quarter of a
-    vector, rows otherwise.
+    Without a second input matrices, where the target has vectors.  Channels where every path has them and they fill at
+    least a quarter of a vector, rows otherwise.
     Raises `EmitError` where the text would be too long.
     """
-    if is_linear(form):
+    if is_linear(form) and target.lanes > 1:
         return matrix_schedule(form, target)
     terms = path_terms(form)
     nonzeros = sum(len(t.entries) for t in terms)
@@ -53,7 +53,8 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
 
 
 def _dims(form: Form) -> tuple[int, int, int, int]:
-    d1, d2, dw, dout = (form.operand(name).dim for name in SLOTS)
+    found = {operand.name: operand.dim for operand in form.operands}
+    d1, d2, dw, dout = (found.get(name, 0) for name in SLOTS)
     return d1, d2, dw, dout
 
 
@@ -150,7 +151,7 @@ def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
 
 
 def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> BatchSchedule:
-    starts = tuple(((o, n), start) for o in SLOTS for n, (start, _) in enumerate(form.operand(o).segments))
+    starts = tuple(((o.name, n), start) for o in form.operands for n, (start, _) in enumerate(o.segments))
     segments = tuple((name, _segments(form, terms, name)) for name in ("x1", "x2", "out"))
     shared = not form.operand("w").row
     largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
@@ -163,7 +164,8 @@ def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[Se
     found: dict[int, Segment] = {}
     for term in terms:
         leg = term.leg(operand)
-        assert leg is not None
+        if leg is None:
+            continue
         start, stop = form.operand(operand).segments[leg.segment]
         dim = term.size(INDEX[operand])
         found[leg.segment] = Segment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])

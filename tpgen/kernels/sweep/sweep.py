@@ -1,10 +1,11 @@
 r"""A kernel's computation as a value: for a set of open slots, the statements of every path.
 
-Three ways to write a path, of which `make_sweep` takes the one that fits:
+Four ways to write a path, of which `make_sweep` takes the one that fits:
 
 - *coupled*: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated, for copies that all operands keep or loop over;
 - *scaled*, where vectors run over copies that one input does not have: that input stands in a table of each row;
-- *mixed*, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient.
+- *mixed*, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient;
+- *linear*, where there is no second input.
 
 >>> from tpgen.form.form import make_form
 >>> from tpgen.planner.plan import make_plan
@@ -32,6 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpgen.kernels.sweep.coupled import coupled
+from tpgen.kernels.sweep.linear import linear
 from tpgen.kernels.sweep.mixed import mixed
 from tpgen.kernels.sweep.scaled import Table, make_tables, scaled
 from tpgen.kernels.sweep.stage import Stage
@@ -100,6 +102,8 @@ def make_sweep(terms: tuple[PathTerm, ...], opened: tuple[str, ...], channels: t
 
 
 def _by_rows(term: PathTerm, opened: tuple[str, ...]) -> tuple[Stage, ...]:
+    if term.leg("x2") is None:
+        return linear(term, opened)
     return mixed(term, opened) if term.mode.mixing else coupled(term, opened, ("x1", "x2", "out", "w"))
 
 

@@ -9,6 +9,7 @@ from tpgen.form.form import Form, Leg, Term
 from tpgen.planner.modes import MODES, Mode
 
 SLOTS = ("x1", "x2", "w", "out")
+LINEAR = Mode("uw", "u", "", "w", needs_weight=True)  # a linear layer's: a product without a second input
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
 
 
@@ -88,6 +89,8 @@ def path_terms(form: Form) -> tuple[PathTerm, ...]:
 def mode_of(term: Term) -> Mode:
     """The mode that wrote a term, read off its letters."""
     letters = {leg.operand: "".join(a for a in leg.letters if a not in "ijk") for leg in term.legs}
+    if "x2" not in letters:
+        return LINEAR
     if term.pairs:
         return MODES["uvu<v" if letters["out"] == "p" else "u<vw"]
     key = (letters["x1"], letters["x2"], letters["out"])
@@ -97,11 +100,13 @@ def mode_of(term: Term) -> Mode:
 def _path_term(form: Form, term: Term) -> PathTerm:
     mode = mode_of(term)
     names = [form.operand(leg.operand).text.split("+")[leg.segment].strip() for leg in term.legs if leg.operand != "w"]
-    text = f"{names[0]} x {names[1]} -> {names[2]} ({mode.name})"
+    text = f"{' x '.join(names[:-1])} -> {names[-1]} ({mode.name})"
     return PathTerm(term.path, text, mode, term.legs, term.sizes, _entries(term), term.pairs)
 
 
 def _entries(term: Term) -> tuple[Entry, ...]:
+    if all(leg.operand != "x2" for leg in term.legs):  # the identity
+        return tuple(Entry(n, 0, n, term.coefficient) for n in range(dict(term.sizes)["k"]))
     c = term.coupling.array()
     return tuple(
         Entry(int(i), int(j), int(k), float(c[i, j, k]) * term.coefficient)

@@ -1,0 +1,87 @@
+"""Linear layers on a GPU: the kernels' own text against the slow definition, and what is left to the library."""
+
+from __future__ import annotations
+
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.standin import StandIn
+from tests.machine import needs_compiler, needs_nvrtc
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.choice import graphs_are_faster
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.target import obstacle_on
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.nn.linear import Linear
+from tpgen.planner.linear import LinearPlan, make_linear_plan
+
+ROWS = 11
+OPENED = (("out",), ("x1", "x2", "w"), ("x1",), ("w",), ("x1", "out"))
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1.2e-2}
+PLANS = {
+    "narrow": ("8x0e+3x1o", "5x0e+40x1o"),
+    "several paths into one segment": ("3x0e+2x0e+4x1o", "6x0e+1x1o+2x1o"),
+    "a segment that no path reaches": ("4x0e+2x2e", "3x0e+7x1o"),
+}
+
+
+def plan_of(name: str, shared: bool) -> LinearPlan:
+    return make_linear_plan(*PLANS[name], shared_weights=shared)
+
+
+def source_of(plan: LinearPlan, layout: str, dtype: str, opened: tuple[str, ...], arch: int = 90) -> CudaSource:
+    return generate_cuda(plan_schedule(form_of(plan, layout), cuda_target(dtype)), opened, chip_of(arch))
+
+
+def operands_of(plan: LinearPlan, dtype: str) -> dict[str, Tensor]:
+    weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
+    shapes = {"x1": (ROWS, plan.irreps_in.dim), "x2": (ROWS, 0), "w": weights, "out": (ROWS, plan.irreps_out.dim)}
+    return {name: torch.randn(shape).to(getattr(torch, dtype)).double() for name, shape in shapes.items()}
+
+
+def wanted(plan: LinearPlan, layout: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    layer = Linear.from_plan(plan, internal_weights=False, strategy="einsum", layout=layout).double()
+    x1, w = (given[name].clone().requires_grad_() for name in ("x1", "w"))
+    out = layer(x1, w)
+    found = torch.autograd.grad(out, (x1, w), given["out"])
+    return {"out": out.detach(), "x1": found[0], "w": found[1]}
+
+
+@needs_compiler
+def test_kernels_agree_with_the_definition(tmp_path: Path) -> None:
+    turns = cycle(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+    cases = [
+        (plan_of(name, shared), opened, *next(turns)) for name, shared, opened in product(PLANS, (True, False), OPENED)
+    ]
+    sources = [source_of(plan, layout, dtype, opened) for plan, opened, dtype, layout, _ in cases]
+    stand_in = StandIn(sources, [copies for *_, copies in cases], tmp_path)
+    for n, (plan, opened, dtype, layout, _) in enumerate(cases):
+        given = operands_of(plan, dtype)
+        found, again = (stand_in.run(n, given, seed=seed) for seed in (0, 2))
+        right = wanted(plan, layout, given)
+        for slot in (s for s in opened if s != "x2"):
+            error = (found[slot] - right[slot]).abs().max() / right[slot].abs().max()
+            assert error < TOLERANCES[dtype], f"{slot} of {plan}: {error}"
+            assert torch.equal(found[slot], again[slot])
+
+
+def test_the_library_has_the_large_ones() -> None:
+    chip = chip_of(90)
+    narrow, wide = (form_of(make_linear_plan(irreps, irreps), "mul_ir") for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
+    assert graphs_are_faster(narrow, "float32", chip) is None
+    assert "matrix products of the library are faster" in str(graphs_are_faster(wide, "float32", chip))
+    assert obstacle_on(narrow, torch.float32, chip) is None
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("opened", [("out",), ("x1", "x2", "w")])
+def test_nothing_spills(opened: tuple[str, ...]) -> None:
+    source = source_of(plan_of("narrow", True), "mul_ir", "float32", opened, 80)
+    assert not any(used.spills for used in need_nvrtc().compile(source.text, 80).usage.values())
