@@ -44,6 +44,7 @@ FREE = {"tpgen._version", "tpgen._e3nn"}  # these import nothing of the package,
 LATE = {
     ("tpgen.nn.tensor_product", "tpgen.inspection.costs.explain"): "the method belongs to the module, what it does to "
     "inspection, which imports the module; programs that only run products never load it",
+    ("tpgen.nn.form_module", "tpgen.inspection.costs.memory"): "the same",
     ("tpgen.nn.polynomial_module", "tpgen.inspection.costs.explain_polynomial"): "the same",
 }
 MODULES = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpgen.deployment.portable import portable
     from tpgen.errors import TpgenError
     from tpgen.inspection.costs.explain import explain
+    from tpgen.inspection.costs.memory import estimate_memory
     from tpgen.inspection.report.compile_report import compile_report
     from tpgen.nn.conv import TensorProductConv
     from tpgen.nn.edges import EdgeOrder
@@ -55,6 +56,7 @@ __all__ = [
     "conversion_report",
     "convert",
     "deploy",
+    "estimate_memory",
     "explain",
     "from_e3nn",
     "make_plan",
@@ -83,6 +85,7 @@ _HOMES = {
     "conversion_report": "conversion.convert",
     "convert": "conversion.convert",
     "deploy": "deployment.deploy",
+    "estimate_memory": "inspection.costs.memory",
     "explain": "inspection.costs.explain",
     "from_e3nn": "nn.from_e3nn",
     "make_plan": "planner.plan",

@@ -49,10 +49,21 @@ def check_backend(config: Config) -> None:
             f"streams are nodes of the graph that call torch.cuda, which backend {backend!r} cannot take in; "
             "use backend='eager', or streams=0"
         )
+    if config.max_bytes is not None:
+        _check_limit(config)
     if backend == "cudagraphs" and not torch.cuda.is_available():
         raise BackendError(
             "backend 'cudagraphs' records CUDA graphs and this machine has no CUDA device; use 'inductor'"
         )
+
+
+def _check_limit(config: Config) -> None:
+    limit = config.max_bytes
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise BackendError(f"max_bytes must be a whole number of bytes above zero, or None for no limit, got {limit!r}")
+    if config.backend == "script" or config.streams:
+        what = f"streams={config.streams}" if config.streams else "backend 'script'"
+        raise BackendError(f"{what} runs all rows at once and cannot keep to max_bytes: leave one of the two out")
 
 
 def overwrites_results(config: Config, device: torch.device) -> bool:

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from tpgen.compiler.backends import Runner, compile_program, overwrites_results
-from tpgen.compiler.config import Config
 from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
@@ -27,22 +26,6 @@ from tpgen.kernels.operators.older_vmap import below_vmap, peel
 Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], Program]
 Slots = tuple[int, ...]  # positions among the slots of the form
-
-
-def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """The program of a form under a backend; where that uses `torch.compile`, with gradients as programs of their own.
-
-    The program was written with the strategy of the config; dtype and device are those of ``like``.
-    """
-
-    def compiled(program: nn.Module) -> Runner:
-        return compile_program(program, config)
-
-    if config.strategy == "kernel" and form.opened == ("out",) and config.backend != "script":
-        return program  # one call, differentiable to any order; torch.compile around it would stop at the first
-    if config.backend in ("eager", "script") or torch.compiler.is_compiling():
-        return compiled(program)
-    return ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
 
 
 class ClosedForm:
@@ -72,10 +55,10 @@ class ClosedForm:
         """
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
-        rows = _Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
+        rows = Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
-    def open(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def open(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, differentiable to any order."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
@@ -94,14 +77,14 @@ class ClosedForm:
         found = {index: x.shape[0] for index, x in indexed if x is not None}
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
-    def run(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def run(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, of those paths that read the slots ``read``."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._called(self._compiled, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
-    def _batched(self, opened: Slots, read: Slots, rows: _Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def _batched(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
         with below_vmap() as level:
             _, dims, below = peel(level, point)
@@ -113,7 +96,7 @@ class ClosedForm:
         written: Callable[[Slots, Slots], Program],
         opened: Slots,
         read: Slots,
-        rows: _Rows,
+        rows: Rows,
         point: Sequence[Tensor | None],
     ) -> tuple[Tensor, ...]:
         # where a single slot is open, nothing reads what stands there
@@ -125,8 +108,9 @@ class ClosedForm:
         """The program as a graph of torch's operators, which every transform knows."""
         key = (opened, read)
         if key not in self._graphs:
-            module = self.emission(opened, read).module()
-            self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
+            with _disable_current_modes():  # its constants have values, also where a call has none
+                module = self.emission(opened, read).module()
+                self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
     def _compiled(self, opened: Slots, read: Slots) -> Program:
@@ -144,7 +128,7 @@ class ClosedForm:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The indices of a call, and how many rows each of them points into."""
 
     indices: Sequence[Tensor]
@@ -156,7 +140,7 @@ class _Open(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, closed: ClosedForm, opened: Slots, read: Slots, rows: _Rows, *point: Tensor | None
+        ctx: Any, closed: ClosedForm, opened: Slots, read: Slots, rows: Rows, *point: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.closed, ctx.opened, ctx.read, ctx.rows = closed, opened, read, rows
         ctx.save_for_backward(*point)

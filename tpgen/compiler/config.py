@@ -25,7 +25,8 @@ class Choice:
 class Config:
     """How a product is written and run: everything but what it computes.
 
-    ``dynamic``, ``fullgraph`` and ``mode`` are what `torch.compile` is told by the backends that use it.
+    ``dynamic``, ``fullgraph`` and ``mode`` are what `torch.compile` is told by the backends that use it.  ``max_bytes``
+    limits what a program keeps on the way (`tpgen.compiler.chunks`).
 
     >>> Config(backend="inductor", mode="max-autotune").tells_torch_compile
     True
@@ -40,6 +41,7 @@ class Config:
     dynamic: bool | None = None
     fullgraph: bool = False
     mode: str | None = None
+    max_bytes: int | None = None
 
     @property
     def device_type(self) -> str:
@@ -59,6 +61,7 @@ class RunOptions(TypedDict, total=False):
     dynamic: bool | None
     fullgraph: bool
     mode: str | None
+    max_bytes: int | None
 
 
 class ConvertOptions(RunOptions, total=False):

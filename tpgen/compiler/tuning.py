@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from tpgen._version import __version__
-from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.config import Choice, Config
+from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import emit_form
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Slot

@@ -170,6 +170,12 @@ class TensorProductConv(TensorProduct):
             return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
         return self._forward_program(x, y, w, src, dst, nodes)
 
+    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+        x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
+        weights = self._weights_of(rows) or [None]  # type: ignore[list-item]
+        index = torch.empty(rows, dtype=torch.int64, device="meta")
+        return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
+
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
         raise InputError(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from tpgen.compiler.backends import Runner, check_backend
-from tpgen.compiler.closed_form import run_form
 from tpgen.compiler.config import Config
+from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import Emission
+from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.nn.programs import ProgramModule
 from tpgen.nn.state import output_mask_of, without_programs
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.memory import MemoryEstimate
 
 _PROGRAMS = {"forward": "_forward_program", "right": "_right_program"}
 
@@ -58,7 +63,8 @@ class FormModule(ProgramModule):
 
     def _runner(self, direction: str) -> Runner:
         program = getattr(self, _PROGRAMS[direction])
-        if self.backend == "eager":  # no wrapper, and no bookkeeping in the way of torch.compile around us
+        limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
+        if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
             return program
         if direction not in self._runners:
             config = replace(self._config, strategy=self.choice.strategy)
@@ -66,6 +72,23 @@ class FormModule(ProgramModule):
         return self._runners[direction]
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
+
+    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+        """Operands of a call, without values."""
+        raise NotImplementedError
+
+    def _no_nodes(self, nodes: int | None) -> None:
+        if nodes is not None:
+            raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
+
+    def memory(self, rows: int, nodes: int | None = None) -> MemoryEstimate:
+        """The most memory that a call of so many rows takes: `tpgen.estimate_memory` of this module.
+
+        Of a convolution ``rows`` are edges, between ``nodes`` nodes (as many as edges where left out).
+        """
+        from tpgen.inspection.costs.memory import estimate_memory
+
+        return estimate_memory(self, *self._operands(rows, nodes))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._runners.clear()  # a scripted program holds the constants it was made with

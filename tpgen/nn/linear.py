@@ -179,6 +179,12 @@ class Linear(FormModule, FlatWeights):
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self._quick_text = describe(self.plan, self.layout) if kernel else ""
 
+    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+        self._no_nodes(nodes)
+        like = self.output_mask
+        channels = () if self.plan.f_in is None else (self.plan.f_in,)
+        return [torch.empty(rows, *channels, self._in_dim, dtype=like.dtype, device="meta")]
+
     # --- evaluation ---------------------------------------------------------------------------------------------
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045

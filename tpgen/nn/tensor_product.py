@@ -76,6 +76,8 @@ class TensorProduct(FormModule, FlatWeights):
         put independent paths on this many CUDA streams (0: none).
     dynamic, fullgraph, mode
         passed to `torch.compile` by the backends that use it.
+    max_bytes
+        the most that a graph takes beside operands and results: it computes some rows at a time (None: no limit).
 
     Raises
     ------
@@ -307,6 +309,18 @@ class TensorProduct(FormModule, FlatWeights):
         if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
             sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
         return draw_product(self.plan, sizes, aspect_ratio, ax)
+
+    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+        self._no_nodes(nodes)
+        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weights_of(rows)
+
+    def _weights_of(self, rows: int) -> list[Tensor]:
+        if self.internal_weights or not self.weight_numel:
+            return []
+        return [self._without_values(*(() if self.shared_weights else (rows,)), self.weight_numel)]
+
+    def _without_values(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.output_mask.dtype, device="meta")
 
     def explain(self, **options: Unpack["ExplainOptions"]) -> "Explanation":
         """What each path costs, why it is scaled so and how it is written: `tpgen.explain` of this product."""

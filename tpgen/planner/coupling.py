@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from e3nn import o3
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tpgen.remember import remembered
 
@@ -27,7 +28,8 @@ def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
            [0.    , 0.5774, 0.    ],
            [0.    , 0.    , 0.5774]])
     """
-    values = o3.wigner_3j(l1, l2, l3, dtype=torch.float64, device="cpu").numpy().copy()
+    with _disable_current_modes():  # a number is wanted, also while shapes alone are computed
+        values = o3.wigner_3j(l1, l2, l3, dtype=torch.float64, device="cpu").numpy().copy()
     values[np.abs(values) < _NOISE] = 0.0
     values.flags.writeable = False
     return values

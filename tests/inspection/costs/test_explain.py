@@ -12,7 +12,7 @@ import torch
 import tpgen
 from tests.test_cli import VECTORS, run
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.cost import path_alone, peak_bytes
+from tpgen.inspection.costs.cost import path_alone
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
@@ -68,12 +68,12 @@ def test_shared_weights_count_once() -> None:
 
 def test_peak_memory_is_that_of_intermediates_and_result() -> None:
     plan = channelwise("8x0e", "0e", "0e")
-    at_least = 100 * plan.irreps_out.dim * 4
+    result = 100 * plan.irreps_out.dim * 4
     for strategy in ("einsum", "grouped", "unrolled"):
-        assert at_least <= peak_bytes(Request(plan, strategy=strategy, rows=100)) <= 8 * at_least
-    assert peak_bytes(Request(plan, strategy="einsum", rows=200)) == 2 * peak_bytes(
-        Request(plan, strategy="einsum", rows=100)
-    )
+        found = explain(plan, strategy=strategy, rows=100, ceilings=GIVEN)
+        assert result <= found.peak_bytes <= 8 * result
+        assert found.training_bytes > found.peak_bytes
+        assert explain(plan, strategy=strategy, rows=200, ceilings=GIVEN).peak_bytes == 2 * found.peak_bytes
 
 
 def test_measuring_fills_in_times() -> None:

@@ -1,12 +1,10 @@
-"""Costs that a plan does not tell: memory held at once, and the time of each path alone."""
+"""A cost that a plan does not tell: the time of each path alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tpgen.form.linear import layouts_of
 from tpgen.inspection.clock import best_seconds
@@ -14,54 +12,6 @@ from tpgen.inspection.stages.dump import FormRequest, Request, example_arguments
 from tpgen.kernels.operators.description import Description
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Path, Plan, make_plan
-
-
-def peak_bytes(request: FormRequest) -> int:
-    """The most that a program holds at once besides its operands: intermediates and the result, by shapes alone.
-
-    The program runs on fake tensors, so nothing is computed.  Views cost nothing; what a library or a kernel keeps as
-    scratch space is not in it.
-    """
-    emission = request.emission()
-    watch = _Watched(request.module(emission))
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        shapes = _shapes(request, emission.arguments)
-        watch.run(*(torch.empty(shape, dtype=request.dtype, device=request.device) for shape in shapes))
-    return watch.peak
-
-
-def _shapes(request: FormRequest, names: Iterable[str]) -> list[tuple[int, ...]]:
-    operands = [request.form.operand({"g": "out"}.get(name, name)) for name in names]
-    return [(request.rows, operand.dim) if operand.row else (operand.dim,) for operand in operands]
-
-
-class _Watched(fx.Interpreter):
-    """Runs a graph and keeps count of the memory that its values own."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.peak = 0
-        self._given: set[int] = {t.untyped_storage()._cdata for t in module.buffers()}
-
-    def run_node(self, n: fx.Node) -> object:
-        result = super().run_node(n)
-        if n.op in ("placeholder", "get_attr"):
-            self._given.update(self._storages(result))
-        else:
-            held: dict[int, int] = self._storages(result)
-            for value in self.env.values():
-                held.update(self._storages(value))
-            self.peak = max(self.peak, sum(size for key, size in held.items() if key not in self._given))
-        return result
-
-    def _storages(self, value: object) -> dict[int, int]:
-        if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            return {storage._cdata: storage.nbytes()}
-        if isinstance(value, (tuple, list)):
-            return {key: size for item in value for key, size in self._storages(item).items()}
-        return {}
-
 
 _ROUNDS = 4
 

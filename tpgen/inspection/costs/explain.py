@@ -20,7 +20,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.form import split_layout
-from tpgen.inspection.costs.cost import peak_bytes, seconds_of_paths, written_as
+from tpgen.inspection.costs.cost import seconds_of_paths, written_as
 from tpgen.inspection.costs.explain_linear import explain_linear
 from tpgen.inspection.costs.explain_polynomial import (
     PolynomialExplainOptions,
@@ -30,6 +30,7 @@ from tpgen.inspection.costs.explain_polynomial import (
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
 from tpgen.inspection.costs.gpu import product_on
 from tpgen.inspection.costs.measured import product_seconds
+from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import Request
 from tpgen.inspection.subject import AnySubject, Subject, refused, request_of
@@ -110,6 +111,7 @@ def explain_product(
     asked = _asked(subject, options)
     plan, how = request.plan, written_as(request)
     seconds = seconds_of_paths(request, SECONDS / 5) if measure else {}
+    memory = _memory(request, nodes)
     found = Explanation(
         product=_title(plan),
         digest=plan.digest,
@@ -125,7 +127,8 @@ def explain_product(
         dropped=len(plan.instructions) - len(plan.paths),
         flops=rows * plan.flops,
         bytes=operand_bytes(plan, rows, request.dtype.itemsize, nodes),
-        peak_bytes=peak_bytes(request) if nodes is None else _peak_of_conv(request, nodes),
+        peak_bytes=memory.forward,
+        training_bytes=memory.training,
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
         nodes=nodes,
         on_gpu=product_on(gpu, plan, rows, request.layout, request.dtype, nodes) if gpu else None,
@@ -178,13 +181,11 @@ def operand_bytes(plan: Plan, rows: int, itemsize: int, nodes: int | None = None
     return numbers * itemsize + 2 * rows * torch.int64.itemsize  # where each edge comes from and goes to
 
 
-def _peak_of_conv(request: Request, nodes: int) -> int:
-    """The result; without a kernel also what every edge gathers, and its product."""
-    plan, itemsize = request.plan, request.dtype.itemsize
-    result = nodes * plan.irreps_out.dim * itemsize
-    if request.strategy == "kernel":
-        return result
-    return result + request.rows * plan.irreps_in1.dim * itemsize + peak_bytes(request)
+def _memory(request: Request, nodes: int | None) -> MemoryEstimate:
+    """What the product takes, as a module that runs as it is written."""
+    kind = TensorProduct if nodes is None else TensorProductConv
+    module = kind.from_plan(request.plan, False, layout=request.layout, strategy=request.strategy)
+    return module.to(request.dtype).memory(request.rows, nodes)
 
 
 def _path(request: Request, path: Path, how: str, seconds: float | None) -> PathExplanation:

@@ -21,7 +21,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.form.linear import split_linear_layout
-from tpgen.inspection.costs.cost import peak_bytes, seconds_in_turn, written_as
+from tpgen.inspection.costs.cost import seconds_in_turn, written_as
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
 from tpgen.inspection.costs.measured import both_seconds
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
@@ -52,6 +52,9 @@ def explain_linear(
     plan, how = request.plan, written_as(request)
     assert isinstance(plan, LinearPlan)
     seconds = _seconds_of_paths(request, plan) if measure else {}
+    memory = (
+        Linear.from_plan(plan, True, layout=request.layout, strategy=request.strategy).to(request.dtype).memory(rows)
+    )
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     found = Explanation(
         product=f"{plan.irreps_in.simplify()} -> {plan.irreps_out.simplify()}{channels}",
@@ -70,7 +73,8 @@ def explain_linear(
         dropped=len(plan.pairs) - len(plan.paths),
         flops=rows * (plan.flops + plan.bias_numel * (plan.f_out or 1)),
         bytes=_numbers(plan, rows) * request.dtype.itemsize,
-        peak_bytes=peak_bytes(request),
+        peak_bytes=memory.forward,
+        training_bytes=memory.training,
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
     )
     if not measure:

@@ -80,7 +80,8 @@ def totals(found: Explanation) -> dict[str, str]:
     facts = {
         f"for {batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
         f"once: {found.intensity:.2f} FLOP/B",
-        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, by shapes",
+        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, {quantity(found.training_bytes, 'B')} "
+        "forward+backward, by shapes",
         "ceilings": str(found.ceilings) if found.ceilings else "none",
     }
     if found.ceilings:

@@ -69,7 +69,8 @@ class Explanation(Shown, UnderCeilings):
     dropped: int
     flops: int  # of the batch
     bytes: int  # of the batch: each operand once
-    peak_bytes: int
+    peak_bytes: int  # of a call without gradients, beside its operands
+    training_bytes: int  # of one with all gradients
     ceilings: Ceilings | None
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward

@@ -1,0 +1,71 @@
+"""How many bytes a computation takes at most, found without computing it.
+
+The same operations run on tensors that have shapes and no values, and every storage counts from when an operation makes
+it until nothing holds it.  What an operation takes beside its results it may say itself (`WORKSPACE`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_iter
+
+T = TypeVar("T")
+Workspace = Callable[..., int]
+WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes that it takes while it runs
+
+
+class Footprint(TorchDispatchMode):
+    """Bytes of the tensors that operations have made: ``now``, and at most so far (``peak``)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        given = {_key(x) for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)}
+        made = func(*args, **(kwargs or {}))
+        for x in tree_iter(made):
+            if isinstance(x, Tensor) and _key(x) not in given:
+                self._count(x)
+        workspace = WORKSPACE.get(func.name())
+        self.peak = max(self.peak, self.now + (workspace(*args, **(kwargs or {})) if workspace else 0))
+        return made
+
+    def _count(self, x: Tensor) -> None:
+        storage, key = x.untyped_storage(), _key(x)
+        if key in self._seen:
+            return
+        size = storage.nbytes()
+        self._seen.add(key)
+        self.now += size
+        weakref.finalize(storage, self._forget, key, size).atexit = False
+
+    def _forget(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+
+
+def _key(x: Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def without_values(run: Callable[[Footprint], T]) -> T:
+    """What a function returns that makes its tensors, and whatever it makes of them, without values.
+
+    >>> import torch
+    >>> def double(taken):
+    ...     x = torch.empty(1000)
+    ...     (x + x) * 2
+    ...     return taken.now, taken.peak
+    >>> without_values(double)
+    (4000, 12000)
+    """
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
+        return run(taken)
