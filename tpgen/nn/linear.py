@@ -181,9 +181,11 @@ class Linear(FormModule, FlatWeights):
 
     def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
         self._no_nodes(nodes)
-        like = self.output_mask
-        channels = () if self.plan.f_in is None else (self.plan.f_in,)
-        return [torch.empty(rows, *channels, self._in_dim, dtype=like.dtype, device="meta")]
+        pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
+        batch = () if self.shared_weights else (rows,)
+        given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
+        shapes = [(rows, *pair[:1], self._in_dim), *(() if self.internal_weights else given)]
+        return [torch.empty(shape, dtype=self.output_mask.dtype, device="meta") for shape in shapes]
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 

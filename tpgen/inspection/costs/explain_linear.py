@@ -52,9 +52,8 @@ def explain_linear(
     plan, how = request.plan, written_as(request)
     assert isinstance(plan, LinearPlan)
     seconds = _seconds_of_paths(request, plan) if measure else {}
-    memory = (
-        Linear.from_plan(plan, True, layout=request.layout, strategy=request.strategy).to(request.dtype).memory(rows)
-    )
+    layout = split_linear_layout(request.layout)
+    memory = Linear.from_plan(plan, False, layout=layout, strategy=request.strategy).to(request.dtype).memory(rows)
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     found = Explanation(
         product=f"{plan.irreps_in.simplify()} -> {plan.irreps_out.simplify()}{channels}",
@@ -63,7 +62,7 @@ def explain_linear(
         rows=rows,
         dtype=str(request.dtype).removeprefix("torch."),
         device=request.device,
-        layout=split_linear_layout(request.layout),
+        layout=layout,
         backend=request.backend,
         strategy=request.strategy,
         reason=_reason(subject, request, options),
