@@ -52,9 +52,10 @@ test-clients: clients
 	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
 	done
 
-# A short profile on every other Python that is here: products, their derivatives, kernels and the command line.  One that
-# cannot be set up is said aloud, and the others are tested all the same.  A torch with CUDA is gigabytes: ANY_TORCH=1 takes it.
+# On every other Python that is here: every file compiles, and a short profile of products, their derivatives, kernels and
+# the command line.  One that cannot be set up is said aloud, and the others are tested all the same.  A torch with CUDA is gigabytes: ANY_TORCH=1 takes it.
 PYTHONS := 3.10 3.12 3.13
+COMPILES = import pathlib, sys; [compile(pathlib.Path(f).read_text("utf-8"), f, "exec") for f in sys.stdin.read().split()]
 SHORT := tests/form tests/planner/test_plan.py tests/emitter/test_golden.py tests/kernels/test_golden_kernels.py \
     tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/test_cli.py
 
@@ -64,13 +65,15 @@ test-pythons:
 	        $$python -c pass 2> /dev/null && break; \
 	    done; \
 	    if [ $$python = none ]; then echo "*** Python $$version IS NOT TESTED: it is not here"; continue; fi; \
+	    git ls-files '*.py' | $$python -W error -c '$(COMPILES)' || exit 1; \
+	    echo "Python $$version compiles every file"; \
 	    test -e .pythons/$$version/.installed || { \
 	        { test -n "$$ANY_TORCH" || timeout 100 $$python -m pip install --dry-run --no-deps --ignore-installed --quiet \
 	            --report - $(TORCH) 2> /dev/null | grep -q '[+B]cpu-'; } && \
 	        $$python -m venv .pythons/$$version && \
 	        timeout 900 .pythons/$$version/bin/python -m pip install --quiet $(TORCH) --editable '.[plot,test]' && \
 	        touch .pythons/$$version/.installed; \
-	    } || { echo "*** Python $$version IS NOT TESTED: there is no small torch for it, or it could not be set up"; continue; }; \
+	    } || { echo "*** Python $$version IS NOT TESTED FURTHER: there is no small torch for it, or it could not be set up"; continue; }; \
 	    echo "short profile on Python $$version"; \
 	    OMP_NUM_THREADS=1 .pythons/$$version/bin/python -m pytest -n 2 -p no:cacheprovider $(SHORT) || exit 1; \
 	done
