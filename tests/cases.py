@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from math import comb
+from math import comb, prod
 
 import torch
 from e3nn.o3 import Irrep
@@ -29,7 +29,7 @@ ROWS = 3
 LAYOUTS: tuple[Layout, ...] = ("mul_ir", "ir_mul", ("ir_mul", "mul_ir", "ir_mul"))
 STRATEGIES = ("einsum", "grouped", "unrolled")
 TOLERANCE = 1e-12  # in float64, relative to the largest entry
-_EQUAL = ("uuw", "uuu", "uvu<v", "u<vw")  # modes whose inputs have equal multiplicities
+_EQUAL = [mode.name for mode in MODES.values() if mode.in1 == mode.in2]  # modes whose inputs have equal multiplicities
 _TRIPLES = ("0e 0e 0e", "0e 1o 1o", "1o 0e 1o", "1o 1o 0e", "1o 1o 1e", "1o 2e 1o", "2e 1o 1o", "2e 2e 0e", "1o 1o 2e")
 
 
@@ -104,16 +104,8 @@ def _case_plan(case: Case) -> Plan:
 
 def out_mul(mode: str, mul1: int, mul2: int, free: int) -> int:
     """The output multiplicity that a mode asks for; ``free`` where it may be anything."""
-    return {
-        "uvw": free,
-        "uvu": mul1,
-        "uvv": mul2,
-        "uuw": free,
-        "uuu": mul1,
-        "uvuv": mul1 * mul2,
-        "uvu<v": comb(mul1, 2),
-        "u<vw": free,
-    }[mode]
+    sizes = {"u": mul1, "v": mul2, "p": comb(mul1, 2)}
+    return prod(sizes.get(letter, free) for letter in MODES[mode].out)
 
 
 def random_arguments(seed: int, among: Collection[str] = tuple(MODES), copies: int = 1) -> tuple[tuple, dict]:

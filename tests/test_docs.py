@@ -29,7 +29,10 @@ from tests.machine import needs_compiler
 from tpgen.planner.modes import MODES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 COMPILED = ("kernels.md", "polynomials.md", "tracer.md")  # what they show is what generated kernels do
 MEASURED = ROOT / "docs" / "benchmarks.md"  # benchmarks.report writes it; may be linked before there is one
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -169,7 +172,7 @@ def _anchors(page: Path) -> set[str]:
 def mentioned() -> set[tuple[str, tuple[str, ...]]]:
     """Commands that the pages show in their text or in blocks, with the options given to them, each with its page."""
     found = set()
-    for page in {*PAGES, ROOT / "CONTRIBUTING.md"} - {ROOT / "CHANGELOG.md"}:  # which tells of what is gone
+    for page in set(PAGES) - {ROOT / "CHANGELOG.md"}:  # which tells of what is gone
         text = page.read_text(encoding="utf-8")
         shown = [m[1] for m in re.finditer(r"`(tpgen [^`\n]+)`", text)]
         shown += [m[1] for m in re.finditer(r"^(?: {4}|\$ )(tpgen [a-z][^\n]*)$", text, re.MULTILINE)]
