@@ -15,10 +15,16 @@ from torch import Tensor
 
 from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows, seconds_of
 from tpgen.errors import TpgenError
-from tpgen.form.sampling import random_operands
+from tpgen.form.sampling import random_operands, random_polynomial_operands
 from tpgen.kernels.operators.ops import describe
+from tpgen.kernels.polynomial.operator import kernel_polynomial
+from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
@@ -74,6 +80,42 @@ def derivatives(product: TensorProduct, given: list[Tensor], device: str, dtype:
     squares = torch.stack([x.square().sum() for x in first]).sum()
     second = torch.autograd.grad(squares, inputs, allow_unused=True)
     return [out, *first, *(x for x in second if x is not None and dtype != torch.bfloat16)]
+
+
+def polynomials(device: str) -> Iterator[Finding]:
+    """Every named polynomial with its gradients, and linear layers, against float64 on the CPU."""
+    for problem in POLYNOMIALS.values():
+        for dtype in (torch.float64, torch.float32):
+            given = random_polynomial_operands(problem.plan, 50, problem.channels, problem.elements)
+            index = torch.arange(50) % problem.elements if problem.elements > 1 else None
+            one = of_polynomial(problem.plan, [x.to(device, dtype) for x in given], index)
+            error = max(map(relative, one, of_polynomial(problem.plan, [x.double() for x in given], index)))
+            what = f"{problem.name}, {str(dtype).removeprefix('torch.')}"
+            yield what, error < 10 * TOLERANCE[dtype], f"{error:.1e}"
+    for layout in ("mul_ir", "ir_mul"):
+        plan = make_linear_plan("12x0e+7x1o", "9x0e+33x1o")
+        found = [of_linear(plan, layout, *where) for where in ((device, "kernel"), ("cpu", "einsum"))]
+        error = max(map(relative, *found))
+        yield f"a linear layer, {layout}", error < TOLERANCE[torch.float64], f"{error:.1e}"
+
+
+def of_polynomial(plan: PolynomialPlan, given: list[Tensor], index: Tensor | None) -> list[Tensor]:
+    """A polynomial, its gradients, and those of a sum of their squares."""
+    inputs = [x.detach().requires_grad_() for x in given]
+    rows = None if index is None else index.to(given[0].device)
+    out = kernel_polynomial(inputs, rows, plan.to_json(), str(forward_call(plan)))
+    first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+    return [out, *first, *torch.autograd.grad(torch.stack([x.square().sum() for x in first]).sum(), inputs)]
+
+
+def of_linear(plan: LinearPlan, layout: str, device: str, strategy: str) -> list[Tensor]:
+    """A layer and its gradients."""
+    layer = Linear.from_plan(plan, False, strategy=strategy, layout=layout).to(device, torch.float64)
+    torch.manual_seed(0)
+    shapes = (60, plan.irreps_in.dim), (plan.weight_numel,)
+    inputs = [torch.randn(shape, dtype=torch.float64).to(device).requires_grad_() for shape in shapes]
+    out = layer(*inputs)
+    return [out, *torch.autograd.grad(out.square().sum(), inputs)]
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
@@ -204,6 +246,7 @@ def product_of(name: str, rows: int, device: str) -> tuple[list[Tensor], str]:
 CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "values": values,
     "edges": edges,
+    "polynomials": polynomials,
     "repetitions": repetitions,
     "streams": streams,
     "CUDA graphs": graphs,

@@ -66,6 +66,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     mixing = fully_connected("2x0e+1o", "0e+1o", "3x0e+1o")
     monkeypatch.setattr(gpu_checks, "plans", lambda: [("keeping", SMALL), ("mixing", mixing)])
     monkeypatch.setattr(gpu_checks, "REPETITIONS", 2)
+    monkeypatch.setattr(gpu_checks, "POLYNOMIALS", {"harmonics": gpu_checks.POLYNOMIALS["harmonics"]})
     monkeypatch.setattr(gpu, "RIVALS", ("loop/eager", "openequivariance/*"))
 
 
@@ -94,7 +95,9 @@ def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fak
     assert {row["task"] for row in found["times"]} >= tasks
     failed = [check["what"] for check in found["checks"] if not check["passed"]]
     assert set(failed) <= {"launch overhead"}  # which on a CPU is what a call costs
-    assert {"two streams at once", "CUDA graphs: a convolution"} <= {check["what"] for check in found["checks"]}
+    assert {"harmonics, float64", "two streams at once", "CUDA graphs: a convolution"} <= {
+        check["what"] for check in found["checks"]
+    }
     assert all(0 < row["predicted"] <= 1 for row in found["times"] if "predicted" in row)
     assert {row["contender"] for row in found["rivals"]} == {"loop/eager", "openequivariance/eager"}
     assert {file.name for file in tmp_path.iterdir()} >= {"gpu-shares.png", "gpu-rivals.png"}

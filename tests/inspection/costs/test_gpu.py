@@ -16,6 +16,7 @@ from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.nn.conv import TensorProductConv
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.problems import PROBLEMS
 
@@ -70,6 +71,15 @@ def test_what_has_no_kernel_there_says_why() -> None:
     assert "no kernel: matrix products of the library are faster" in str(mixing)
     half = product_on("A100", PROBLEMS["mace-medium"].plan, 1_000, dtype=torch.float16)
     assert "no kernel: kernels compute in float32, float64, bfloat16, not in float16" in str(half)
+
+
+def test_linear_layers() -> None:
+    narrow, wide = (
+        explain(make_linear_plan(irreps, irreps), ceilings=GIVEN, gpu="H200").on_gpu
+        for irreps in ("8x0e+4x1o", "512x0e+512x1o")
+    )
+    assert sorted(narrow.passes) == ["backward", "forward"]
+    assert "no kernel: matrix products of the library are faster" in str(wide)
 
 
 def test_an_unknown_gpu_is_named() -> None:

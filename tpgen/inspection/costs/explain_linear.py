@@ -23,6 +23,7 @@ from tpgen.errors import TpgenError
 from tpgen.form.linear import split_linear_layout
 from tpgen.inspection.costs.cost import seconds_in_turn, written_as
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
+from tpgen.inspection.costs.gpu import product_on
 from tpgen.inspection.costs.measured import both_seconds
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.dump import FormRequest
@@ -37,12 +38,13 @@ def explain_linear(
     rows: int = ROWS,
     measure: bool = False,
     ceilings: Ceilings | None = None,
+    gpu: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Explanation:
     """Explain a linear layer or its plan.
 
     ``rows`` is the batch that totals are for; of a layer with channels a row has all of them.  ``measure``,
-    ``ceilings`` and ``options`` are those of `tpgen.inspection.costs.explain.explain_product`.
+    ``ceilings``, ``gpu`` and ``options`` are those of `tpgen.inspection.costs.explain.explain_product`.
 
     Raises `TpgenError` for a batch without rows, and for an option that is none.
     """
@@ -75,6 +77,7 @@ def explain_linear(
         peak_bytes=memory.forward,
         training_bytes=memory.training,
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
+        on_gpu=product_on(gpu, plan, rows, split_linear_layout(request.layout), request.dtype) if gpu else None,
     )
     if not measure:
         return found

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from tpgen.errors import BackendError, TpgenError
-from tpgen.form.form import Layout
-from tpgen.form.linear import form_of
+from tpgen.form.linear import AnyPlan, form_of
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.kernels.cuda.chips import Chip, chip_named
 from tpgen.kernels.cuda.choice import graphs_are_faster
@@ -25,7 +24,6 @@ from tpgen.kernels.operators.description import DIRECTIONS
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.planner.plan import Plan
 from tpgen.planner.polynomial_plan import PolynomialPlan
 from tpgen.text import duration
 
@@ -68,13 +66,16 @@ class OnGpu:
 
 def product_on(
     gpu: str,
-    plan: Plan,
+    plan: AnyPlan,
     rows: int,
-    layout: Layout = "mul_ir",
+    layout: str | tuple[str, ...] = "mul_ir",
     dtype: torch.dtype = torch.float32,
     nodes: int | None = None,
 ) -> OnGpu:
-    """Both passes of a product, or with ``nodes`` of a convolution, on a GPU named in `tpgen.kernels.cuda.chips`."""
+    """Both passes of a product, a linear layer, or with ``nodes`` of a convolution.
+
+    Raises `BackendError` for a GPU that `tpgen.kernels.cuda.chips` has not.
+    """
     chip = chip_named(gpu)
     try:
         form, number = form_of(plan, layout), _number(dtype)
