@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tpgen.inspection.stages.cuda import disassemblers
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.libraries.compiler import find_compiler
 
@@ -12,3 +13,5 @@ needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=WITHOUT_COMP
 KERNEL = pytest.param("kernel", marks=needs_compiler)  # the strategy, as a parameter
 WITHOUT_NVRTC = f"no NVRTC ({why_no_nvrtc()}): kernels for GPUs are not compiled"
 needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason=WITHOUT_NVRTC)
+WITHOUT_NVDISASM = "no nvdisasm (pip install nvidia-cuda-nvdisasm): instructions of kernels for GPUs are not counted"
+needs_nvdisasm = pytest.mark.skipif(next(disassemblers(), None) is None, reason=WITHOUT_NVDISASM)

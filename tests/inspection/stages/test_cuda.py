@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.machine import needs_nvrtc
-from tpgen.errors import BackendError
+from tpgen.errors import BackendError, EmitError
 from tpgen.inspection.stages import cuda
 from tpgen.inspection.stages.dump import DIRECTIONS, JOINT, STAGES, dump_stage
 from tpgen.inspection.stages.provenance import provenance
-from tpgen.planner.presets import channelwise
+from tpgen.planner.presets import channelwise, fully_connected
 
 PLAN = channelwise("4x0e+2x1o", "0e+1o", "0e+1o")
 
@@ -45,19 +45,22 @@ def test_instructions_serve_what_their_line_serves() -> None:
 @needs_nvrtc
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell to stand in for nvdisasm")
 def test_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_disassemblers", lambda: iter(()))
+    monkeypatch.setattr(cuda, "disassemblers", lambda: iter(()))
     with pytest.raises(BackendError, match="the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none"):
         dump_stage(PLAN, "sass")
     tool = tmp_path / "nvdisasm"
     tool.write_text('#!/bin/sh\nhead -c 4 "$2" | tail -c 3\n')
     tool.chmod(0o700)
-    monkeypatch.setattr(cuda, "_disassemblers", lambda: iter([str(tool)]))
+    monkeypatch.setattr(cuda, "disassemblers", lambda: iter([str(tool)]))
     assert dump_stage(PLAN, "sass") == "ELF"
     tool.write_text("#!/bin/sh\necho it cannot >&2\nexit 1\n")
     with pytest.raises(BackendError, match="nvdisasm failed: it cannot"):
         dump_stage(PLAN, "sass")
 
 
-def test_a_dtype_without_a_kernel_says_so() -> None:
+def test_what_has_no_kernel_says_so() -> None:
+    large = fully_connected("256x0e", "64x0e", "256x0e", shared_weights=False)
+    with pytest.raises(EmitError, match="bytes of shared memory, and a block of sm_90 has"):
+        dump_stage(large, "cuda")
     with pytest.raises(BackendError, match="kernels compute in float32, float64 or bfloat16, not in float16"):
         dump_stage(PLAN, "cuda", dtype=torch.float16)

@@ -19,14 +19,14 @@ from tpgen.inspection.subject import request_of
 from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.presets import channelwise
+from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.planner.problems import PROBLEMS
 
 TEXTS = ("plan", "form", "graph", "code")
 KERNELS = ("cpp", "cpp_backward")
 CUDA = ("cuda", "cuda_backward")
 CUDA_PARTS = {
-    *("placement", "prelude", "tables", "a step", "function group", "which warp does what"),
+    *("placement", "prelude", "tables", "a step", "function group", "function gather", "which warp does what"),
     *("rows fetched", "rows delivered", "the kernel"),
 }
 STRATEGIES = ("einsum", "grouped", "unrolled", "kernel")
@@ -71,7 +71,7 @@ def test_every_line_of_a_kernel_is_explained(problem: str) -> None:
         }
 
 
-@pytest.mark.parametrize("problem", ["mace-medium", "mixed-mul", "nequip-lips"])
+@pytest.mark.parametrize("problem", ["mace-medium", "mixed-mul", "nequip-lips", "article"])
 def test_every_line_of_a_cuda_kernel_is_explained(problem: str) -> None:
     """And what a path's line reads are segments of that path."""
     plan = PROBLEMS[problem].plan
@@ -90,6 +90,9 @@ def test_every_line_of_a_cuda_kernel_is_explained(problem: str) -> None:
 def test_what_has_no_cuda_kernel_says_why() -> None:
     half = provenance(small(), strategy="kernel", stages=CUDA, dtype=torch.float16)
     assert all("kernels compute in float32" in stage.missing for stage in half.stages.values())
+    large = fully_connected("256x0e", "64x0e", "256x0e", shared_weights=False)
+    found = provenance(large, strategy="kernel", stages=CUDA)
+    assert all("bytes of shared memory" in stage.missing for stage in found.stages.values())
     graph = provenance(small(), strategy="einsum", stages=CUDA)
     assert all("runs as a graph" in stage.missing for stage in graph.stages.values())
 

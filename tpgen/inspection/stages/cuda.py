@@ -49,11 +49,11 @@ def ptx_of(source: AnySource, numbered: bool = False) -> str:
 
 def sass_of(source: AnySource) -> str:
     """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
-    tool = next(_disassemblers(), None)
+    tool = next(disassemblers(), None)
     if tool is None:
         raise BackendError(
-            "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: install it, "
-            "or ask for the stage 'ptx'"
+            "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: "
+            "pip install nvidia-cuda-nvdisasm, or ask for the stage 'ptx'"
         )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(need_nvrtc().compile(source.text, source.placement.chip.arch).code)
@@ -64,7 +64,8 @@ def sass_of(source: AnySource) -> str:
     return done.stdout.strip()
 
 
-def _disassemblers() -> Iterator[str]:
+def disassemblers() -> Iterator[str]:
+    """Where nvdisasm is: in PATH, or of its wheel."""
     found = shutil.which("nvdisasm")
     if found:
         yield found

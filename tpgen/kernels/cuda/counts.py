@@ -36,12 +36,12 @@ def work_of(p: AnyPlacement) -> Work:
 
 
 def _channel_work(p: CudaPlacement) -> Work:
-    longest = max(sum(_instructions(p, u.group) for u in units) for units in p.work) + _common(p)
-    issued = sum(_instructions(p, u.group) for u in p.units) + p.warps * _common(p)
+    longest = max(sum(instructions(p, u.group) for u in units) for units in p.work) + _common(p)
+    issued = sum(instructions(p, u.group) for u in p.units) + p.warps * _common(p)
     return Work(longest, issued, sum(_touches(p, u.group) for u in p.units), barriers=5)
 
 
-def _instructions(p: CudaPlacement, group: Group) -> int:
+def instructions(p: CudaPlacement, group: Group) -> int:
     """Of one warp, for one unit."""
     row = sum(map(_arithmetic, group.paths)) + _folding(group)
     return _OVERHEAD + _touches(p, group) + row * _rows(p)
@@ -78,9 +78,9 @@ def products(term: Product) -> int:
 
 
 def _folding(group: Group) -> int:
-    """Shuffles, choices and additions of the sum over lanes."""
+    """Choices, shuffles and additions of the sum over lanes."""
     summed = {s.component for p in group.paths for stage in p.stages[1:] for s in stage.statements}  # type: ignore[union-attr]
-    return 3 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
+    return 4 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
 
 
 def _common(p: CudaPlacement) -> int:
