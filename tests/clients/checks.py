@@ -16,6 +16,7 @@ from tpgen.conversion.convert import conversion_report, convert, restore
 
 Written = (GraphModule, torch.jit.ScriptModule)  # each copy has a class of its own
 ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
+ROUNDED = 1e-5  # in float32
 
 
 def results(case: Case, network: nn.Module) -> dict[str, Tensor]:
@@ -56,6 +57,14 @@ def check_everything(case: Case) -> nn.Module:
     assert all(type(restored.get_submodule(name)) is cls for name, cls in classes.items())
     assert_same(results(case, restored), wanted)
     return model
+
+
+def check_float32(case: Case) -> None:
+    """Energy, forces and stress of a model in float32, within its rounding of stock's."""
+    assert {p.dtype for p in case.model.parameters()} == {torch.float32}
+    found, wanted = (case.run(network, False) for network in (convert(deepcopy(case.model)), case.model))
+    for name, x in wanted.items():
+        assert (found[name] - x).abs().max() <= ROUNDED * x.abs().max(), name
 
 
 def carbon(seed: int = 0) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.clients.checks import carbon, check_everything, compare_dynamics
+from tests.clients.checks import carbon, check_everything, check_float32, compare_dynamics
 from tpgen.cli.app import main
 from tpgen.conversion.convert import conversion_report, convert
 from tpgen.conversion.swap import mark_of
@@ -53,6 +53,12 @@ def test_every_block_is_converted_and_equal(block: str) -> None:
     for n in range(2):
         assert done[f"interactions.{n}.conv_tp"].startswith("tpgen convolution")
         assert done[f"products.{n}.symmetric_contractions"].startswith("tpgen polynomial")
+
+
+@pytest.mark.parametrize("hidden", ["16x0e", "8x0e+8x1o", "8x0e+8x1o+8x2e"])
+def test_float32_is_within_its_rounding(hidden: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    check_float32(mace(27, torch.float32, hidden))
 
 
 def test_a_converted_model_scripts() -> None:

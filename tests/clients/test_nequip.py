@@ -10,7 +10,7 @@ import torch
 
 import tpgen
 from benchmarks.networks import Case, nequip
-from tests.clients.checks import assert_same, check_everything, compare_dynamics, results
+from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
 from tpgen.conversion import species
 from tpgen.nn import matmul, silu
@@ -25,6 +25,11 @@ def _float64() -> Iterator[None]:
 
 def test_a_model_is_converted_and_equal() -> None:
     check_everything(nequip(27, torch.float64, features=4))
+
+
+def test_float32_is_within_its_rounding() -> None:
+    torch.set_default_dtype(torch.float32)
+    check_float32(nequip(27, torch.float32, features=8))
 
 
 def test_the_modifier_is_found_by_name() -> None:

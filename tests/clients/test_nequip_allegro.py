@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.networks import Case, allegro
-from tests.clients.checks import assert_same, check_everything, compare_dynamics, results
+from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_packaged, modified
 from tpgen.conversion.convert import conversion_report
 
@@ -31,6 +31,11 @@ def test_a_model_is_converted_and_equal(coupled: bool) -> None:
     done = {path: row.now for row in conversion_report(model).replaced for path in row.paths}
     for n in range(2):
         assert done[f"model.func.allegro.tps.{n}"].startswith("tpgen polynomial, kernel")
+
+
+def test_float32_is_within_its_rounding() -> None:
+    torch.set_default_dtype(torch.float32)
+    check_float32(allegro(27, torch.float32, features=8, scalars=16))
 
 
 def test_the_modifier_is_found_by_name() -> None:

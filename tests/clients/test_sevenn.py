@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import check_everything, compare_dynamics
+from tests.clients.checks import check_everything, check_float32, compare_dynamics
 from tpgen.conversion.convert import convert
 
 
@@ -21,6 +21,11 @@ def _float64() -> Iterator[None]:
 
 def test_a_model_is_converted_and_equal() -> None:
     check_everything(sevenn(27, torch.float64, hidden="8x0e+4x1e+2x2e"))
+
+
+def test_float32_is_within_its_rounding() -> None:
+    torch.set_default_dtype(torch.float32)
+    check_float32(sevenn(27, torch.float32, hidden="16x0e+8x1e+4x2e"))
 
 
 def test_a_converted_model_scripts() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
+import e3nn
 import pytest
 import torch
 from e3nn import o3
@@ -196,6 +197,43 @@ def test_hooks_and_modes_stay() -> None:
     convert(product, **GRAPHS)(torch.randn(3, 6), torch.randn(3, 3))
     assert seen == [1]
     assert not product.get_submodule(PROGRAM).training
+
+
+@pytest.fixture
+def scripted_programs() -> Iterator[None]:
+    """e3nn scripts the programs inside its modules, as it does by default in many versions."""
+    before = e3nn.get_optimization_defaults()
+    e3nn.set_optimization_defaults(**({"jit_mode": "script"} if "jit_mode" in before else {"jit_script_fx": True}))
+    yield
+    e3nn.set_optimization_defaults(**before)
+
+
+def test_products_of_scripted_programs_are_converted(scripted_programs: None) -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    assert isinstance(network.full._compiled_main_left_right, torch.jit.ScriptModule)
+    wanted = network(*inputs)["squares"]
+    assert not conversion_report(convert(network, prove=inputs, **GRAPHS)).kept
+    torch.testing.assert_close(network(*inputs)["squares"], wanted)
+
+
+def test_hooks_that_do_not_run_are_named() -> None:
+    product = convert(o3.FullTensorProduct("2x1o", "1o"), **GRAPHS)
+    product._compiled_main_left_right = nn.Identity()  # what e3nn 0.4 holds there takes no hooks
+    product._compiled_main_left_right.register_forward_hook(lambda *_: None)
+    (row,) = conversion_report(product).replaced
+    assert row.now.endswith("; hooks on _compiled_main_left_right do not run: hook the module itself")
+
+
+def test_weights_of_another_architecture_are_refused_as_by_stock() -> None:
+    network, stock = convert(Layer(), **GRAPHS), Layer()
+    other = nn.ModuleDict({"product": o3.FullyConnectedTensorProduct("3x1o", "1o", "2x1e+0e"), "more": nn.Linear(2, 2)})
+    with pytest.raises(RuntimeError) as wanted:
+        stock.load_state_dict(other.state_dict())
+    with pytest.raises(
+        RuntimeError, match=r"(?s)Unexpected key.*more.weight.*size mismatch for product.weight"
+    ) as found:
+        network.load_state_dict(other.state_dict())
+    assert str(found.value).partition("\n")[2] == str(wanted.value).partition("\n")[2]
 
 
 # --- what stays e3nn's, and why -------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.conversion.adapters import Adapter, adapters_for
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
+from tpgen.conversion.obstacles import idle_hooks
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
+from tpgen.conversion.swap import Finding, Kept, Mark, Swap, apply_all, mark_of, qualified, told, undo, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
@@ -134,11 +135,17 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
     swaps, kept = _split(collect(network, {}))
     return Conversion(
         type(network).__name__,
-        tuple(Replaced(names[m], qualified(mark.cls), told(m)) for m, mark in marks.items() if mark.now),
+        tuple(
+            Replaced(names[m], qualified(mark.cls), told(m) + idle_hooks(m)) for m, mark in marks.items() if mark.now
+        ),
         _stayed(kept, names),
         *_compared(network, {}, Selection(), prove, measure),
         possible=_replaced(swaps, names),
     )
+
+
+def _computing(module: nn.Module, mark: Mark, names: tuple[str, ...]) -> Replaced:
+    return Replaced(names, qualified(mark.cls), told(module) + idle_hooks(module))
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:

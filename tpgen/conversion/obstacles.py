@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.conversion.swap import qualified
 
+_PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
@@ -52,6 +53,12 @@ def has_hooks(module: Any) -> bool:
     """Whether anything is hooked to the calls of a module."""
     tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, table, None) for table in tables)
+
+
+def idle_hooks(module: nn.Module) -> str:
+    """For a report: hooks that somebody put on programs of a converted module, which nothing calls."""
+    names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
+    return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 
 
 def has_more(module: Any) -> bool:
