@@ -20,24 +20,29 @@ from tpgen.text import duration, ratio
 INTRODUCTION = """\
 # Benchmarks
 
-How fast tpgen's products are, against e3nn's, a plain loop over instructions and cuEquivariance where it is installed.
-This page is written by `python -m benchmarks.report` from records that `tpgen bench --records` writes as well, and by
-`python -m benchmarks.kernels`, which measures the generated CPU kernels; run them on the machine that matters to you.
-`tpgen bench mace-large` measures one problem, `python -m benchmarks.article` repeats the comparison that
-tpgen grew out of.  What the numbers do not say stands in [the remarks](benchmarks_remarks.md).
+This page tells you how fast tpgen's products are, beside e3nn's, a plain loop over instructions, and cuEquivariance
+where it is installed. Each of these is a *contender*: a library, how it writes the product, and what runs it. A
+*problem* is a product with a name, mostly one of a known network, and `article` is the small product that tpgen
+grew out of. Words that are new to you stand in the [glossary](glossary.md), and [the
+remarks](benchmarks_remarks.md) say what the numbers do not.
+
+You can measure on the machine that matters to you. `tpgen bench mace-large` measures one problem. `python -m
+benchmarks.report` measures all and writes this page, and `python -m benchmarks.kernels` measures the generated CPU
+kernels for it. `python -m benchmarks.article` repeats the comparison that tpgen grew out of.
 """
 
 KERNEL_METHOD = """\
-- Ratios to e3nn are against its best form that took part, timed in turn in the same run; medians. Each call makes a
-  fresh result, which may stand on pages of one that is gone (`TPGEN_REUSE_MB`).
-- *bandwidth*: the kernel alone into a fresh result, against `copy_` into memory that is there, as many bytes read and
-  written. *threads*: the kernels alone; the copy beside them says what the memory bus leaves to gain.
-- Nothing is timed before it has agreed with float64: whole problems where e3nn takes part, the first rows where a
-  kernel is timed alone, a small graph for convolutions, and the full graph with e3nn's result.
-- *conv-memory*: the highest resident memory of a process during a call, less what it held before and the
-  results. *cold* and *warm* are measured in fresh processes.
-- The roofline counts a multiply and an add for each non-zero coupling entry and copy, and for each weight; three times
-  that for a backward kernel. Bytes are those of every input and result, once.
+- A ratio to e3nn is a ratio of medians, to the fastest form of e3nn that took part. All were timed in turn in the
+  same run. Each call makes a fresh result, which may stand on pages of one that is gone (`TPGEN_REUSE_MB`).
+- *bandwidth* compares the kernel alone, which writes into a fresh result, with a `copy_` into memory that is there.
+  Both read and write as many bytes. *threads* times the kernels alone. The copy beside them tells you how much the
+  memory bus leaves to gain.
+- Nothing is timed before it has agreed with float64. Where e3nn takes part, this is the whole problem; where a
+  kernel is timed alone, its first rows; for convolutions a small graph, and the full graph with e3nn's result.
+- *conv-memory* is the highest resident memory of a process during a call, less what it held before and the results.
+  *cold* and *warm* are measured in fresh processes.
+- The roofline counts a multiply and an add for each non-zero coupling entry and copy, and for each weight, and
+  three times that for a backward kernel. It counts the bytes of every input and result once.
 """
 
 
