@@ -9,7 +9,18 @@ import pytest
 import torch
 
 from tpgen.kernels.operators import memory
-from tpgen.kernels.operators.memory import _KEPT, _PAGE, _WINDOW, _limit, _rounded, _Slabs, empty, kept, release
+from tpgen.kernels.operators.memory import (
+    _KEPT,
+    _PAGE,
+    _WINDOW,
+    _limit,
+    _mapped,
+    _rounded,
+    _Slabs,
+    empty,
+    kept,
+    release,
+)
 
 LARGE = (3 * _PAGE // 4 + 5,)  # three pages of float32
 
@@ -94,6 +105,19 @@ def test_what_is_kept_follows_what_was_in_use_at_once() -> None:
     for _ in range(2 * _WINDOW):
         slabs.give_back(slabs.take(_PAGE))
     assert slabs.held + slabs.used <= _KEPT
+
+
+def test_results_of_two_sizes_that_take_turns_find_their_pages() -> None:
+    """As weights of edges and gradients of other sizes do in a step of training; `_new` maps what is not found."""
+    slabs, size, made = _Slabs(limit=None), _KEPT, []
+    slabs._new = lambda size: made.append(size) or _mapped(size)  # type: ignore[method-assign]
+    for _ in range(3):
+        first, second = slabs.take(size), slabs.take(size)
+        slabs.give_back(first)
+        third = slabs.take(size // 2)
+        slabs.give_back(second)
+        slabs.give_back(third)
+    assert made == [size, size, size // 2]
 
 
 def test_a_slab_serves_about_its_size() -> None:

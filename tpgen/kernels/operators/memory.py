@@ -3,8 +3,10 @@
 A fresh page costs the system more to hand out and clear than a kernel needs to fill it, and large tensors go back to
 the system at every free.  So results of 1 MiB and more stand in slabs, on huge pages where those are filled, that are
 kept for the next result of about the same size.  One rule says how much is kept: with it, slabs take no more room than
-results of the last `_WINDOW` to twice as many took at once, or 256 MiB.  So a program that does the same again and
-again finds its pages warm, whatever their size, and one that goes on to smaller things gives the rest back.
+results of the last `_WINDOW` to twice as many took at once and a quarter more, or 256 MiB.  So a program that does the
+same again and again finds its pages warm, whatever their size, and one that goes on to smaller things gives the rest
+back.  The quarter is for results of different sizes at different times: a step of training has its weights of edges
+and their gradients in turns, and would give up each time what it needs next.
 
 ``TPGEN_REUSE_MB`` sets a limit to what is kept free instead; 0 turns all of this off.  A slab is bound to its tensor's
 storage: it comes back when the last view of it dies, never before.
@@ -104,7 +106,7 @@ class _Slabs:
             self.held -= len(oldest)
 
     def _room(self) -> int:
-        return max(_KEPT, *self._peaks) - self.used if self.limit is None else self.limit
+        return max(_KEPT, max(self._peaks) * 5 // 4) - self.used if self.limit is None else self.limit
 
     def _note(self) -> None:
         self._taken += 1
