@@ -169,6 +169,16 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_first_screen_of_the_readme_says_what_a_newcomer_needs() -> None:
+    """What it is for, where GPUs stand, how to install it, a line of code, figures, a picture, and two commands."""
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Example")[0]
+    wanted = ("e3nn", "docs/gpu.md", "pip install .", "tpgen.convert(model", "× |", "![", "make demo", "make test")
+    places = [screen.find(text) for text in wanted]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert len(screen.splitlines()) < 60
+
+
 def mentioned() -> set[tuple[str, tuple[str, ...]]]:
     """Commands that the pages show in their text or in blocks, with the options given to them, each with its page."""
     found = set()
