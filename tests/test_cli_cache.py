@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.machine import needs_compiler, needs_nvrtc
-from tpgen import SymmetricContraction, TensorProduct, TensorProductConv
+from tpgen import Linear, SymmetricContraction, TensorProduct, TensorProductConv
 from tpgen.cli import main
 from tpgen.planner.presets import channelwise
 
@@ -52,7 +52,7 @@ def test_kernels_for_gpus_need_no_gpu(tmp_path) -> None:
 def test_a_network_builds_the_kernels_of_its_modules() -> None:
     where = f"{__name__}:network"
     found = json.loads(_run("cache", "warm", where, "--arch", "sm_75", "--json"))
-    assert found["ready"] == 4
+    assert found["ready"] == 6
     (without,) = found["without"]
     assert without.startswith("wide: a row of this product needs")
 
@@ -62,6 +62,7 @@ def network() -> tuple:
     modules = {
         "wide": TensorProduct.from_plan(wide, strategy="grouped"),
         "conv": TensorProductConv("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]),
+        "linear": Linear("3x0e", "5x0e"),
         "contraction": SymmetricContraction("2x0e", "2x0e", 2),
     }
     return torch.nn.ModuleDict(modules), ()

@@ -20,6 +20,7 @@ from tpgen.errors import TpgenError
 from tpgen.kernels.libraries.build import cache_clear, cache_info
 from tpgen.kernels.operators.warm import warm, warm_cuda
 from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.polynomial_problems import PolynomialProblem
@@ -126,7 +127,7 @@ def _warm_gpus(
     refuse_options(("layout", "convolution"), "the modules of a network say that themselves")
     made = Warmed()
     for name, module in find_network(str(network)).module.named_modules():
-        if isinstance(module, TensorProduct | PolynomialModule):
+        if isinstance(module, TensorProduct | Linear | PolynomialModule):
             own = getattr(module, "layout", layout)
             try:
                 edges = isinstance(module, TensorProductConv)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from tpgen.form.form import Layout, make_form, split_layout
+from tpgen.form.linear import AnyPlan, layouts_of
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
@@ -51,19 +52,19 @@ def warm(
 def _opened(convolution: bool, forces: bool) -> list[tuple[str, ...]]:
     opened = [*DIRECTIONS.values(), *(_FORCES if forces else ())]
     if convolution:  # x1 and out are the two ends of a gather, each with a sweep of its own
-        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened]
+        opened = [tuple(s for s in slots if s != "out" or "x1" not in slots) for slots in opened if slots]
     return opened
 
 
 def warm_cuda(
-    plan: Plan | PolynomialPlan,
+    plan: AnyPlan | PolynomialPlan,
     capabilities: Sequence[int],
-    layout: Layout = "mul_ir",
+    layout: str | tuple[str, ...] = "mul_ir",
     dtype: torch.dtype = torch.float32,
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build the CUDA kernels of a product or a polynomial for some compute capabilities (80 is 8.0), as `warm` does.
+    """Build CUDA kernels of a product, a linear layer or a polynomial for compute capabilities (80 is 8.0), as `warm`.
 
     It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails, and for products without
     a kernel; `EmitError` where a row does not fit.
@@ -79,14 +80,20 @@ def warm_cuda(
 
 
 def _cuda_texts(
-    plan: Plan | PolynomialPlan, chip: Chip, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
+    plan: AnyPlan | PolynomialPlan,
+    chip: Chip,
+    layout: str | tuple[str, ...],
+    dtype: torch.dtype,
+    convolution: bool,
+    forces: bool,
 ) -> list[str]:
     if isinstance(plan, PolynomialPlan):
         kernels = kernels_of(plan.to_json())
         sweeps = [kernels.sweep(named_call(plan, call)) for call in CALLS[: 3 if forces else 2]]
         return [generate_polynomial(plan, sweep, DTYPES[dtype], chip).text for sweep in sweeps]
-    form = Description(plan, split_layout(layout)).form
+    form = Description(plan, layouts_of(plan, layout)).form
     if not form.live_terms:
         return []
-    opened = [tuple(s for s in slots if s != "w" or plan.weight_numel) for slots in _opened(convolution, forces)]
-    return [cuda_source(form, dtype, slots, chip, convolution).text for slots in opened]
+    there = [o.name for o in form.operands if o.dim]
+    opened = [tuple(s for s in slots if s in there) for slots in _opened(convolution, forces)]
+    return [cuda_source(form, dtype, slots, chip, convolution).text for slots in opened if slots]
