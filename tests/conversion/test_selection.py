@@ -28,6 +28,11 @@ def done(network: nn.Module) -> list[str]:
     return [name for name, module in network.named_modules() if mark_of(module)]
 
 
+def news(recorded: pytest.WarningsRecorder) -> list[str]:
+    """What `convert` warned of; old versions of e3nn warn of other things."""
+    return [str(w.message) for w in recorded.list if "without tpgen" in str(w.message)]
+
+
 @pytest.mark.parametrize(
     "asked, left",
     [
@@ -45,7 +50,7 @@ def test_modules_and_classes_are_left_out(asked: dict, left: list[str], recwarn:
     network = convert(layers(), report=reports.append, **asked, **GRAPHS)
     assert done(network) == left
     assert len(reports[0].kept) == 4 - len(left)
-    assert not recwarn.list, "what was asked for is no news"
+    assert not news(recwarn), "what was asked for is none"
 
 
 def test_the_report_says_who_asked() -> None:
@@ -66,7 +71,7 @@ def test_a_module_of_two_names_is_kept_by_either() -> None:
 def test_what_cannot_be_converted_is_no_news_where_it_is_left_out(recwarn: pytest.WarningsRecorder) -> None:
     own = nn.ModuleDict({"own": Scaled("2x1o", "1o", "2x1e"), "product": o3.FullTensorProduct("2x1o", "1o")})
     convert(own, keep="own", **GRAPHS)
-    assert not recwarn.list
+    assert not news(recwarn)
 
 
 def test_what_is_left_out_is_exact_in_a_proof() -> None:
