@@ -476,12 +476,12 @@ def test_a_named_polynomial_goes_through_every_stage() -> None:
     assert list(texts) == ["plan.txt", "sweep.forward.txt", "sweep.backward.txt", "sweep.second.txt"]
 
 
-@pytest.mark.parametrize("command", ["tune", "report", "bench", "explore"])
+@pytest.mark.parametrize("command", ["tune", "report", "bench"])
 @pytest.mark.parametrize("flag", [[], ["--problem"]])
 def test_commands_that_take_no_polynomials_say_which_do(command: str, flag: list[str]) -> None:
     said = " ".join(run(command, *flag, "turned", code=2).output.split())
     assert "'turned' is a polynomial, and this command takes products" in said
-    assert "plan, explain, dump and verify take polynomials" in said
+    assert "plan, explain, explore, dump and verify take polynomials" in said
     assert "package.module" not in said
 
 

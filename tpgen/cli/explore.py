@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import RUN_NAMES, run_options, subject_options
+from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, run_options, subject_options
 from tpgen.cli.types import OutputFile
 from tpgen.inspection.explorer.page import write_explorer, write_network_explorer
+from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 
 @click.command()
-@subject_options
+@partial(subject_options, polynomials=True)
 @run_options
 @click.option(
     "--out",
@@ -30,7 +32,7 @@ from tpgen.planner.problems import Problem
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
 @click.option("--product", metavar="MODULE", help="Of a network: this product alone.  [default: all that it calls]")
 def explore(
-    problem: Problem | None,
+    problem: Problem | PolynomialProblem | None,
     network: str | None,
     product: str | None,
     file: Path,
@@ -42,7 +44,7 @@ def explore(
     """Write every stage of a product onto one HTML page.
 
     Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
-    or a network: then the page holds every product that it calls.
+    a polynomial or a network: then the page holds every product that it calls.
     """
     if problem is None:
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
@@ -50,6 +52,17 @@ def explore(
         wanted = () if product is None else (product,)
         write_network_explorer(
             made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
+        )
+    elif isinstance(problem, PolynomialProblem):
+        refuse_options(("layout", "backend", "inductor", "product"), OF_POLYNOMIALS)
+        write_explorer(
+            problem.plan,
+            file,
+            rows=rows or problem.rows,
+            measure=measure,
+            channels=problem.channels,
+            elements=problem.elements,
+            **{name: options[name] for name in ("strategy", "dtype", "device")},
         )
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")

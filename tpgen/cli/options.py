@@ -165,7 +165,7 @@ class SubjectName(NetworkName):
         super().__init__("name", (*problems, *NETWORKS), others_beside(problems))
 
 
-_TAKING = "plan, explain, dump and verify take polynomials"
+_TAKING = "plan, explain, explore, dump and verify take polynomials"
 
 
 def others_beside(known: Iterable[str]) -> dict[str, str]:

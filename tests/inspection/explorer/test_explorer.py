@@ -77,11 +77,8 @@ def test_the_page_is_the_same_every_time() -> None:
 def test_what_is_missing_says_why() -> None:
     page = explorer_page(channelwise("4x0e", "0e", "0e"), ceilings=GIVEN, strategy="grouped", dtype=torch.float16)
     assert "kernels compute in float32, float64 or bfloat16, not in float16" in page
-    with pytest.raises(
-        TpgenError,
-        match="give a tpgen TensorProduct, a Linear, or the plan of one, not PolynomialPlan; tpgen",
-    ):
-        explorer_page(POLYNOMIALS["harmonics"].plan)  # type: ignore[arg-type]
+    with pytest.raises(TpgenError, match="unknown option 'channels'"):
+        explorer_page(ARTICLE, channels=4)
     with pytest.raises(TpgenError, match="give a tpgen TensorProduct, a Linear, or the plan of one, not str"):
         explorer_page("article")  # type: ignore[arg-type]
 
@@ -109,6 +106,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert run("explore", *VECTORS, "--strategy", "einsum", "--out", str(file)).stdout == f"{file}\n"
     assert "4x1o x 1x1o -&gt; 4x1e" in file.read_text(encoding="utf-8")
     assert "unknown name 'nobody'" in run("explore", "nobody", code=2).stderr
+    run("explore", "small-contraction", "--strategy", "einsum", "--out", str(file))
+    assert "term 0: x × x × x → 1x0e" in file.read_text(encoding="utf-8")
+    assert "--inductor" in run("explore", "harmonics", "--inductor", code=2).stderr
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     plan = channelwise("128x0e+128x1o+1024x2e+128x10o", "0e+1o+2e+3o", "0e+0o+1o+1e+2e+2o+3o+3e+10o+11e")
     found = tpgen.explain(plan, rows=100, strategy="einsum", ceilings=Ceilings(1e10, flops))
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
-    for drawn in (diagram(path_map(plan)), roofline(slow), roofline(fast)):
+    for drawn in (diagram(path_map(plan)), *(roofline(one, one.paths) for one in (slow, fast))):
         file = tmp_path / "drawing.html"
         file.write_text(f"<meta charset=utf-8><style>{STYLE}</style>{drawn}", encoding="utf-8")
         browser.get(file.as_uri())
@@ -417,6 +417,27 @@ def test_a_linear_layer_has_a_page(browser: Any, tmp_path: Path) -> None:
     chosen = browser.execute_script("return document.getElementById('chosen').textContent")
     assert "8x1o → 8x1o" in chosen
     assert "mode" not in chosen
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("name", ["small-contraction", "harmonics"])
+def test_a_polynomial_has_a_page_of_its_terms(browser: Any, tmp_path: Path, name: str) -> None:
+    plan = POLYNOMIALS[name].plan
+    browser.get(write_explorer(plan, tmp_path / "polynomial.html", ceilings=GIVEN, rows=10).as_uri())
+    for n, term in enumerate(plan.terms):
+        click(browser, f'.path[data-p="{n}"] .dot')
+        found = lit(browser)
+        assert len(found["plan"]) == 1
+        assert f"term {n}" in browser.execute_script("return document.getElementById('chosen').textContent")
+        assert found["form"]
+        assert found["sweep"]
+        for pane in ("form", "sweep"):
+            own = browser.execute_script(
+                "return [...document.querySelectorAll(arguments[0])].map(line => line.textContent)",
+                f"#pane-{pane} .own",
+            )
+            others = {t.weight for t in plan.terms} - {term.weight, None}
+            assert not any(weight in line for weight in others for line in own)
     assert browser.get_log("browser") == []
 
 

@@ -93,7 +93,7 @@ class PolynomialExplanation(Shown, UnderCeilings):
             f"strategy {self.strategy}: {self.reason}",
         ]
         rows = [list(_COLUMNS), *([cell(path) for cell in _COLUMNS.values()] for path in self.paths)]
-        facts = _facts(self)
+        facts = polynomial_facts(self)
         width = max(map(len, facts))
         ends = [f"{name:{width}}  {text}" for name, text in facts.items()]
         return "\n".join([*head, "", table(rows, left=range(4)), "", *ends])
@@ -109,7 +109,8 @@ _COLUMNS: dict[str, Callable[[PolynomialPathExplanation], str]] = {
 }
 
 
-def _facts(found: PolynomialExplanation) -> dict[str, str]:
+def polynomial_facts(found: PolynomialExplanation) -> dict[str, str]:
+    """What is said of the polynomial as a whole, by name."""
     operations = ", ".join(f"{n:,} {name}" for name, n in found.operations.items())
     facts = {
         "monomials": f"{found.monomials} with {found.coefficients} different coefficients",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
 
 from tpgen.form.linear import AnyPlan
+from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.costs.pictures import path_color, text_color
 from tpgen.inspection.costs.roofline import Ceilings
@@ -37,13 +38,13 @@ def hues(index: int) -> str:
 
 @dataclass(frozen=True)
 class Route:
-    """A path on the map: the segments where it begins, by operand, the one that it reaches, and its operations."""
+    """A path on the map: the segments where it begins, by operand, the one that it reaches, and what it costs."""
 
     index: int
     begins: tuple[tuple[str, int], ...]
     reaches: int
     name: str
-    flops: int
+    cost: int
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class PathMap:
     operands: Mapping[str, tuple[str, ...]]
     out: tuple[str, ...]
     routes: tuple[Route, ...]
+    unit: str = "FLOP per row"  # of what makes a route thick
 
 
 def path_map(plan: AnyPlan) -> PathMap:
@@ -83,9 +85,11 @@ def diagram(shown: PathMap) -> str:
         parts.append(f'<text class="side" x="4" y="{top + 11:.0f}">{escape(name)}</text>')
         top = bottom
     parts.append(f'<text class="side" x="{_WIDTH - 22}" y="11">out</text>')
-    most = max((route.flops for route in routes), default=1)
+    most = max((route.cost for route in routes), default=1)
     for n, route in enumerate(routes):
-        parts.append(_curves(route, places, places["path"][n], 1 + _GROWTH * route.flops / max(1, most), step))
+        parts.append(
+            _curves(route, places, places["path"][n], 1 + _GROWTH * route.cost / max(1, most), step, shown.unit)
+        )
     for name, labels in shown.operands.items():
         parts += _labels(labels, places[name], _COLUMNS["in"] - 6, "end")
     parts += _labels(shown.out, places["out"], _COLUMNS["out"] + 6, "start")
@@ -106,7 +110,7 @@ def _labels(irreps: Iterable, places: list[float], x: float, anchor: str) -> lis
     ]
 
 
-def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: float, step: float) -> str:
+def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: float, step: float, unit: str) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
     curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
     curves.append((m, y, b, places["out"][route.reaches]))
@@ -118,7 +122,7 @@ def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: fl
     tall, size = min(9.0, 0.48 * step), min(10.0, step - 1.2)
     return (
         f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
-        f'style="{hues(route.index)}"><title>{name}, {route.flops:,} FLOP per row</title>'
+        f'style="{hues(route.index)}"><title>{name}, {route.cost:,} {unit}</title>'
         f'<path class="grip" d="{bends}"/><path d="{bends}" stroke-width="{width:.1f}"/>'
         f'<ellipse class="dot" cx="{m}" cy="{y:.1f}" rx="9" ry="{tall:.1f}"/>'
         f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{route.index}</text></g>'
@@ -130,10 +134,11 @@ def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: fl
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 
 
+Measured = Explanation | PolynomialExplanation
 _At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def roofline(found: Explanation) -> str:
+def roofline(found: Measured, paths: Sequence[PathExplanation]) -> str:
     """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
 
     Each path has a point too, by its own operations and bytes, which the page shows while the path is chosen.
@@ -155,7 +160,7 @@ def roofline(found: Explanation) -> str:
     parts = _grid(at, left, right, low, high)
     totals = _totals(at, labels, found)  # first, as what they name is one point
     parts += _roof(at, labels, ceilings, left, right)
-    parts += [*(_point(at, found, path) for path in found.paths if path.flops), *totals]
+    parts += [*(_point(at, found, path) for path in paths if path.flops), *totals]
     return f'<svg id="roofline" viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
 
 
@@ -217,7 +222,7 @@ def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[floa
     return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
 
 
-def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
+def _point(at: _At, found: Measured, path: PathExplanation) -> str:
     intensity = path.flops / path.bytes
     least = found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes) if found.ceilings else None
     rate = found.rows * path.flops / (path.seconds or least or 1.0)
@@ -229,7 +234,7 @@ def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
     )
 
 
-def _totals(at: _At, labels: _Labels, found: Explanation) -> list[str]:
+def _totals(at: _At, labels: _Labels, found: Measured) -> list[str]:
     parts = []
     for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
         if seconds:

@@ -116,7 +116,7 @@ function show(line) {
 
 function describe() {
   const facts = data.paths.filter((path) => chosen.has(path.index)).slice(0, 3).map(factsOf);
-  const more = chosen.size > 3 ? [text("p", `and ${chosen.size - 3} more paths`)] : [];
+  const more = chosen.size > 3 ? [text("p", `and ${chosen.size - 3} more`)] : [];
   const box = document.getElementById("chosen");
   box.replaceChildren(...facts.flat(), ...more);
   if (chosen.size) box.parentElement.scrollTop = 0;
@@ -125,7 +125,7 @@ function describe() {
 function factsOf(path) {
   const list = document.createElement("dl");
   for (const [name, value] of Object.entries(path.facts)) list.append(text("dt", name), text("dd", value));
-  return [text("h3", `path ${path.index}`), list];
+  return [text("h3", `${data.noun} ${path.index}`), list];
 }
 
 function text(tag, content) {

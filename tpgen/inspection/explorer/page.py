@@ -17,27 +17,37 @@ from tpgen.inspection.costs.explain import ExplainedOptions
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.explorer.polynomials import PolynomialSubject, polynomial_sheet
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
 from tpgen.inspection.subject import AnySubject
+from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.polynomial_plan import PolynomialPlan
 from tpgen.text import quantity
 
 
+class ExplorerOptions(ExplainedOptions, total=False):
+    """How a product is written and explained; of a polynomial its sizes too."""
+
+    channels: int | None
+    elements: int | None
+
+
 def write_explorer(
-    subject: AnySubject,
+    subject: AnySubject | PolynomialSubject,
     path: str | Path,
     *,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,
-    **options: Unpack[ExplainedOptions],
+    **options: Unpack[ExplorerOptions],
 ) -> Path:
-    """Write the explorer of a product, a linear layer or a plan into one HTML file, and return its path.
+    """Write the explorer of a product, a linear layer, a polynomial or a plan into one HTML file, and return its path.
 
     ``measure`` runs the product and each path alone; ``inductor`` adds its output, for which it compiles for seconds.
-    ``options`` are those of `tpgen.inspection.costs.explain.explain`.  A stage that cannot be had is on the page with
-    the reason.
+    ``options`` are those of `tpgen.inspection.costs.explain.explain`.  The page of a polynomial shows its terms where
+    others have paths.  A stage that cannot be had is on the page with the reason.
     """
     return _write(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
 
@@ -64,14 +74,17 @@ def write_network_explorer(
 
 
 def explorer_page(
-    subject: AnySubject,
+    subject: AnySubject | PolynomialSubject,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,
-    **options: Unpack[ExplainedOptions],
+    **options: Unpack[ExplorerOptions],
 ) -> str:
     """The page as text; see `write_explorer`."""
-    sheet = product_sheet(subject, rows, measure, inductor, **options)
+    if isinstance(subject, PolynomialModule | PolynomialPlan):
+        sheet = polynomial_sheet(subject, rows, measure, **options)
+    else:
+        sheet = product_sheet(subject, rows, measure, inductor, **options)  # type: ignore[misc]  # refused there
     return _page({"": sheet}, "", sheet.title)
 
 

@@ -46,7 +46,7 @@ def product_sheet(
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
         diagram=diagram(path_map(request.plan)),
-        roofline=roofline(found),
+        roofline=roofline(found, found.paths),
         bars=bars(found),
     )
 

@@ -29,7 +29,6 @@ TITLES = {
     "cuda_backward": "CUDA backward",
     "ptx": "PTX",
 }
-_OPEN = ("code", "joint", "cpp")  # beside the costs, open at first
 _CHUNK = 64  # lines that a browser lays out together, once they come into view
 _FOLDED = {"prelude"}  # parts that are the same for every product
 _LONG = 8  # lines of such a part that are worth a fold
@@ -42,10 +41,11 @@ class Pane:
     stage: TracedStage
     remark: str = ""
     notes: Mapping[str, object] = field(default_factory=dict)
+    first: tuple[str, ...] = ("code", "joint", "cpp")  # stages that are open at first, beside the costs
 
     @property
     def is_open(self) -> bool:
-        return self.stage.name in _OPEN and not self.stage.missing
+        return self.stage.name in self.first and not self.stage.missing
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ class Sheet:
     diagram: str
     roofline: str
     bars: str
+    noun: str = "path"  # what can be chosen
 
     def html(self, name: str, template: Template) -> str:
         """The sheet as a template of HTML, which a browser lays out once it is shown."""
-        data = {"paths": self.facts, "costliest": self.costliest}
+        data = {"paths": self.facts, "costliest": self.costliest, "noun": self.noun}
         return template.substitute(
             name=escape(name),
             title=escape(self.title),
