@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,3 +66,15 @@ def test_what_is_missing_shows(what: str, broken: StandIn) -> None:
         else:
             signs |= {"wrong"} if any(not torch.equal(found[name], right[name]) for name in right) else set()
     assert any(sign in found for found in signs)
+
+
+def test_phases_wait_for_each_other(tmp_path: Path) -> None:
+    """A kernel that mixes copies, without one of its barriers."""
+    mixing = Case(mode_plan("uvw", True, False, 9, 3), "mul_ir", "float32", ("x1", "x2", "w"), 2)
+    barriers = [f"phase_{n}(s);\n  __syncthreads();" for n in range(2)]
+    broken = [_changed(mixing.source, text, text.split("\n")[0]) for text in barriers]
+    stand_in, given = StandIn([mixing.source, *broken], [2] * 3, tmp_path), mixing.operands
+    right = stand_in.run(0, given)
+    for n in (1, 2):
+        runs = [stand_in.run(n, given, seed=seed) for seed in range(4)]
+        assert any(not torch.equal(found[name], right[name]) for found in runs for name in right)

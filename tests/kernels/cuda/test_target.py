@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from tests.kernels.cuda.standin import StandIn
-from tests.kernels.plans import operands
+from tests.kernels.plans import call, operands
 from tests.machine import needs_nvrtc
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
@@ -168,6 +169,17 @@ def test_edges_that_point_nowhere_are_refused(name: str, place: int, gpu: FakeLi
     edges[place] = torch.tensor([0, 2])
     with pytest.raises(InputError, match=f"{name} holds an index out of range: indices run from 0 to 1"):
         kernel_conv(given["x1"], given["x2"], given["w"], *edges, 2, describe(PLAN))
+    assert "cuLaunchKernel" not in gpu.calls
+    right = [torch.tensor([0, 1]), torch.tensor([1, 0])]
+    assert kernel_conv(given["x1"], given["x2"], given["w"], *right, 2, describe(PLAN)).isfinite().all()
+
+
+def test_tensors_of_several_devices_are_refused() -> None:
+    sizes = {"x1": PLAN.irreps_in1.dim, "x2": PLAN.irreps_in2.dim, "w": PLAN.weight_numel}
+    with FakeTensorMode():
+        given = {name: torch.empty(2, size, device=f"cuda:{name == 'x2':d}") for name, size in sizes.items()}
+    with pytest.raises(InputError, match="x2 must be on cuda:0 as x1 is, got cuda:1: move one of them"):
+        Product(describe(PLAN)).check(call(8, **given))
 
 
 def test_a_slice_that_begins_anywhere_is_copied(gpu: FakeLibrary) -> None:
