@@ -174,7 +174,7 @@ class Product:
         operands = [None if x is None else _dense(x) for x in call.point]
         fault = kernel(operands, results, call.x2.shape[0], self._edges(call))
         if fault:
-            raise _fault(fault, call.x1.shape[0], call.rows)
+            raise _fault(fault, call)
         return made
 
     def _results(self, call: Call, empty: Callable[..., Tensor]) -> list[Tensor | None]:
@@ -205,10 +205,12 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.is_contiguous() else x.contiguous()
 
 
-def _fault(code: int, sources: int, nodes: int) -> Exception:
-    limits = {2: f"0 to {sources - 1}, the rows of x1", 3: f"0 to {nodes - 1}, below num_nodes"}
-    if code in limits:
-        return InputError(f"{FAULTS[code]}: indices run from {limits[code]}")
+def _fault(code: int, call: Call) -> Exception:
+    rules = {2: f"0 to {call.x1.shape[0] - 1}, the rows of x1", 3: f"0 to {call.rows - 1}, below num_nodes"}
+    index = {2: call.src, 3: call.dst}.get(code)
+    if index is not None:
+        low, high = (int(x) for x in index.aminmax())
+        return InputError(f"{FAULTS[code]}: indices run from {rules[code]}, got {low} to {high}")
     return BackendError(f"a kernel stopped: {FAULTS.get(code, f'fault {code}')}; use smaller batches")
 
 
