@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -98,6 +99,15 @@ def test_a_value_shows_itself(kind: str) -> None:
     printer = Printer()
     printer.pretty(value)
     assert printer.said == str(value)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_value_reads_on_light_and_on_dark_pages(kind: str) -> None:
+    """The colour of text is the page's, and backgrounds are tints of it: none hides a text."""
+    styles = [style for style in Tags(MADE[kind]()._repr_html_()).styles if style]
+    assert not any(re.search(r"(^|;)color:", style) for style in styles)
+    tints = [color for style in styles for color in re.findall(r"background:[^;]*?(#[0-9a-f]+)", style)]
+    assert all(len(color) == 9 and int(color[7:], 16) < 0x60 for color in tints)
 
 
 def test_tables_have_bars_in_proportion() -> None:

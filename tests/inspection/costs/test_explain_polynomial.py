@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,6 +69,12 @@ def test_measured(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.forward_seconds
     assert found.backward_seconds
     assert "forward+backward" in str(found)
+
+
+def test_a_busy_machine_is_named() -> None:
+    busy = replace(CEILINGS, scatter=0.3)
+    texts = [str(explain_polynomial(symmetric(degree=2), strategy="einsum", ceilings=c)) for c in (CEILINGS, busy)]
+    assert ["up to 30 % longer: the machine is busy" in text for text in texts] == [False, True]
 
 
 @pytest.mark.parametrize("what", ["rows", "channels", "elements"])

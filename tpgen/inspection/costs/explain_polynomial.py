@@ -125,7 +125,10 @@ def polynomial_facts(found: PolynomialExplanation) -> dict[str, str]:
         facts[f"on {found.on_gpu.gpu}"] = found.on_gpu.least(found.flops, found.bytes)
     measured = f"{duration(found.forward_seconds)} forward, {duration(found.backward_seconds)} forward+backward"
     unmeasured = "nothing; measure=True (--measure) runs it"
-    return {**facts, "measured": unmeasured if found.forward_seconds is None else measured}
+    facts["measured"] = unmeasured if found.forward_seconds is None else measured
+    if found.ceilings and found.ceilings.warning:
+        facts["warning"] = found.ceilings.warning
+    return facts
 
 
 class PolynomialExplainOptions(TypedDict, total=False):
