@@ -1,4 +1,7 @@
-"""Generated C++ under AddressSanitizer and UndefinedBehaviorSanitizer: a small corpus, forward and backward."""
+"""Generated C++ and the native runtime under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+A small corpus of products, convolutions, linear layers and polynomials, forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,16 @@ x, y, w = torch.randn(5, 17), torch.randn(rows, 4), torch.randn(rows, conv.weigh
 step(lambda *given: conv(*given, src, dst), x, y, w)
 linear = tpgen.Linear("17x0e+3x1o", "5x0e+6x1o", strategy="kernel")
 step(linear, torch.randn(rows, 26))
+contraction = tpgen.SymmetricContraction("5x0e+5x1o", "5x0e+5x1o", correlation=2, num_elements=3, strategy="kernel")
+element = torch.arange(rows) % 2  # one element has no rows
+step(lambda x: contraction(x, element), torch.randn(rows, 5, 4))
+for bad in (-1, 5):  # refused before anything is read
+    src[3] = bad
+    try:
+        conv(x.detach(), y.detach(), w.detach(), src, dst)
+    except tpgen.TpgenError:
+        continue
+    raise SystemExit("an index out of range was taken")
 print("nothing found")
 """
 

@@ -34,6 +34,7 @@ def check_operand(
     """Type, last dimension, dtype and device of one operand of a ``module``."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
+    check_strided(name, x)
     if x.dim() == 0 or x.shape[-1] != dim:
         got = "no dimension" if x.dim() == 0 else str(x.shape[-1])
         raise InputError(
@@ -52,6 +53,13 @@ def check_operand(
         )
 
 
+def check_strided(name: str, x: Tensor) -> None:
+    """Products read numbers at strides, which sparse tensors have not."""
+    if x.layout != torch.strided:
+        kind = str(x.layout).removeprefix("torch.")
+        raise InputError(f"{name}: must be a dense tensor, got one of layout {kind}; give {name}.to_dense()")
+
+
 def check_edge_index(name: str, index: object) -> None:
     """Type and dtype of one end of the edges."""
     if not isinstance(index, Tensor):
@@ -61,6 +69,7 @@ def check_edge_index(name: str, index: object) -> None:
         )
     if index.dtype not in (torch.int64, torch.int32):
         raise InputError(f"{name}: must be int64 or int32, got {index.dtype}; convert it with {name}.long()")
+    check_strided(name, index)
 
 
 def check_batches(operands: Sequence[Tensor]) -> None:

@@ -199,6 +199,10 @@ class TensorProductConv(TensorProduct):
             ("edge_src", src, x.shape[0], "rows of x"),
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
+            if index.device != x.device:
+                raise InputError(
+                    f"{name}: must be on {x.device} as x is, got {index.device}; move one of them with .to()"
+                )
             if index.shape != y.shape[:1]:
                 raise InputError(
                     f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"

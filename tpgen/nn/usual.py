@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from tpgen.kernels.operators.ops import quick_product
@@ -53,6 +54,7 @@ def is_plain(product: TensorProduct, x: Tensor, y: Tensor, w: Tensor) -> bool:
         and x.dtype == dtype
         and y.dtype == dtype
         and w.dtype == dtype
+        and x.layout == y.layout == w.layout == torch.strided
         and x.device == device
         and y.device == device
         and w.device == device

@@ -72,8 +72,12 @@ static bool make_dense(Tensor& x) {
   return copied;
 }
 
+// the kernel that opens some slots, if it is there: one may be entered while others are called
+static void* kernel_of(const Call& c, i64 mask) {
+  return __atomic_load_n(&c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][mask], __ATOMIC_ACQUIRE);
+}
 static int launch(const Call& c, i64 mask) {
-  void* kernel = c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][mask];
+  void* kernel = kernel_of(c, mask);
   void* p[8];
   for (int n = 0; n < 4; ++n) {
     p[n] = c.operands[n].data();
@@ -93,7 +97,7 @@ static int run(Call& c) {
   const bool apart = c.src && c.mask & X1 && c.mask & OUT;
   const i64 sweeps[2] = {apart ? c.mask & ~OUT : c.mask, OUT};
   for (int n = 0; n <= apart; ++n)
-    if (!c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][sweeps[n]]) return UNFIT;
+    if (!kernel_of(c, sweeps[n])) return UNFIT;
   const i64 rows = c.src ? c.nodes : c.operands[1].sizes[0];
   for (int n = 0; n < 4; ++n) {
     if (c.mask >> n & 1) c.results[n].take(room(c.product, c.operands[n], rows, c.operands[0].dtype));
