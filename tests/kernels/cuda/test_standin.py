@@ -69,12 +69,10 @@ def test_what_is_missing_shows(what: str, broken: StandIn) -> None:
 
 
 def test_phases_wait_for_each_other(tmp_path: Path) -> None:
-    """A kernel that mixes copies, without one of its barriers."""
+    """A kernel that mixes copies, without the barrier between the products with weights and the gradients of inputs."""
     mixing = Case(mode_plan("uvw", True, False, 9, 3), "mul_ir", "float32", ("x1", "x2", "w"), 2)
-    barriers = [f"phase_{n}(s);\n  __syncthreads();" for n in range(2)]
-    broken = [_changed(mixing.source, text, text.split("\n")[0]) for text in barriers]
-    stand_in, given = StandIn([mixing.source, *broken], [2] * 3, tmp_path), mixing.operands
+    broken = _changed(mixing.source, "phase_1(s);\n  __syncthreads();", "phase_1(s);")
+    stand_in, given = StandIn([mixing.source, broken], [2, 2], tmp_path), mixing.operands
     right = stand_in.run(0, given)
-    for n in (1, 2):
-        runs = [stand_in.run(n, given, seed=seed) for seed in range(4)]
-        assert any(not torch.equal(found[name], right[name]) for found in runs for name in right)
+    runs = [stand_in.run(1, given, seed=seed) for seed in range(3)]
+    assert any(not torch.equal(found[name], right[name]) for found in runs for name in ("x1", "x2"))
