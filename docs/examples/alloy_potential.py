@@ -59,9 +59,9 @@ def structures(count: int, seed: int) -> list[Batch]:
 def _structure(rng: np.random.Generator) -> Batch:
     atoms = bulk("Pd", cubic=True, a=3.95).repeat((2, 1, 1))
     atoms.symbols = [ELEMENTS[n] for n in rng.integers(len(ELEMENTS), size=len(atoms))]
-    strain = np.eye(3) + 0.03 * rng.normal(size=(3, 3))
+    strain = np.eye(3) + 0.02 * rng.normal(size=(3, 3))
     atoms.set_cell(np.array(atoms.cell) @ strain, scale_atoms=True)
-    atoms.positions += 0.12 * rng.normal(size=atoms.positions.shape)
+    atoms.positions += 0.08 * rng.normal(size=atoms.positions.shape)
     atoms.calc = EMT()
     source, target, cells = neighbor_list("ijS", atoms, CUTOFF)
     kinds = torch.tensor([ELEMENTS.index(symbol) for symbol in atoms.get_chemical_symbols()])

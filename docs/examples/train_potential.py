@@ -30,6 +30,9 @@ from torch.nn.parallel import DistributedDataParallel
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
+ENERGY_WEIGHT = 20.0  # of energies beside forces, in the loss
+
+
 @dataclass(frozen=True)
 class Options:
     """What a run is; its checkpoint can be resumed by one with other ``epochs`` and ``parallel``."""
@@ -138,10 +141,11 @@ def batches(data: list[Batch], options: Options, epoch: int) -> Iterator[Batch]:
 
 
 def loss_of(found: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
-    """Mean squares of the errors of forces, and of energies per atom."""
+    """Mean squares of the errors of forces, and of energies per atom, which are smaller numbers and weigh more."""
     energy, forces = found
     atoms = torch.bincount(batch.structure).to(energy)
-    return ((energy - batch.energy) / atoms).square().mean() + (forces - batch.forces).square().mean()
+    of_energies = ((energy - batch.energy) / atoms).square().mean()
+    return ENERGY_WEIGHT * of_energies + (forces - batch.forces).square().mean()
 
 
 def train_epoch(run: Run, data: list[Batch], options: Options, device: torch.device) -> float:
@@ -255,9 +259,12 @@ def trained(options: Options, device: torch.device, first: bool) -> Run:
 
 def summary(found: tuple[Tensor, Tensor], valid: Batch) -> str:
     atoms = torch.bincount(valid.structure)
-    energy = ((found[0] - valid.energy) / atoms).square().mean().sqrt()
-    forces = (found[1] - valid.forces).square().mean().sqrt()
-    return f"errors (root mean square): energy {1e3 * energy:.1f} meV/atom, forces {1e3 * forces:.0f} meV/Å"
+    energies, spread = (found[0] - valid.energy) / atoms, (valid.energy / atoms).std()
+    energy, forces, size = (1e3 * x.square().mean().sqrt() for x in (energies, found[1] - valid.forces, valid.forces))
+    return (
+        f"errors (root mean square): energy {energy:.1f} meV/atom of a spread of {1e3 * spread:.0f}, "
+        f"forces {forces:.0f} meV/Å of a size of {size:.0f}"
+    )
 
 
 def plot(history: list[list[float]], found: tuple[Tensor, Tensor], valid: Batch, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A small potential with a convolution, a linear layer and a product, and forces taken inside."""
+"""A small potential with a convolution, a linear layer, a contraction and a product, and forces taken inside."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
 from tpgen.nn.products import FullyConnectedTensorProduct
+from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.presets import channelwise
 
 HIDDEN = "4x0e+4x1o"
+_OF_POLYNOMIALS = {"kernel": "kernel", "grouped": "einsum"}
 
 
-class Potential(nn.Module):
+class Energy(nn.Module):
     def __init__(self, strategy: str = "kernel") -> None:
         super().__init__()
         plan = channelwise("4x0e", "0e+1o", HIDDEN)
@@ -21,7 +23,23 @@ class Potential(nn.Module):
         self.conv = TensorProductConv.from_plan(plan, strategy=strategy)
         self.radial = nn.Linear(2, plan.weight_numel)
         self.linear = Linear(plan.irreps_out, HIDDEN, strategy=strategy)
+        self.contraction = SymmetricContraction(HIDDEN, HIDDEN, 2, num_elements=3, strategy=_OF_POLYNOMIALS[strategy])
         self.readout = FullyConnectedTensorProduct(HIDDEN, HIDDEN, "1x0e", strategy=strategy)
+
+    def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
+        vectors = positions[edges[1]] - positions[edges[0]]
+        lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        harmonics = torch.cat([torch.ones_like(lengths), vectors / lengths], 1)
+        weights = self.radial(torch.cat([lengths.cos(), lengths.sin()], 1))
+        h = self.linear(self.conv(self.embedding(elements), harmonics, weights, edges[0], edges[1]))
+        channels = torch.cat([h[:, :4].unflatten(1, (4, 1)), h[:, 4:].unflatten(1, (4, 3))], 2)
+        return self.readout(h, self.contraction(channels, elements.argmax(1))).sum()
+
+
+class Potential(nn.Module):
+    def __init__(self, strategy: str = "kernel") -> None:
+        super().__init__()
+        self.energy = Energy(strategy)
 
     def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -29,14 +47,6 @@ class Potential(nn.Module):
             energy = self.energy(positions, elements, edges)
             (slope,) = torch.autograd.grad(energy, positions)
         return energy.detach(), -slope
-
-    def energy(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
-        vectors = positions[edges[1]] - positions[edges[0]]
-        lengths = vectors.norm(dim=1, keepdim=True)
-        harmonics = torch.cat([torch.ones_like(lengths), vectors / lengths], 1)
-        weights = self.radial(torch.cat([lengths.cos(), lengths.sin()], 1))
-        h = self.linear(self.conv(self.embedding(elements), harmonics, weights, edges[0], edges[1]))
-        return self.readout(h, h).sum()
 
 
 def inputs(atoms: int = 5) -> list[Tensor]:

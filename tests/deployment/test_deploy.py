@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -12,10 +13,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.deployment.network import inputs, make
+import tpgen
+from tests.deployment.network import Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.example import build_example, run_example
+from tpgen.errors import DeployError
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
@@ -41,7 +44,7 @@ def test_the_folder_says_what_it_is(folder: Path) -> None:
     text = (folder / "README.md").read_text()
     assert "Inputs: (a, 3) float64; (b, 3) float64; (c, d) int64." in text
     assert [path.name for path in folder.parent.iterdir()] == ["potential"]
-    assert set(json.loads((folder / "manifest.json").read_text())["files"]) > {"model.pt2", "kernels/5.so"}
+    assert set(json.loads((folder / "manifest.json").read_text())["files"]) > {"model.pt2", "kernels/7.so"}
 
 
 def loaded(folder: Path, given: list, tmp_path: Path) -> list:
@@ -65,6 +68,33 @@ def test_a_program_in_cpp_computes_energies_and_forces(folder: Path, tmp_path: P
     network, given = make()
     energy, forces = network(*given)
     torch.testing.assert_close(found, [energy.flatten(), forces.flatten()])
+
+
+def scripted(potential: Potential, given: list, file: Path) -> Path:
+    """The energy alone, its contraction by a trace: TorchScript does not read polynomials."""
+    energy, seen = copy.deepcopy(potential.energy), []
+    hook = energy.contraction.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+    energy(*given)
+    hook.remove()
+    energy.contraction = torch.jit.trace(energy.contraction, seen[0], check_trace=False)
+    torch.jit.script(energy).save(file)
+    return file
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_program_in_cpp_loads_torchscript(folder: Path, tmp_path: Path) -> None:
+    """A portable network has forces by libtorch's autograd; one with kernels finds them in a deployed folder."""
+    network, given = make()
+    wanted = [x.flatten() for x in network(*given)]
+    program = tmp_path / "program"
+    build_example(Path(__file__).parents[2] / "docs" / "examples" / "torchscript.cpp", program)
+    plain = scripted(tpgen.portable(network), given, tmp_path / "plain.pt")
+    torch.testing.assert_close(run_example(program, plain, folder / "inputs.pt"), wanted)
+    kernels = scripted(network, given, tmp_path / "kernels.pt")
+    energy = run_example(program, kernels, folder / "inputs.pt", folder / "libtpgen.so")
+    torch.testing.assert_close(energy, wanted[:1])
+    with pytest.raises(DeployError, match="Unknown builtin op: tpgen"):
+        run_example(program, kernels, folder / "inputs.pt")
 
 
 @pytest.mark.parametrize(

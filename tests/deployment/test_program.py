@@ -15,7 +15,7 @@ from tests.deployment.network import Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
-from tpgen.deployment.kernels import NeededPolynomial, kernels_of
+from tpgen.deployment.kernels import Needed, NeededPolynomial, kernels_of
 from tpgen.deployment.portable import portable
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -28,9 +28,11 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     program = network_program(network, given)
     for atoms in (5, 3, 8):
         torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
-    masks = [(needed.mask, needed.indexed) for needed in kernels_of(program)]
+    needed = kernels_of(program)
+    masks = [(each.mask, each.indexed) for each in needed if isinstance(each, Needed)]
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
     assert masks == [(8, True), (8, False), (8, False), (3, False), (1, False), (6, True)]
+    assert len(needed) == len(masks) + 2  # the contraction, and its gradients
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
@@ -41,7 +43,7 @@ def test_a_portable_network_calls_no_operator_of_ours() -> None:
     assert kernels_of(network_program(made, given)) == []
     torch.testing.assert_close(made(*given), network(*given))
     made.load_state_dict(network.state_dict())
-    assert network.conv.choice.strategy == "kernel"
+    assert network.energy.conv.choice.strategy == "kernel"
 
 
 def test_what_is_converted_is_given_back() -> None:
