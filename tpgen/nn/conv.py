@@ -44,6 +44,7 @@ class TensorProductConv(TensorProduct):
     """
 
     directions: ClassVar[dict[str, str]] = {"forward": "conv", "right": "right"}
+    __constants__: ClassVar[list[str]] = ["_by_kernel"]  # TorchScript leaves out what it rules out
 
     def forward(  # type: ignore[override]
         self,
@@ -143,7 +144,7 @@ class TensorProductConv(TensorProduct):
     def _write_programs(self) -> None:
         super()._write_programs()
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
-        kernel = self.choice.strategy == "kernel"
+        kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
         self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
 
@@ -166,8 +167,9 @@ class TensorProductConv(TensorProduct):
         check_index: bool,
     ) -> Tensor:
         nodes = x.size(0) if num_nodes is None else num_nodes
-        if self._trusting != "" and not check_index:
-            return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
+        if self._by_kernel:  # alone, so that TorchScript can rule it out
+            if not check_index:  # noqa: SIM102
+                return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
