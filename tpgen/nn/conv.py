@@ -167,8 +167,8 @@ class TensorProductConv(TensorProduct):
         check_index: bool,
     ) -> Tensor:
         nodes = x.size(0) if num_nodes is None else num_nodes
-        if self._by_kernel:  # alone, so that TorchScript can rule it out
-            if not check_index:  # noqa: SIM102
+        if self._by_kernel:  # noqa: SIM102  alone, so that TorchScript can rule it out
+            if not check_index:
                 return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
         return self._forward_program(x, y, w, src, dst, nodes)
 
