@@ -23,14 +23,10 @@ from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.kernels.libraries import build
 if sys.argv[1] == "planted":  # scratch memory of one number
     right = build.load
-<<<<<<< HEAD
     def less(text, *rest):
         assert "scratch_room(" in text
         return right(re.sub(r"scratch_room\\(\\d+\\)", "scratch_room(1)", text), *rest)
     build.load = less
-=======
-    build.load = lambda text, *rest: right(re.sub(r"scratch_room\\(\\d+\\)", "scratch_room(1)", text), *rest)
->>>>>>> a212dd2 (A portable convolution scripts without naming our operators; the planted overflow is planted again)
 torch.manual_seed(0)
 def step(f, *given):
     given = [x.requires_grad_() for x in given]
