@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import Findings, Point
-from tpgen.inspection.costs.pictures import path_color
+from tpgen.drawing.colors import path_color
 from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 
 _MARKERS = {"forward": "o", "backward": "s"}

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     "errors",
     "text",
+    "drawing",
     "notebook",
     "progress",
     "remember",
@@ -46,6 +47,7 @@ LATE = {
     "inspection, which imports the module; programs that only run products never load it",
     ("tpgen.nn.form_module", "tpgen.inspection.costs.memory"): "the same",
     ("tpgen.nn.polynomial_module", "tpgen.inspection.costs.explain_polynomial"): "the same",
+    ("tpgen.nn.linear", "tpgen.inspection.costs.explain_linear"): "the same",
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

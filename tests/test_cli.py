@@ -273,6 +273,12 @@ def test_polynomials_and_linear_layers_are_verified_by_name(name: str) -> None:
     assert "every law holds" in report
 
 
+def test_linear_layers_are_explained_by_name() -> None:
+    found = json.loads(run("explain", "mace-readout", "--strategy", "einsum", "--rows", "10", "--json").stdout)
+    assert (found["product"], found["rows"], found["flops"]) == ("128x0e+128x1o -> 1x0e", 10, 10 * 2 * 128)
+    assert "explain and verify take linear layers" in " ".join(run("tune", "mace-linear", code=2).output.split())
+
+
 def test_a_law_that_is_none_is_answered_with_the_one_it_is_like() -> None:
     assert run("verify", *VECTORS, "--only", "linaer", code=2).stderr.startswith(
         "error: unknown law 'linaer': did you mean 'linear'?"

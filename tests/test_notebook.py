@@ -110,6 +110,20 @@ def test_a_value_reads_on_light_and_on_dark_pages(kind: str) -> None:
     assert all(len(color) == 9 and int(color[7:], 16) < 0x60 for color in tints)
 
 
+@pytest.mark.parametrize("kind", ["plan", "linear plan", "form"])
+def test_paths_stand_on_a_map(kind: str) -> None:
+    value = MADE[kind]()
+    paths = value.live_terms if kind == "form" else value.paths
+    assert value._repr_html_().count("<ellipse") == len(paths) > 0
+
+
+def test_of_many_paths_the_first_are_drawn() -> None:
+    many = make_linear_plan("+".join(["1x0e"] * 7), "+".join(["1x0e"] * 7))
+    assert many._repr_html_().count("<ellipse") == 40
+    assert "the first 40 of 49 paths" in many._repr_html_()
+    assert "<svg" not in make_linear_plan("1x0e", "1x1o")._repr_html_()
+
+
 def test_tables_have_bars_in_proportion() -> None:
     html = Tags(html_table([("name", "n"), ("a", 1), ("b", 4)], left=(0,), bars={1: [1.0, 4.0]}))
     bars = [style.split("#4a7dbd55 ")[1].split("%")[0] for style in html.styles if "gradient" in style]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpgen.benchmarking.records import Report
 from tpgen.benchmarking.tasks import TASKS
-from tpgen.inspection.costs.pictures import path_color
+from tpgen.drawing.colors import path_color
 from tpgen.inspection.figures import new_figure, save_figure
 
 # A colour says the family, a marker the backend; e3nn is grey.

@@ -16,6 +16,7 @@ from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_n
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.kernels.cuda.chips import CHIPS
+from tpgen.planner.linear_problems import LinearProblem
 from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
@@ -23,7 +24,7 @@ _GPUS = [chip.name for chip in CHIPS.values()]
 
 
 @click.command()
-@partial(subject_options, polynomials=True)
+@partial(subject_options, polynomials=True, linears=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
@@ -31,7 +32,7 @@ _GPUS = [chip.name for chip in CHIPS.values()]
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain(
-    problem: Problem | PolynomialProblem | None,
+    problem: Problem | PolynomialProblem | LinearProblem | None,
     network: str | None,
     rows: int | None,
     measure: bool,
@@ -43,7 +44,7 @@ def explain(
     """Say what each path costs, and what the machine allows.
 
     Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
-    problem, a polynomial or a network.  Of a network, a table of its products, as they are called.
+    problem, a polynomial, a linear layer or a network.  Of a network, a table of its products, as they are called.
     """
     found: Explanation | PolynomialExplanation | NetworkExplanation
     if problem is None:

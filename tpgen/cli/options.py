@@ -172,7 +172,7 @@ def others_beside(known: Iterable[str]) -> dict[str, str]:
     """Names of polynomials and linear layers that are not among those taken, and what a command says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
-        **dict.fromkeys(LINEARS, ("linear layer", "verify takes linear layers")),
+        **dict.fromkeys(LINEARS, ("linear layer", "explain and verify take linear layers")),
     }
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"

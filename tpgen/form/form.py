@@ -28,8 +28,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+from tpgen.drawing.path_map import path_picture
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
+from tpgen.form.form_map import form_map
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.plan import Path, Plan
 
@@ -83,6 +85,13 @@ class Operand:
     @property
     def tensor(self) -> str:
         return self.bound or self.name
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What its segments are: their irreps where it has some, else how many numbers."""
+        irreps = tuple(self.text.split("+"))
+        numbers = tuple(str(stop - start) for start, stop in self.segments)
+        return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
 
 
 @dataclass(frozen=True)
@@ -236,7 +245,8 @@ class Form(Shown):
 
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
-        return lines(f"{self._head()} (open: {'*'.join(self.opened)})") + html_table(rows, left=(1,))
+        said = lines(f"{self._head()} (open: {'*'.join(self.opened)})")
+        return said + html_table(rows, left=(1,)) + path_picture(form_map(self))
 
 
 def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:

@@ -4,7 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -27,6 +27,10 @@ from tpgen.nn.usual import quick_call
 from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import segments
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explain_linear import LinearExplainOptions
+    from tpgen.inspection.costs.explanation import Explanation
 
 
 @compile_mode("script")
@@ -277,6 +281,12 @@ class Linear(FormModule, FlatWeights):
 
     def _given_weight(self, weight: Any) -> Tensor:
         return self._given(weight, self.weight, self.weight_numel)
+
+    def explain(self, **options: Unpack["LinearExplainOptions"]) -> "Explanation":
+        """What the matrix of each path costs, and what the machine allows: `tpgen.explain` of this layer."""
+        from tpgen.inspection.costs.explain_linear import explain_linear
+
+        return explain_linear(self, **options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} -> {self.irreps_out} | {self.weight_numel} weights)"

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from e3nn.o3 import Irreps
 
+from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import PlanError, PlanIndexError, unknown
-from tpgen.notebook import Shown
+from tpgen.notebook import Shown, preformatted
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, PathScale, normalization_factors
 from tpgen.planner.plan import Segment, WeightSlice, digest_of, segments
@@ -144,6 +145,9 @@ class LinearPlan(Shown):
     def __str__(self) -> str:
         return "\n".join(text for text, _ in linear_plan_lines(self))
 
+    def _repr_html_(self) -> str:
+        return preformatted(str(self)) + path_picture(linear_map(self))
+
     @property
     def title(self) -> str:
         """What its text begins with."""
@@ -163,6 +167,15 @@ def linear_plan_lines(plan: LinearPlan) -> list[tuple[str, int | None]]:
     above: list[tuple[str, int | None]] = [(text, None) for text in (*plan.title.split("\n"), "", head)]
     paths = [(text, path.index) for text, path in zip(found, plan.paths, strict=True)]
     return [*above, *paths, ("", None), (f"per row {plan.flops} flops", None)]
+
+
+def linear_map(plan: LinearPlan) -> PathMap:
+    """Which segment each path joins with which."""
+    routes = (
+        Route(p.index, (("in", p.in1.index),), (("out", p.out.index),), f"path {p.index}: {p.in1} → {p.out}", p.flops)
+        for p in plan.paths
+    )
+    return PathMap({"in": tuple(map(str, plan.irreps_in))}, {"out": tuple(map(str, plan.irreps_out))}, tuple(routes))
 
 
 def _row(path: LinearPath) -> tuple[str, ...]:

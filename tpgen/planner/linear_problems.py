@@ -16,6 +16,7 @@ class LinearProblem:
     about: str
     irreps_in: str
     irreps_out: str
+    rows: int = 1000  # nodes of a usual batch
 
     @cached_property
     def plan(self) -> LinearPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.notebook import html_table, lines
 from tpgen.text import table
 
@@ -35,11 +36,28 @@ def plan_lines(plan: Plan, itemsize: int = 4) -> list[tuple[str, int | None]]:
 
 
 def plan_html(plan: Plan) -> str:
-    """The same for a notebook: bars say how operations and bytes divide among the paths."""
+    """The same for a notebook, with a map of the paths: bars say how operations and bytes divide among them."""
     cells = [path_row(plan, path, 4) for path in plan.paths]
     bars = {_HEADER.index(name): [float(row[name]) for row in cells] for name in ("flops", "bytes")}
     rows = [_HEADER, *(tuple(row.values()) for row in cells)]
-    return lines(*title(plan).split("\n")) + html_table(rows, left=range(1, 5), bars=bars) + lines(totals(plan))
+    shown = html_table(rows, left=range(1, 5), bars=bars) + lines(totals(plan)) + path_picture(plan_map(plan))
+    return lines(*title(plan).split("\n")) + shown
+
+
+def plan_map(plan: Plan) -> PathMap:
+    """Which segments meet in which path, and what it computes."""
+    routes = (
+        Route(
+            p.index,
+            (("in1", p.in1.index), ("in2", p.in2.index)),
+            (("out", p.out.index),),
+            f"path {p.index}: {p.in1} x {p.in2} → {p.out} ({p.mode.name})",
+            p.flops,
+        )
+        for p in plan.paths
+    )
+    inputs = {"in1": tuple(map(str, plan.irreps_in1)), "in2": tuple(map(str, plan.irreps_in2))}
+    return PathMap(inputs, {"out": tuple(map(str, plan.irreps_out))}, tuple(routes))
 
 
 def title(plan: Plan) -> str:

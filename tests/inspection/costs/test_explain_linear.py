@@ -30,6 +30,11 @@ def test_totals_are_those_of_the_plan() -> None:
     assert found.bound == "memory"
 
 
+def test_a_layer_explains_itself() -> None:
+    layer = tpgen.Linear("8x0e", "4x0e", strategy="einsum")
+    assert layer.explain(rows=10, ceilings=GIVEN) == tpgen.explain(layer, rows=10, ceilings=GIVEN)
+
+
 def test_channels_and_weights_of_each_row_count() -> None:
     channels = make_linear_plan("2x0e", "3x0e", f_in=4, f_out=5)
     found = tpgen.explain(channels, rows=10, ceilings=GIVEN, strategy="einsum")

@@ -32,6 +32,15 @@ from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LinearPath, LinearPlan, make_linear_plan
 
 
+class LinearExplainOptions(RequestOptions, total=False):
+    """The keywords of `explain_linear`."""
+
+    rows: int
+    measure: bool
+    ceilings: Ceilings | None
+    gpu: str | None
+
+
 def explain_linear(
     subject: LinearSubject,
     *,

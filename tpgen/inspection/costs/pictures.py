@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import fx
 
+from tpgen.drawing.colors import path_color, text_color
+from tpgen.drawing.ranks import layered
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.layers import layered
 from tpgen.inspection.figures import image, new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.dump import Request
 from tpgen.planner.coupling import coupling
@@ -28,35 +29,6 @@ if TYPE_CHECKING:
 
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
-
-
-# Nine colours that are told apart with any kind of colour vision, by Paul Tol ("muted"); a tenth path has the first
-# again, lighter, and then darker: where there are so many, numbers tell them apart.
-_PALETTE = ("332288", "88ccee", "117733", "ddcc77", "cc6677", "44aa99", "882255", "999933", "aa4499")
-_SHADES = ((1.0, 0.0), (0.6, 0.4), (0.65, 0.0))  # factor of the colour, and what of white is added
-
-
-def path_color(index: int) -> tuple[float, float, float]:
-    """The colour of a path, the same in every picture.
-
-    >>> path_color(0) == path_color(9)
-    False
-    """
-    turn, place = divmod(index, len(_PALETTE))
-    kept, white = _SHADES[turn % len(_SHADES)]
-    red, green, blue = (kept * byte / 255 + white for byte in bytes.fromhex(_PALETTE[place]))
-    return red, green, blue
-
-
-def text_color(color: tuple[float, float, float]) -> str:
-    """Black or white, whichever reads better on a colour: 4.5 to 1 at least, as WCAG asks.
-
-    >>> text_color((1.0, 1.0, 0.0)), text_color((0.2, 0.0, 0.5))
-    ('#000', '#fff')
-    """
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#000" if luminance > 0.179 else "#fff"
 
 
 def draw_explanation(found: Explanation, path: str | Path) -> None:

@@ -1,132 +1,24 @@
-"""The drawings of the page, as SVG and HTML: the path diagram, the roofline, the bars of every path."""
+"""The drawings of the page, as SVG and HTML: the roofline, the bars of every path, and what its path diagram shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from html import escape
-from itertools import pairwise
 from math import ceil, floor, log10
 
+from tpgen.drawing.path_map import PathMap, hues
 from tpgen.form.linear import AnyPlan
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-from tpgen.inspection.costs.pictures import path_color, text_color
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.planner.linear import LinearPath, LinearPlan
+from tpgen.planner.linear import LinearPlan, linear_map
+from tpgen.planner.plan_table import plan_map
 from tpgen.text import duration, quantity
-
-_WIDTH = 352
-_HEIGHT = 676  # what the screen of a laptop has room for: more paths stand closer, down to the closest
-_CLOSEST, _WIDEST = 9.5, 30.0  # between two paths
-_COLUMNS = {"in": 66, "path": 186, "out": 284}
-_GROWTH = 6.0  # stroke of the path with the most operations, above the thinnest
-
-
-def css_color(index: int) -> str:
-    """The colour of a path, as CSS has it."""
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in path_color(index))
-
-
-def hues(index: int) -> str:
-    """The colour of a path and the colour of text on it, as the custom properties of CSS that the page reads."""
-    return f"--hue:{css_color(index)};--on:{text_color(path_color(index))}"
-
-
-# --- the diagram ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Route:
-    """A path on the map: the segments where it begins, by operand, the one that it reaches, and what it costs."""
-
-    index: int
-    begins: tuple[tuple[str, int], ...]
-    reaches: int
-    name: str
-    cost: int
-
-
-@dataclass(frozen=True)
-class PathMap:
-    """What the diagram shows: the segments of every operand, those of the output, and the paths between them."""
-
-    operands: Mapping[str, tuple[str, ...]]
-    out: tuple[str, ...]
-    routes: tuple[Route, ...]
-    unit: str = "FLOP per row"  # of what makes a route thick
 
 
 def path_map(plan: AnyPlan) -> PathMap:
     """The map of a product or a linear layer."""
-    ends = {"in": plan.irreps_in} if isinstance(plan, LinearPlan) else {"in1": plan.irreps_in1, "in2": plan.irreps_in2}
-    routes = []
-    for p in plan.paths:
-        sources = [p.in1] if isinstance(p, LinearPath) else [p.in1, p.in2]
-        begins = tuple((name, source.index) for name, source in zip(ends, sources, strict=True))
-        mode = "" if isinstance(p, LinearPath) else f" ({p.mode.name})"
-        couples = f"{' x '.join(map(str, sources))} → {p.out}{mode}"
-        routes.append(Route(p.index, begins, p.out.index, f"path {p.index}: {couples}", p.flops))
-    operands = {name: tuple(map(str, irreps)) for name, irreps in ends.items()}
-    return PathMap(operands, tuple(map(str, plan.irreps_out)), tuple(routes))
-
-
-def diagram(shown: PathMap) -> str:
-    """Inputs on the left, the output on the right, a dot and curves for each path, thick for many operations."""
-    routes, segments = shown.routes, sum(map(len, shown.operands.values()))
-    step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
-    height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
-    places = {"out": _spread(len(shown.out), 14, height), "path": _spread(len(routes), 14, height)}
-    parts = [f'<svg id="diagram" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">']
-    top = 0.0
-    for name, labels in shown.operands.items():
-        bottom = top + height * len(labels) / max(1, segments)
-        places[name] = _spread(len(labels), top + 14, bottom)
-        parts.append(f'<text class="side" x="4" y="{top + 11:.0f}">{escape(name)}</text>')
-        top = bottom
-    parts.append(f'<text class="side" x="{_WIDTH - 22}" y="11">out</text>')
-    most = max((route.cost for route in routes), default=1)
-    for n, route in enumerate(routes):
-        parts.append(
-            _curves(route, places, places["path"][n], 1 + _GROWTH * route.cost / max(1, most), step, shown.unit)
-        )
-    for name, labels in shown.operands.items():
-        parts += _labels(labels, places[name], _COLUMNS["in"] - 6, "end")
-    parts += _labels(shown.out, places["out"], _COLUMNS["out"] + 6, "start")
-    return "".join([*parts, "</svg>"])
-
-
-def _spread(count: int, top: float, bottom: float) -> list[float]:
-    return [top + (n + 0.5) * (bottom - top) / count for n in range(count)]
-
-
-def _labels(irreps: Iterable, places: list[float], x: float, anchor: str) -> list[str]:
-    room = min((b - a for a, b in pairwise(places)), default=20.0)
-    size = min(11.0, max(8.5, room - 1))
-    return [
-        f'<text x="{x}" y="{y + 0.36 * size:.1f}" text-anchor="{anchor}" style="font-size:{size:.1f}px">'
-        f"{escape(str(segment))}</text>"
-        for segment, y in zip(irreps, places, strict=True)
-    ]
-
-
-def _curves(route: Route, places: Mapping[str, list[float]], y: float, width: float, step: float, unit: str) -> str:
-    a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
-    curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
-    curves.append((m, y, b, places["out"][route.reaches]))
-    bends = "".join(
-        f"M{x0},{from_y:.1f}C{(x0 + x1) / 2},{from_y:.1f} {(x0 + x1) / 2},{to_y:.1f} {x1},{to_y:.1f}"
-        for x0, from_y, x1, to_y in curves
-    )
-    name = escape(route.name)
-    tall, size = min(9.0, 0.48 * step), min(10.0, step - 1.2)
-    return (
-        f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
-        f'style="{hues(route.index)}"><title>{name}, {route.cost:,} {unit}</title>'
-        f'<path class="grip" d="{bends}"/><path d="{bends}" stroke-width="{width:.1f}"/>'
-        f'<ellipse class="dot" cx="{m}" cy="{y:.1f}" rx="9" ry="{tall:.1f}"/>'
-        f'<text x="{m}" y="{y + 0.36 * size:.1f}" style="font-size:{size:.1f}px">{route.index}</text></g>'
-    )
+    return linear_map(plan) if isinstance(plan, LinearPlan) else plan_map(plan)
 
 
 # --- the roofline -----------------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from tpgen.drawing.path_map import PathMap, Route, diagram
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.sampling import random_polynomial_operands
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation, explain_polynomial, polynomial_facts
 from tpgen.inspection.costs.node_costs import costs_of
-from tpgen.inspection.explorer.drawing import PathMap, Route, diagram, roofline
+from tpgen.inspection.explorer.drawing import roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.dump_polynomial import dump_polynomial
 from tpgen.inspection.stages.origins import Origin, TracedStage, traced_stage
@@ -41,7 +42,7 @@ def polynomial_sheet(subject: PolynomialSubject, rows: int, measure: bool, **opt
         facts=tuple({"index": n, "facts": _facts(plan, n, entries[n])} for n in range(len(plan.terms))),
         costliest=max(range(len(plan.terms)), key=entries.__getitem__, default=None),
         totals={"strategy": f"{found.strategy}: {found.reason}", **polynomial_facts(found)},
-        diagram=diagram(_map(plan, entries)),
+        diagram=diagram(_map(plan, entries), interactive=True),
         roofline=roofline(found, ()),
         bars="",
         noun="term",
@@ -54,10 +55,10 @@ def _map(plan: PolynomialPlan, entries: list[int]) -> PathMap:
     routes = []
     for n, term in enumerate(plan.terms):
         begins = tuple(("in", names.index(name)) for name in dict.fromkeys(term.inputs))
-        reaches = len(outs) if term.i_out is None else term.i_out
-        routes.append(Route(n, begins, reaches, f"term {n}: {_couples(plan, n)}", entries[n]))
+        reached = len(outs) if term.i_out is None else term.i_out
+        routes.append(Route(n, begins, (("out", reached),), f"term {n}: {_couples(plan, n)}", entries[n]))
     ends = outs + ((_ALL,) if any(term.i_out is None for term in plan.terms) else ())
-    return PathMap({"in": tuple(names)}, ends, tuple(routes), "entries")
+    return PathMap({"in": tuple(names)}, {"out": ends}, tuple(routes), "entries")
 
 
 def _couples(plan: PolynomialPlan, n: int) -> str:

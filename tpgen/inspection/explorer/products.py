@@ -8,12 +8,13 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from tpgen.drawing.path_map import diagram
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.explain import ExplainedOptions, explain
 from tpgen.inspection.costs.explain_text import totals
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
-from tpgen.inspection.explorer.drawing import bars, diagram, path_map, roofline
+from tpgen.inspection.explorer.drawing import bars, path_map, roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.compiled_origins import joint_graph
 from tpgen.inspection.stages.dump import FormRequest
@@ -45,7 +46,7 @@ def product_sheet(
         facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
-        diagram=diagram(path_map(request.plan)),
+        diagram=diagram(path_map(request.plan), interactive=True),
         roofline=roofline(found, found.paths),
         bars=bars(found),
     )
