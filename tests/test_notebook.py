@@ -117,6 +117,22 @@ def test_paths_stand_on_a_map(kind: str) -> None:
     assert value._repr_html_().count("<ellipse") == len(paths) > 0
 
 
+@pytest.mark.parametrize("kind, marks", [("emission", "<circle"), ("verification", "<circle"), ("network", "<rect")])
+def test_what_is_measured_is_drawn(kind: str, marks: str) -> None:
+    html = MADE[kind]()._repr_html_()
+    assert marks in html[html.index("<svg") :]
+
+
+def test_a_report_draws_what_its_verdict_compares() -> None:
+    class Cubes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.pow(3).sin()
+
+    report = compile_report(Cubes(), [torch.randn(4, 3)], sections=["graphs", "partition"])
+    html = report._repr_html_()
+    assert {"graphs", "breaks", "saved for backward", "min-cut"} <= set(re.findall(r">([^<]+)</text>", html))
+
+
 def test_of_many_paths_the_first_are_drawn() -> None:
     many = make_linear_plan("+".join(["1x0e"] * 7), "+".join(["1x0e"] * 7))
     assert many._repr_html_().count("<ellipse") == 40

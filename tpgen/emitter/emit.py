@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from tpgen.drawing.graphs import graph_picture
 from tpgen.emitter.frame import Given
-from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_rows, graph_table
+from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
@@ -59,7 +60,8 @@ class Emission(Shown):
 
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
-        return lines(self.title) + html_table(rows, left=range(6)) + folded("code", self.code.strip())
+        shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
+        return lines(self.title) + shown + folded("code", self.code.strip())
 
 
 class EmittedModule(fx.GraphModule):

@@ -26,6 +26,7 @@ import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
+from tpgen.drawing.graphs import Dot
 from tpgen.text import table
 
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
@@ -172,6 +173,23 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
         served = ",".join(map(str, origin.instructions)) or "all"
         rows.append((node.name, node.op, _target_name(node), arguments, origin.role, served))
     return rows
+
+
+def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
+    """What a picture of the graph shows: its nodes, but for those that fetch constants."""
+    nodes = [node for node in graph.nodes if node.op != "get_attr"]
+    return {node.name: _dot(node) for node in nodes}
+
+
+def _dot(node: fx.Node) -> Dot:
+    is_end = node.op in ("placeholder", "output")
+    served = node.meta["tpgen"].instructions
+    return Dot(
+        [source.name for source in node.all_input_nodes],
+        node.name if is_end else _target_name(node),
+        served[0] if len(served) == 1 else None,
+        is_end,
+    )
 
 
 def _target_name(node: fx.Node) -> str:

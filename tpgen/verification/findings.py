@@ -13,6 +13,7 @@ from math import log10
 import torch
 from torch import Tensor
 
+from tpgen.drawing.charts import error_scale
 from tpgen.errors import InputError, unknown
 from tpgen.notebook import html_table
 
@@ -86,9 +87,10 @@ def finding_cells(finding: Finding) -> tuple[str, ...]:
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
-    """Findings for a notebook: a bar says how much of its tolerance an error takes, in powers of ten."""
+    """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
     rows = [COLUMNS, *map(finding_cells, findings)]
-    return html_table(rows, left=(0, 1, 2, 6), bars={4: [*map(_used, findings)]})
+    errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
+    return html_table(rows, left=(0, 1, 2, 6), bars={4: [*map(_used, findings)]}) + error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar

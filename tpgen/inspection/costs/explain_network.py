@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tpgen.drawing.charts import shares
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.clock import device_of, now, timed
 from tpgen.inspection.costs.explain import explain, operand_bytes
@@ -110,7 +111,21 @@ class NetworkExplanation(Shown):
             "measured": [p.seconds or 0.0 for p in self.products],
         }
         bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
-        return lines(self._head()) + html_table(rows, range(2), bars) + lines(*self._foot())
+        return lines(self._head()) + html_table(rows, range(2), bars) + lines(*self._foot()) + self._picture()
+
+    def _picture(self) -> str:
+        """What part of the forward each product takes, measured; else what is predicted of them all, or computed."""
+        names = [p.module or "(itself)" for p in self.products]
+        if self.seconds:
+            times = [p.seconds or 0.0 for p in self.products]
+            said, rest = "time of the forward, measured", "not in products"
+            return lines(said) + shares([*zip(names, times, strict=True)], self.seconds, rest)
+        predicted = [p.predicted_seconds for p in self.products]
+        values = [value for value in predicted if value is not None]
+        said = "time of the products, predicted at least"
+        if len(values) < len(predicted):
+            said, values = "FLOP of the products", [float(p.flops) for p in self.products]
+        return lines(said) + shares([*zip(names, values, strict=True)], sum(values))
 
 
 def _row(product: ProductInNetwork) -> tuple[str, ...]:

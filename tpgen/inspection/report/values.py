@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tpgen.drawing.charts import bar_groups
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.report.verdict import verdict
+from tpgen.inspection.report.verdict import figures, verdict
 from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.text import table
 
@@ -81,7 +82,7 @@ class CompileReport(Shown):
     @property
     def verdict(self) -> dict[str, str]:
         """What the report comes to, line by line, with what to do at the end."""
-        return verdict({section.name: section.data for section in self.sections if section.data})
+        return verdict(self._data())
 
     @property
     def full(self) -> str:
@@ -94,7 +95,10 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [folded(section.title, str(section)) for section in self.sections]
-        return lines(*self._head()) + table + "".join(parts)
+        return lines(*self._head()) + table + bar_groups(figures(self._data())) + "".join(parts)
+
+    def _data(self) -> dict[str, dict[str, Any]]:
+        return {section.name: section.data for section in self.sections if section.data}
 
     def _head(self) -> list[str]:
         remarks = [f"remark: {remark}" for remark in self.remarks]

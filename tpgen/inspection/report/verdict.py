@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tpgen.text import duration, quantity, ratio
@@ -103,6 +103,55 @@ LINES: dict[str, Callable[[Found], str]] = {
     "forward / forward+backward": _times,
     "numerics": _numerics,
     "kernels": _kernels,
+}
+
+
+# --- as bars ---------------------------------------------------------------------------------------------------------
+
+Bar = tuple[str, float, str]  # label, value, value as text
+
+
+def figures(found: Found) -> dict[str, list[Bar]]:
+    """What the verdict compares, by what it is: graphs and breaks, compilations, bytes, times.
+
+    >>> figures({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
+    {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
+    """
+    drawn = {title: [*bars(found)] for title, bars in FIGURES.items()}
+    return {title: bars for title, bars in drawn.items() if bars}
+
+
+def _graph_bars(found: Found) -> Iterator[Bar]:
+    if "graphs" in found:
+        yield from (_counted(name, len(found["graphs"][name])) for name in ("graphs", "breaks"))
+
+
+def _compilation_bars(found: Found) -> Iterator[Bar]:
+    if "recompilations" in found:
+        yield from (_counted(name, len(found["recompilations"][name])) for name in ("static", "automatic", "dynamic"))
+
+
+def _counted(name: str, count: int) -> Bar:
+    return name, float(count), str(count)
+
+
+def _saved_bars(found: Found) -> Iterator[Bar]:
+    for name, size in _saved_bytes(found).items():
+        yield name, float(size), quantity(size, "B")
+
+
+def _time_bars(found: Found) -> Iterator[Bar]:
+    for row in _backends(found):
+        for name, key in (("forward", "forward_seconds"), ("forward+backward", "step_seconds")):
+            if row[key] is not None:
+                yield f"{row['backend']} {name}", row[key], duration(row[key])
+
+
+FIGURES: dict[str, Callable[[Found], Iterator[Bar]]] = {
+    "graphs": _graph_bars,
+    "compilations": _compilation_bars,
+    "saved for backward": _saved_bars,
+    "time of a call": _time_bars,
 }
 
 
