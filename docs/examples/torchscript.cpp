@@ -12,6 +12,7 @@
 #include <iterator>
 #include <vector>
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/script.h>
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   std::vector<at::IValue> inputs = torch::jit::pickle_load(bytes).toListRef().vec();
   at::Tensor positions = inputs[0].toTensor();
+  const c10::AutoGradMode recorded(argc == 3);  // kernels compute values alone, and refuse where autograd records
   positions.requires_grad_(argc == 3);
   const at::Tensor energy = network.forward(inputs).toTensor();
   std::cout << std::setprecision(17);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,13 @@ sys.modules["tpgen"] = None
 sys.path.insert(0, sys.argv[1])
 from load import load
 network = load()
-torch.save([network(*inputs) for inputs in torch.load(sys.argv[2])], sys.argv[2])
+cases = torch.load(sys.argv[2])
+torch.save([network(*inputs) for inputs in cases], sys.argv[2])
+for first, *rest in cases[:1]:
+    try:
+        network(first.requires_grad_(), *rest)
+    except RuntimeError as error:
+        print(error)
 """
 
 
@@ -52,6 +59,7 @@ def loaded(folder: Path, given: list, tmp_path: Path) -> list:
     torch.save(given, file)
     done = subprocess.run([sys.executable, "-c", LOAD, folder, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert not given or re.match("an input requires a gradient, and this package computes values", done.stdout)
     return torch.load(file)
 
 

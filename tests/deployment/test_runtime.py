@@ -145,6 +145,64 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [unknown, unfit, "tpgen: index: an element is out of range", unknown]
 
 
+DIFFERENTIATED = """
+import sys, torch
+from torch.autograd import forward_ad
+sys.modules["tpgen"] = None
+torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
+(x1, x2, w, g, text), polynomial = torch.load(sys.argv[2])
+product, gradients = torch.ops.tpgen.product, torch.ops.tpgen.gradients
+leaf, ones = x1.clone().requires_grad_(), torch.ones_like(x1)
+(*inputs, last), index, *described = polynomial
+def energy(x):
+    return product(x, x2, w, text).sum() + x.square().sum()
+def dual():
+    with forward_ad.dual_level():
+        return product(forward_ad.make_dual(x1, ones), x2, w, text)
+calls = dict(
+    leaf=lambda: torch.autograd.grad(energy(leaf), leaf),
+    result=lambda: product(leaf * 2, x2, w, text),
+    weights=lambda: product(x1, x2, w.clone().requires_grad_(), text),
+    gradients=lambda: gradients(x1, x2, w, g.clone().requires_grad_(), text, 7),
+    polynomial=lambda: torch.ops.tpgen.polynomial([*inputs, last.requires_grad_()], index, *described),
+    dual=dual,
+    grad=lambda: torch.func.grad(energy)(x1),
+    jvp=lambda: torch.func.jvp(energy, (x1,), (ones,)),
+    vmap=lambda: torch.vmap(lambda x: product(x, x2, w, text))(torch.stack([x1, x1])),
+)
+for name, call in calls.items():
+    try:
+        print(name, call())
+    except RuntimeError as error:
+        print(name, str(error).splitlines()[0])
+with torch.inference_mode():
+    made = [x.clone() for x in (x1, x2, w)]
+with torch.no_grad():
+    results = [product(leaf, x2, w, text)]
+torch.save([*results, product(*made, text)], sys.argv[2])
+"""
+
+
+def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
+    """Without the rules in Python a kernel would be a constant: the rest of an energy would pass for its gradient."""
+    x1, x2, w, g = operands(PLAN, 5).values()
+    polynomial = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
+    call = forward_call(polynomial)
+    tensors = [torch.randn(1, 2 * polynomial.operand(slot.operand).dim).double() for slot in call.given]
+    needed = [Needed(TEXT, torch.float64, mask, False) for mask in (7, 8)]
+    text = polynomial.to_json()
+    runtime.write_runtime([*needed, NeededPolynomial(text, torch.float64, str(call))], tmp_path)
+    torch.save(((x1, x2, w, g, TEXT), (tensors, None, text, str(call))), tmp_path / "given.pt")
+    command = [sys.executable, "-c", DIFFERENTIATED, str(tmp_path), str(tmp_path / "given.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = ("leaf", "result", "weights", "gradients", "polynomial", "dual", "grad", "jvp", "vmap")
+    for name, said in zip(names, done.stdout.splitlines(), strict=True):
+        assert re.match(rf"{name} tpgen: this call is to be differentiated or transformed.*take forces from", said)
+    for found in torch.load(tmp_path / "given.pt"):  # under no_grad, and of tensors of an inference
+        assert torch.equal(found, kernel_product(x1, x2, w, TEXT))
+
+
 def test_tpgen_comes_before_a_deployed_network(tmp_path: Path) -> None:
     runtime.write_runtime([], tmp_path)
     load = f"torch.ops.load_library('{tmp_path}/libtpgen.so')"

@@ -189,6 +189,22 @@ def test_functionalize(strategy: str) -> None:
     torch.testing.assert_close(written(*given), product(*given))
 
 
+@needs_compiler
+def test_functionalize_around_gradients() -> None:
+    """torch has no rule for functions of autograd there, and kernels are such: it says so, and graphs go through."""
+    given = torch.randn(3, 13, dtype=torch.float64)
+    x2, w = (torch.randn(3, n, dtype=torch.float64) for n in (4, PLAN.weight_numel))
+
+    def slope(strategy: str) -> Callable[[Tensor], Tensor]:
+        product = rows_of(PLAN, strategy)
+        return torch.func.grad(lambda x: product(x, x2, w).sin().sum())
+
+    found = torch.func.functionalize(slope("grouped"))(given)
+    torch.testing.assert_close(found, slope("kernel")(given))
+    with pytest.raises(RuntimeError, match="NYI: Functionalize rule"):
+        torch.func.functionalize(slope("kernel"))(given)
+
+
 @ALL
 def test_vmap_over_the_edges_of_graphs(strategy: str) -> None:
     conv = TensorProductConv.from_plan(PLAN, strategy=strategy)

@@ -24,7 +24,17 @@ def load(folder=Path(__file__).parent):
         raise RuntimeError(f"deployed with torch {manifest['torch']}, and this is {here}: use that one, or deploy anew")
     if not hasattr(torch.ops.tpgen, "product"):  # tpgen itself, where it is imported, has the same operators
         torch.ops.load_library(folder / "libtpgen.so")
-    return torch._inductor.aoti_load_package(str(folder / "model.pt2"))
+    package = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
+
+    def network(*inputs):
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+            raise RuntimeError(
+                "an input requires a gradient, and this package computes values, forces among them: give x.detach(), "
+                "or call it under torch.no_grad()"
+            )
+        return package(*inputs)
+
+    return network
 
 
 if __name__ == "__main__":

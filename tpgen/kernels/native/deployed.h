@@ -18,6 +18,10 @@ u64 aoti_torch_abi_version();
 int torch_string_length(Handle text, u64* found);
 int torch_string_c_str(Handle text, const char** found);
 int torch_delete_string(Handle text);
+bool aoti_torch_grad_mode_is_enabled();
+int aoti_torch_is_defined(Handle tensor, bool* found);
+int aoti_torch_new_tensor_handle(Handle tensor, Handle* made);
+int torch_call_dispatcher(const char* name, const char* overload, u64* stack, u64 version);
 }
 
 enum { TEXT = 4096, NOW_AND_ALONE = 2 };
@@ -106,10 +110,36 @@ static void say(const Call& c, int fault, char* message) {
   if (at < end) snprintf(at, end - at, "; rows have %lld, %lld, %lld and %lld numbers", d[0], d[1], d[2], d[3]);
 }
 
+// The rules of differentiation are tpgen's, in Python.  Without them a call would be a constant to autograd, and what
+// else depends on an operand would pass for the whole gradient: so a call that is to be differentiated is refused.
+static const char VALUES_ALONE[] =
+    "tpgen: this call is to be differentiated or transformed, and libtpgen.so computes values alone: take forces from the "
+    "package model.pt2, which holds them, or differentiate tpgen.portable(network), or import tpgen before you load "
+    "libtpgen.so; for values alone, call it under torch.no_grad(), in C++ torch::NoGradGuard";
+
+// whether autograd records what is made of a tensor, backwards or forwards
+static bool differentiated(const Tensor& x) {
+  u64 parts[2] = {0, 0};  // a tensor and a level; then a view of the tensor, and its tangent, which may be undefined
+  bool forwards = false;
+  if (!x || aoti_torch_new_tensor_handle(x.handle, (Handle*)parts)) return false;
+  if (torch_call_dispatcher("aten::_unpack_dual", "", parts, STABLE_SINCE)) return true;
+  aoti_torch_is_defined((Handle)parts[1], &forwards);
+  aoti_torch_delete_tensor_object((Handle)parts[1]);
+  const bool backwards = torch_call_dispatcher("aten::is_leaf", "", parts, STABLE_SINCE) || !(parts[0] & 1);
+  return backwards || forwards;
+}
+static bool differentiated(const Tensor* x, u64 count) {
+  if (!aoti_torch_grad_mode_is_enabled()) return false;
+  for (u64 n = 0; n < count; ++n) if (differentiated(x[n])) return true;
+  return false;
+}
+enum Level { VALUES, TRANSFORMS };  // of the dispatcher: where calls are computed, and where torch.func takes them
+
 // Compute a call, or throw what torch throws; the description is given up.
-static void compute(Call& c, bool known, Handle description, char* message) {
+static void compute(Call& c, bool known, Level level, Handle description, char* message) {
   torch_delete_string(description);
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
+  else if (level == TRANSFORMS || differentiated(c.operands, 4)) snprintf(message, TEXT, "%s", VALUES_ALONE);
   else if (!known) snprintf(message, TEXT, "tpgen: a product that was not deployed; deploy the network that calls it");
   else if (const int fault = run(c)) say(c, fault, message);
 }
@@ -119,24 +149,26 @@ static Product* product_of(Handle description) {
 }
 
 static const Product NONE = {};
+template <Level level>
 static void product_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     const Product* p = product_of((Handle)stack[3]);
     Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)0}, optional(stack[4]),
               optional(stack[5]), OUT, (i64)stack[6], {}};
-    compute(c, p, (Handle)stack[3], message);
+    compute(c, p, level, (Handle)stack[3], message);
     stack[0] = (u64)c.results[3].give();
   }
   if (*message) fail(message);
 }
+template <Level level>
 static void gradients_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     const Product* p = product_of((Handle)stack[4]);
     Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)stack[3]}, optional(stack[6]),
               optional(stack[7]), (i64)stack[5], 0, {}};
-    compute(c, p, (Handle)stack[4], message);
+    compute(c, p, level, (Handle)stack[4], message);
     Handle list = 0;
     if (!*message) torch_new_list_reserve_size(4, &list);
     for (Tensor& x : c.results) if (list && x) torch_list_push_back(list, (u64)x.give());
@@ -150,14 +182,17 @@ static const Polynomial* polynomial_of(Handle description, Handle call, int dtyp
     if (p.dtype == position(dtype) && same(p.call, call) && same(p.description, description)) return &p;
   return 0;
 }
-static void compute(const Polynomial* p, Tensor* x, u64 count, Tensor& index, Tensor* results, char* message) {
+static void compute(const Polynomial* p, Level level, Tensor* x, u64 count, Tensor& index, Tensor* results,
+                    char* message) {
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
   else if (!p || count != (u64)p->count)
     snprintf(message, TEXT, "tpgen: a polynomial or a dtype that was not deployed; deploy the network that calls it");
+  else if (level == TRANSFORMS || differentiated(x, count)) snprintf(message, TEXT, "%s", VALUES_ALONE);
   else if (const int fault = run(*p, x, index, results))
     snprintf(message, TEXT, "tpgen: %s", fault == UNFIT ? "tensors do not fit the polynomial"
                                        : fault == 2     ? "index: an element is out of range" : "a kernel stopped");
 }
+template <Level level>
 static void polynomial_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
@@ -167,7 +202,7 @@ static void polynomial_boxed(u64* stack, u64, u64) {
     for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
       if (!torch_list_get_item((Handle)stack[0], n, &item)) x[n].take((Handle)item);
     torch_delete_list((Handle)stack[0]);
-    compute(polynomial_of((Handle)stack[2], (Handle)stack[3], x[0].dtype), x, count, index, results, message);
+    compute(polynomial_of((Handle)stack[2], (Handle)stack[3], x[0].dtype), level, x, count, index, results, message);
     torch_delete_string((Handle)stack[2]);
     torch_delete_string((Handle)stack[3]);
     Handle list = 0;
@@ -178,14 +213,23 @@ static void polynomial_boxed(u64* stack, u64, u64) {
   if (*message) fail(message);
 }
 
+typedef void (*Boxed)(u64* stack, u64, u64);
+static int enter(const char* key, Boxed product, Boxed gradients, Boxed polynomial) {
+  Handle library = 0;
+  return aoti_torch_library_init_impl("tpgen", key, __FILE__, __LINE__, &library) ||
+         torch_library_impl(library, "product", product, STABLE_SINCE) ||
+         torch_library_impl(library, "gradients", gradients, STABLE_SINCE) ||
+         torch_library_impl(library, "polynomial", polynomial, STABLE_SINCE);
+}
+template <Level level>
+static int enter(const char* key) {
+  return enter(key, product_boxed<level>, gradients_boxed<level>, polynomial_boxed<level>);
+}
 static int registered = [] {
   open_kernels();
-  Handle library = 0, cpu = 0;
+  Handle library = 0;
   return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
          aoti_torch_library_def(library, PRODUCT) || aoti_torch_library_def(library, GRADIENTS) ||
-         aoti_torch_library_def(library, POLYNOMIAL) ||
-         aoti_torch_library_init_impl("tpgen", "CPU", __FILE__, __LINE__, &cpu) ||
-         torch_library_impl(cpu, "product", product_boxed, STABLE_SINCE) ||
-         torch_library_impl(cpu, "gradients", gradients_boxed, STABLE_SINCE) ||
-         torch_library_impl(cpu, "polynomial", polynomial_boxed, STABLE_SINCE);
+         aoti_torch_library_def(library, POLYNOMIAL) || enter<VALUES>("CPU") ||
+         enter<TRANSFORMS>("FuncTorchDynamicLayerFrontMode");
 }();
