@@ -15,7 +15,7 @@ from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.kernels.native import runtime as native
 from tpgen.kernels.native import source
-from tpgen.kernels.operators import ops
+from tpgen.kernels.operators import memory, ops
 from tpgen.kernels.operators import runtime as runtime_of_products
 from tpgen.kernels.operators.call import OUT, X2, Call, slots_in
 from tpgen.kernels.operators.description import describe
@@ -161,13 +161,39 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         assert not native.runtime().run(call.x1, call.x2, call.w, number, 7, call.g)
 
 
-def test_large_results_are_left_to_python() -> None:
+def large_call(mask: int) -> Call:
+    """One whose results are just as large as to stand on pages that are kept."""
     plan = PLANS["per row"]
-    rows = LARGE // 4 // plan.irreps_out.dim
-    for count in (rows - 1, rows):
-        x1, x2, w, _ = operands(plan, count, torch.float32).values()
-        call = Call(x1, x2, w, None, None, None, describe(plan), OUT)
-        assert len(by_runtime(call)) == (count < rows)
+    x1, x2, w, g = operands(plan, LARGE // 4 // plan.weight_numel, torch.float32).values()
+    return Call(x1, x2, w, None if mask == OUT else g, None, None, describe(plan), mask)
+
+
+@pytest.mark.parametrize("mask", [OUT, 7])
+def test_large_results_stand_on_pages_that_are_kept(mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = large_call(mask)
+    wanted = in_python(call, monkeypatch)
+    found = by_runtime(call)
+    assert same(found, wanted)
+    large = [x for x in found if x.nbytes >= LARGE]
+    places, before = {x.data_ptr() for x in large}, memory.kept()
+    size = sum(x.nbytes for x in large)
+    assert size
+    del found, large
+    assert memory.kept() >= before + size  # nothing else holds them
+    again = product_of(call.description).quick(call)
+    assert places & {x.data_ptr() for x in again}
+
+
+def test_a_large_result_without_memory_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = large_call(OUT)
+    by_runtime(call)
+
+    def full(*_: object) -> Tensor:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(native, "empty", full)
+    assert not product_of(call.description).quick(call)
+    assert product_of(call.description).run(call)[0].shape == (call.x1.shape[0], PLANS["per row"].irreps_out.dim)
 
 
 def test_forward_derivatives_are_seen() -> None:

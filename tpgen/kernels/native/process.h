@@ -23,6 +23,8 @@ EXPORTED i64 tpgen_add_product(const i64* fields) {
 EXPORTED void tpgen_set_kernel(i64 product, i64 edges, i64 dtype, i64 mask, void* kernel) {
   __atomic_store_n(&products[product]->kernels[edges][dtype][mask], kernel, __ATOMIC_RELEASE);
 }
+// Who makes room for large results, before the first call.
+EXPORTED void tpgen_make_large_by(void* function) { make_large = (Handle(*)(const i64*, i64, i64))function; }
 
 static void run_boxed(u64* stack, u64, u64) {
   static const Product none = {};

@@ -6,7 +6,7 @@ struct Product {
   i64 dims[4];           // row lengths of x1, x2, w, out
   i64 shared;            // whether all rows use the same weights
   i64 check;             // whether edges out of range are refused
-  i64 limit;             // bytes of a result from which on it is left to others, 0: none
+  i64 limit;             // bytes of a result from which on others make room for it, 0: none
   void* kernels[2][3][16];  // by rows or by edges, by dtype, by open slots
 };
 
@@ -50,18 +50,23 @@ static bool fits(const Call& c) {
 
 enum { MOST_AXES = 8 };
 // a dense tensor without values; no handle where there is no room
-static Handle empty(const i64* sizes, i64 dim, int dtype, i64 limit = 0) {
+static Handle empty(const i64* sizes, i64 dim, int dtype) {
   i64 steps[MOST_AXES], count = 1;
   if (dim > MOST_AXES) return 0;
   for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
-  if (limit && count * BYTES[position(dtype)] >= limit) return 0;
   Handle made = 0;
   return aoti_torch_empty_strided(dim, sizes, steps, dtype, aoti_torch_device_type_cpu(), 0, &made) ? 0 : made;
 }
+// who makes room for large results, the dtype by its position; nobody: they are left to others
+static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
 // a result like an operand, or of rows of the product
 static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
-  const i64 sizes[2] = {rows, p.dims[3]};
-  return like ? empty(like.sizes, like.dim, dtype, p.limit) : empty(sizes, 2, dtype, p.limit);
+  const i64 own[2] = {rows, p.dims[3]}, dim = like ? like.dim : 2;
+  const i64* sizes = like ? like.sizes : own;
+  i64 size = BYTES[position(dtype)];
+  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
+  if (!p.limit || size < p.limit) return empty(sizes, dim, dtype);
+  return make_large ? make_large(sizes, dim, position(dtype)) : 0;
 }
 static bool make_dense(Tensor& x) {
   if (!x || x.dense()) return true;

@@ -1,8 +1,9 @@
 """The runtime of this process: an operator in C++, and a table of the kernels that have been built.
 
 Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` checks operands,
-makes room and calls it.  It takes only what is usual: strided tensors on the CPU that fit, whose result is not large.
-For all else, and for all faults, it returns nothing: then Python does the call, and says what is wrong.
+makes room and calls it.  It takes only what is usual: strided tensors on the CPU that fit.  For all else, and for all
+faults, it returns nothing: then Python does the call, and says what is wrong.  Room for large results is made by a
+function in Python that the runtime calls, since what is kept for them stands there.
 
 The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
 a function that returns nothing.
@@ -15,6 +16,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -26,6 +28,7 @@ from tpgen.kernels.libraries.build import Wanted, load_library
 from tpgen.kernels.libraries.cache import RUNTIME
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.native.source import lacking, libtorch, process_text
+from tpgen.kernels.operators.memory import empty
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
@@ -33,6 +36,19 @@ _UNUSUAL = (
     *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
+_BY_NUMBER = tuple(DTYPES)
+_GIVE: Any = getattr(torch._C._aoti, "unsafe_alloc_void_ptr_from_tensor", None)  # a tensor's handle, in a capsule
+_open_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64)
+def _make_large(sizes: Any, dim: int, dtype: int) -> int | None:
+    """The handle of an empty tensor, which the runtime will own; none where there is no memory: Python says so then."""
+    with suppress(RuntimeError, MemoryError):
+        return _open_capsule(_GIVE(empty(tuple(sizes[:dim]), _BY_NUMBER[dtype])), None)
+    return None
 
 
 class Runtime:
@@ -46,6 +62,8 @@ class Runtime:
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operator tpgen_native::run")
         self._registered = _register_unusual()
+        if _GIVE:  # else large results are left to Python
+            library.tpgen_make_large_by(_make_large)
         self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
 
     def add_product(self, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
