@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -86,24 +87,30 @@ def test_a_graph_may_be_sorted_inside_of_what_is_compiled() -> None:
     torch.compiler.reset()
 
 
-def test_a_pickle_is_checked_again() -> None:
+def test_a_pickle_is_the_same() -> None:
     run, (operands, src, dst) = conv("grouped"), graph()
     edges = EdgeOrder.of(src, dst, NODES)
     loaded = pickle.loads(pickle.dumps(edges))
-    assert edges.checked
-    assert not loaded.checked
-    assert edges.to("cpu").checked
     sorted_ = edges.sort(operands[1]), edges.sort(operands[2])
     assert torch.equal(run(operands[0], *sorted_, loaded), run(operands[0], *sorted_, edges))
 
 
+WRITES = {
+    "in place": lambda index: index.fill_(NODES),
+    "NumPy": lambda index: index.numpy().fill(NODES),
+    "data": lambda index: index.data.fill_(NODES),
+}
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_written_to_is_checked_again(strategy: str) -> None:
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("end", ["senders", "receivers"])
+def test_what_is_written_to_is_checked_again(strategy: str, write: Callable, end: str) -> None:
     run, (operands, src, dst) = conv(strategy), graph()
     edges = EdgeOrder.of(src, dst, NODES)
-    edges.senders[0] = NODES
-    assert not edges.checked
-    with pytest.raises(InputError, match="edge_src"):
+    run(*operands, edges)
+    write(getattr(edges, end))
+    with pytest.raises(InputError, match="edge_src" if end == "senders" else "edge_dst"):
         run(*operands, edges)
 
 

@@ -116,13 +116,12 @@ class TensorProductConv(TensorProduct):
         num_nodes: Optional[int],  # noqa: UP045
         check_index: bool,
     ) -> Tensor:
-        """The sum over edges that are sorted, and checked, already."""
+        """The sum over edges that are sorted already."""
         if edge_dst is not None or num_nodes not in (None, edges.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        check = check_index and not edges.checked
-        return self.forward(x, y, weight, edges.senders, edges.receivers, edges.num_nodes, check)
+        return self.forward(x, y, weight, edges.senders, edges.receivers, edges.num_nodes, check_index)
 
     def _quick_edges(
         self,

@@ -38,8 +38,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    Indices are checked here, once; and again by a convolution where somebody has written to them since.  A value can be
-    compiled, exported, pickled and moved by `to`.
+    Indices are checked here, and by a convolution at each call, unless it is told not to: tensors can be written to in
+    ways that nobody notices.  A value can be compiled, exported, pickled and moved by `to`.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -47,7 +47,6 @@ class EdgeOrder:
     order: Tensor  # which of the edges given each is
     first: Tensor  # where the edges of each node begin, and at the end how many there are
     num_nodes: int
-    versions: tuple[int, int] | None = None  # of the two ends when they were checked; None: they were not
 
     @staticmethod
     def of(senders: Tensor, receivers: Tensor, num_nodes: int) -> EdgeOrder:
@@ -61,26 +60,15 @@ class EdgeOrder:
         for name, index in ends.items():
             check_edge_index(name, index)
         _check_ends(ends, num_nodes)
-        checked = _check_range("senders", senders, num_nodes) and _check_range("receivers", receivers, num_nodes)
+        for name, index in ends.items():
+            _check_range(name, index, num_nodes)
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        sorted_ = senders.long()[order]
-        return _known(
-            EdgeOrder(sorted_, found, order, first, num_nodes, _versions(sorted_, found) if checked else None)
-        )
+        return _known(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
         return self.senders.shape[0]
-
-    @property
-    def checked(self) -> bool:
-        """Whether indices are known to be in range: they were, and nobody has written to them since."""
-        return (
-            not torch.compiler.is_compiling()
-            and self.versions is not None
-            and self.versions == _versions(self.senders, self.receivers)
-        )
 
     def sort(self, x: Tensor) -> Tensor:
         """A tensor with a row for each edge given, in this order."""
@@ -95,22 +83,18 @@ class EdgeOrder:
     def to(self, device: torch.device | str) -> EdgeOrder:
         """The same on a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        versions = _versions(senders, receivers) if self.checked else None
-        return _known(EdgeOrder(senders, receivers, order, first, self.num_nodes, versions))
+        return _known(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
             raise InputError(f"must have one row for each of the {self.num_edges} edges, got {tuple(x.shape)}")
-
-    def __reduce__(self) -> tuple:
-        return _loaded, tuple(getattr(self, field.name) for field in fields(self)[:-1])
 
     def __str__(self) -> str:
         return f"{self.num_edges} edges of {self.num_nodes} nodes, in the order of their receivers"
 
 
 _GPU = "cuda"
-_TENSORS = tuple(field.name for field in fields(EdgeOrder))[:4]
+_TENSORS = tuple(field.name for field in fields(EdgeOrder))[:-1]
 
 
 def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
@@ -124,35 +108,20 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _check_range(name: str, index: Tensor, num_nodes: int) -> bool:
-    """Whether numbers could be looked at; raises `InputError` where one points to no node."""
-    if not values_at_hand(index):
-        return False
-    if index.numel():
+def _check_range(name: str, index: Tensor, num_nodes: int) -> None:
+    """Raises `InputError` where an index points to no node, if numbers can be looked at."""
+    if values_at_hand(index) and index.numel():
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= num_nodes:
             raise InputError(f"{name}: indices run from 0 to {num_nodes - 1} (num_nodes), got {low} to {high}")
-    return True
-
-
-def _versions(senders: Tensor, receivers: Tensor) -> tuple[int, int] | None:
-    """How often each was written to; nobody counts in inference mode."""
-    if torch.compiler.is_compiling() or senders.is_inference() or receivers.is_inference():
-        return None
-    return senders._version, receivers._version
 
 
 def _known(edges: EdgeOrder) -> EdgeOrder:
     """Kernels on a GPU walk over edges by either end, and find both orders made."""
-    if edges.senders.device.type == _GPU and edges.checked:
+    if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
         for index in (edges.senders, edges.receivers):
             known_order(index, edges.num_nodes, keep=True)
     return edges
-
-
-def _loaded(senders: Tensor, receivers: Tensor, order: Tensor, first: Tensor, num_nodes: int) -> EdgeOrder:
-    """From a pickle, which may hold anything: convolutions check it."""
-    return EdgeOrder(senders, receivers, order, first, num_nodes)
 
 
 def _flat(edges: EdgeOrder) -> tuple[list[Any], int]:
