@@ -365,6 +365,20 @@ def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
         assert "is a file, not a folder" in " ".join(result.stderr.split())
 
 
+def test_a_folder_in_which_nothing_can_be_made_is_an_error_before_any_work() -> None:
+    outputs = {
+        ("dump",): "--out",
+        ("explore",): "--out",
+        ("explain",): "--plot",
+        ("bench",): "--records",
+        ("deploy", "tests.nobody:makes"): "--out",
+    }
+    for arguments, option in outputs.items():
+        place = "/proc/q/below" + {"explain": ".svg", "bench": ".json"}.get(arguments[0], "")
+        result = run(*arguments, option, place, code=2)
+        assert "nothing can be made in" in " ".join(result.stderr.split())
+
+
 def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
     for name, option in (("explain", "--plot"), ("explore", "--out")):
         file = tmp_path / name / "deep" / ("a.svg" if name == "explain" else "a.html")

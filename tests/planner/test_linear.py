@@ -131,6 +131,11 @@ def test_hostile_json(changes: dict[str, Any], match: str) -> None:
         ({"pairs": [(0, 0), (0, 2)]}, IndexError, "i_out = 2 is out of range"),
         ({"pairs": [(-1, 0)]}, PlanIndexError, "i_in = -1 is out of range"),
         ({"pairs": [(0, 0, 0)]}, PlanError, r"instruction 0: expected \(i_in, i_out\)"),
+        (
+            {"pairs": make_linear_plan("4x0e", "4x0e").instructions},
+            PlanError,
+            r"instruction 0: .* of a built layer: give \[\(i.i_in, i.i_out\)",
+        ),
         ({"pairs": [(0, 0.5)]}, PlanError, "instruction 0: i_out must be an integer"),
         ({"pairs": 3}, PlanError, "instructions must be a list of tuples"),
         ({"biases": [True]}, PlanError, "biases: give one flag for each of the 2 entries of irreps_out"),

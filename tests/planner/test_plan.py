@@ -13,6 +13,7 @@ from e3nn import o3
 
 from tests.cases import CASES, MIXED, random_arguments
 from tpgen.errors import PlanError, TpgenError
+from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.planner.instruction import Instruction
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
 from tpgen.planner.plan import Plan, make_plan
@@ -86,8 +87,24 @@ def test_instructions_of_a_built_e3nn_product_are_refused() -> None:
     built = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
     with pytest.raises(PlanError, match=r"instruction 0 is of a built e3nn product.*tpgen.from_e3nn\(product\)"):
         make_plan(built.irreps_in1, built.irreps_in2, built.irreps_out, built.instructions)
+    with pytest.raises(PlanError, match=r"instruction 0 is of a built e3nn product.*tpgen.from_e3nn\(product\)"):
+        make_plan(built.irreps_in1, built.irreps_in2, built.irreps_out, [tuple(i) for i in built.instructions])
     again = make_plan("1o", "1o", "0e", make_plan("1o", "1o", "0e", [(0, 0, 0, "uvw", True, 4.0)]).instructions)
     assert again.instructions[0].path_weight == 4.0  # our records hold what was given
+
+
+def test_final_coefficients_are_normalised_once() -> None:
+    built = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
+    ours = from_e3nn(built)
+    irreps = ours.irreps_in1, ours.irreps_in2, ours.irreps_out
+    with pytest.raises(PlanError, match=r"instruction 0 .* is of a plan without normalisation.*from_plan"):
+        make_plan(*irreps, ours.instructions)
+    with pytest.raises(PlanError, match=r"instruction 0 .* is of a plan without normalisation"):
+        make_plan(*irreps, ours.instructions, irrep_normalization="none", path_normalization="path")
+    again = make_plan(*irreps, ours.instructions, irrep_normalization="none", path_normalization="none")
+    assert again == ours.plan
+    assert pickle.loads(pickle.dumps(ours.plan)).instructions == ours.plan.instructions
+    torch.jit.script(ours)
 
 
 def test_a_plan_without_any_path_says_so() -> None:
@@ -194,6 +211,7 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
         ),
         (("8x1o", "1e", "8x0e", (0, 0, 0, "uvu", True)), r"product of the input parities, odd"),
         (("8x1o", "1o", "8x3e", (0, 0, 0, "uvu", True)), r"triangle rule .* between 0 and 2, got 3"),
+        ((None, "1o", "8x0e", (0, 0, 0, "uvu", True)), r"irreps_in1: cannot read irreps None .*write them like"),
         (("8x2e", "0e", "8x1e", (0, 0, 0, "uvu", True)), r"triangle rule .* between 2 and 2, got 1"),
         (
             ("8x1o", "1o", "16x0e", (0, 0, 0, "uvu", True)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,7 @@ class OutputFile(click.ParamType):
             self.fail(f"{str(value)!r} must end in {known}", param, ctx)
         if path.is_dir():
             self.fail(f"{str(value)!r} is a folder: name a file in it", param, ctx)
-        if path.exists() and not os.access(path, os.W_OK):
-            self.fail(f"{str(value)!r} may not be written", param, ctx)
-        if why := _no_folder(path.parent):
+        if why := _no_file(path) or _no_folder(path.parent):
             self.fail(f"cannot write {str(value)!r}: {why}", param, ctx)
         return path
 
@@ -163,4 +161,19 @@ def _no_folder(folder: Path) -> str:
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{str(there)!r} is a file, not a folder"
-    return "" if os.access(there, os.W_OK) else f"{str(there)!r} may not be written"
+    try:  # permissions alone do not say it: /proc grants them all to root
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        return f"nothing can be made in {str(there)!r} ({error.strerror})"
+    return ""
+
+
+def _no_file(path: Path) -> str:
+    """Why a file that is there cannot be written; empty where it can, or is not there."""
+    if not path.is_file():
+        return ""
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        return f"it may not be written ({error.strerror})"
+    return ""

@@ -31,6 +31,15 @@ class Instruction(NamedTuple):
         return f"({self.i_in1}, {self.i_in2}, {self.i_out}, {self.connection_mode!r}, {weighted})"
 
 
+class BuiltInstruction(Instruction):
+    """An instruction of a plan without normalisation, such as that of a built e3nn product.
+
+    Its path weight holds the whole coefficient, so it may only go into a plan without normalisation again.
+    """
+
+    __slots__ = ()
+
+
 def parse_irreps(irreps: object, what: str) -> Irreps:
     """e3nn irreps from anything its constructor takes.
 
@@ -38,6 +47,8 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
     2x0e+1x1o
     """
     try:
+        if irreps is None:  # which e3nn reads as no irreps at all
+            raise TypeError("nothing is given")
         return Irreps(irreps)
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
         raise PlanError(f"{what}: cannot read irreps {irreps!r} ({error}); write them like '8x0e + 4x1o'") from error
@@ -46,7 +57,8 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
     """Read 5- and 6-tuples, and tpgen's own `Instruction` records, whose path weight is what the user gave.
 
-    The records of a built e3nn product are refused: they hold final coefficients, which would be normalised again.
+    The records of a built e3nn product are refused, as records and as 7-tuples: they hold final coefficients, which
+    would be normalised again.
 
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0
@@ -63,11 +75,12 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
         raise PlanError(
             f"instruction {index}: expected (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), got {fields!r}"
         )
-    if hasattr(fields, "path_shape") and not isinstance(fields, Instruction):
+    if (hasattr(fields, "path_shape") or len(fields) == 7) and not isinstance(fields, Instruction):
         raise PlanError(
-            f"instruction {index} is of a built e3nn product: its path_weight is the final coefficient, which would be "
-            "normalised once more; take the whole product over with tpgen.from_e3nn(product), or give the tuples "
-            "(i_in1, i_in2, i_out, mode, has_weight[, path_weight]) that it was built from"
+            f"instruction {index} is of a built e3nn product ({fields!r} ends in a path_shape): its path_weight is the "
+            "final coefficient, which would be normalised once more; take the whole product over with "
+            "tpgen.from_e3nn(product), or give the tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight]) that "
+            "it was built from"
         )
     *slots, mode, has_weight = fields[:5]
     for name, value in zip(("i_in1", "i_in2", "i_out"), slots, strict=True):
@@ -86,4 +99,5 @@ def _parse_instruction(index: int, fields: Sequence) -> Instruction:
             f"got {path_weight}; put a sign into the weights instead"
         )
     i_in1, i_in2, i_out = (value.__index__() for value in slots)
-    return Instruction(i_in1, i_in2, i_out, mode, bool(has_weight), path_weight)
+    kind = BuiltInstruction if isinstance(fields, BuiltInstruction) else Instruction
+    return kind(i_in1, i_in2, i_out, mode, bool(has_weight), path_weight)

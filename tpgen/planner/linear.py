@@ -257,7 +257,9 @@ def _bind(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[S
 def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _Bound:
     """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise PlanError(f"instruction {n}: expected (i_in, i_out), got {pair!r}")
+        built = hasattr(pair, "path_shape")
+        why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
+        raise PlanError(f"instruction {n}: expected (i_in, i_out), got {pair!r}{why if built else ''}")
     for what, i, known in (("in", pair[0], inputs), ("out", pair[1], outputs)):
         if not hasattr(i, "__index__") or isinstance(i, bool):
             raise PlanError(f"instruction {n}: i_{what} must be an integer, got {i!r}")

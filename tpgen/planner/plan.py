@@ -20,7 +20,7 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.errors import PlanError, unknown
 from tpgen.notebook import Shown
 from tpgen.planner.coupling import nonzeros
-from tpgen.planner.instruction import Instruction, parse_instructions, parse_irreps
+from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
 from tpgen.planner.modes import Mode, axis_sizes, find_mode
 from tpgen.planner.normalization import (
     IRREP_NORMALIZATIONS,
@@ -227,6 +227,8 @@ def make_plan(
             raise PlanError(unknown(what, name, known))
 
     asked = parse_instructions(instructions)
+    built = irrep_normalization == path_normalization == "none"
+    _check_not_built(asked, built)
     legs = [segments(i) for i in irreps]
     bound = [_bind(index, instruction, legs) for index, instruction in enumerate(asked)]
     scales = [_scale(b, b_asked, variances) for b, b_asked in zip(bound, asked, strict=True)]
@@ -234,7 +236,7 @@ def make_plan(
     slices = _weight_slices(bound, asked)
     return Plan(
         *irreps,
-        tuple(a._replace(path_shape=b.path_shape) for a, b in zip(asked, bound, strict=True)),
+        tuple(_planned(a, b.path_shape, built) for a, b in zip(asked, bound, strict=True)),
         *variances,
         irrep_normalization,
         path_normalization,
@@ -246,6 +248,22 @@ def make_plan(
         ),
         weight_slices=slices,
     )
+
+
+def _check_not_built(asked: list[Instruction], built: bool) -> None:
+    for index, instruction in enumerate(asked):
+        if isinstance(instruction, BuiltInstruction) and not built:
+            raise PlanError(
+                f"instruction {index} {instruction} is of a plan without normalisation: its path_weight holds the "
+                "whole coefficient, which would be normalised once more; take the whole plan over with "
+                "TensorProduct.from_plan(product.plan), or give irrep_normalization='none' and "
+                "path_normalization='none'"
+            )
+
+
+def _planned(asked: Instruction, path_shape: tuple[int, ...], built: bool) -> Instruction:
+    kind = BuiltInstruction if built else Instruction
+    return kind(*asked[:6], path_shape)
 
 
 @dataclass(frozen=True)
