@@ -351,6 +351,12 @@ def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) ->
         (["verify", *VECTORS, "--device", "abacus"], "'abacus' cannot be used here"),
         (["verify", *VECTORS, "--dtype", "int8"], "unknown dtype 'int8'; known dtypes: float32"),
         (["explain", "tetris", *VECTORS], "say which product, in one way"),
+        (["plan", "tetris"], "'tetris' is a network, and this command takes products: explain, explore, verify"),
+        (
+            ["plan", "1o", "1o", "1o"],
+            "'1o' are irreps, where the name of a product belongs: give irreps by --in1, --in2",
+        ),
+        (["explain", "2x0e + 1o"], "'2x0e + 1o' are irreps, where the name of a product belongs"),
         (["flat"], "name one network: tetris, tetris-e3nn, or package.module:function"),
     ],
 )

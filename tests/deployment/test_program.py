@@ -36,6 +36,11 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
+def test_portable_takes_networks() -> None:
+    with pytest.raises(DeployError, match=r"portable takes a network, a torch.nn.Module, got int"):
+        portable(3)  # type: ignore[arg-type]
+
+
 @needs_compiler
 def test_a_portable_network_calls_no_operator_of_ours() -> None:
     network, given = make()

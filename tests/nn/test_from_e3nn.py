@@ -8,7 +8,8 @@ from e3nn import o3
 from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 
-from tpgen.errors import OptionError, TpgenError
+import tpgen
+from tpgen.errors import OptionError, PlanError, TpgenError
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import FullyConnectedTensorProduct, TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
@@ -58,3 +59,11 @@ def test_an_unknown_option_lists_the_known_ones(make) -> None:
         make(layuot="mul_ir")
     with pytest.raises(TypeError):
         make(layuot="mul_ir")
+
+
+@pytest.mark.parametrize(
+    "cls, kind", [(tpgen.TensorProduct, "Plan"), (tpgen.TensorProductConv, "Plan"), (tpgen.Linear, "LinearPlan")]
+)
+def test_from_plan_takes_plans(cls, kind: str) -> None:
+    with pytest.raises(PlanError, match=f"from_plan takes a {kind}, as .* makes it, got int"):
+        cls.from_plan(3)

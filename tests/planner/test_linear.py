@@ -157,3 +157,8 @@ def test_frozen() -> None:
     with pytest.raises(AttributeError):
         PLAN.f_in = 3  # type: ignore[misc]
     assert isinstance(PLAN, LinearPlan)
+
+
+def test_a_layer_without_a_path_says_so() -> None:
+    assert str(make_linear_plan("1o", "1e")).endswith("irrep of an output that it is joined to: the output is zero")
+    assert str(make_linear_plan("1o", "2x0e", biases=True)).endswith("the output is biases alone")

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option
 from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.errors import BackendError, PlanError
+from tpgen.errors import BackendError, PlanError, TpgenError
 from tpgen.form.form import LAYOUTS
 from tpgen.kernels.libraries.compiler import DTYPES as COMPILED
 from tpgen.planner.linear_problems import LINEARS, LinearProblem
@@ -162,17 +163,42 @@ class SubjectName(NetworkName):
 
     def __init__(self, problems: Iterable[str]) -> None:
         problems = tuple(problems)
-        super().__init__("name", (*problems, *NETWORKS), others_beside(problems))
+        super().__init__("name", (*problems, *NETWORKS), others_beside((*problems, *NETWORKS)))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _refuse_irreps(value, self.choices)
+        return super().convert(value, param, ctx)
+
+
+class ProblemName(OneOf):
+    """The name of a problem."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _refuse_irreps(value, self.choices)
+        return super().convert(value, param, ctx)
+
+
+def _refuse_irreps(value: Any, names: Iterable[str]) -> None:
+    """Irreps where a name belongs: say which options take them."""
+    if value in names or not re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
+        return
+    raise TpgenError(
+        f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and --irreps-out, "
+        "with --preset or --instruction"
+    )
 
 
 _TAKING = "plan, explain, explore, dump and verify take polynomials"
 
 
 def others_beside(known: Iterable[str]) -> dict[str, str]:
-    """Names of polynomials and linear layers that are not among those taken, and what a command says of them."""
+    """Names of polynomials, linear layers and networks that are not among those taken, and what a command says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
         **dict.fromkeys(LINEARS, ("linear layer", "explain and verify take linear layers")),
+        **dict.fromkeys(
+            NETWORKS, ("network", "explain, explore, verify, report, flat, convert and deploy take networks")
+        ),
     }
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"
@@ -184,7 +210,7 @@ def others_beside(known: Iterable[str]) -> dict[str, str]:
 def problem_name_type(known: Iterable[str]) -> OneOf:
     """The name of a problem, as the value of an argument or an option."""
     known = tuple(known)
-    return OneOf("problem", known, others_beside(known))
+    return ProblemName("problem", known, others_beside(known))
 
 
 def _names(polynomials: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from tpgen.compiler.config import Config
 from tpgen.conversion.swap import undo_all
+from tpgen.errors import DeployError
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.polynomial_module import PolynomialModule
 from tpgen.nn.programs import ProgramModule
@@ -24,6 +25,8 @@ def portable(network: nn.Module) -> nn.Module:
     >>> portable(network)[0].choice.strategy, network[0].choice.strategy
     ('grouped', 'kernel')
     """
+    if not isinstance(network, nn.Module):
+        raise DeployError(f"portable takes a network, a torch.nn.Module, got {type(network).__name__}")
     made = copy.deepcopy(network)
     undo_all(made)
     for module in made.modules():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from typing import SupportsIndex
 
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tpgen.compiler.config import MODULE_FIELDS
-from tpgen.errors import InputError, OptionError, unknown
+from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.planner.plan import Plan
 
 MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
@@ -20,6 +21,18 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
     """Raise `OptionError` for keywords that are left over once the known ones are taken."""
     for name in options:
         raise OptionError(unknown("option", name, known))
+
+
+def check_plan(plan: object, kind: type, maker: str) -> None:
+    """Raise `PlanError` for what is no plan of the ``kind`` that `from_plan` takes."""
+    if not isinstance(plan, kind):
+        raise PlanError(f"from_plan takes a {kind.__name__}, as {maker} makes it, got {type(plan).__name__}")
+
+
+def check_size(name: str, value: object) -> None:
+    """Raise `InputError` for a number of rows or nodes that is none."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or value.__index__() < 0:
+        raise InputError(f"{name} must be a whole number, 0 or more, got {value!r}")
 
 
 def check_operand(

@@ -15,6 +15,7 @@ from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import Emission
 from tpgen.errors import TpgenError
 from tpgen.form.form import Form
+from tpgen.nn.checks import check_size
 from tpgen.nn.programs import ProgramModule
 from tpgen.nn.state import output_mask_of, without_programs
 
@@ -88,6 +89,9 @@ class FormModule(ProgramModule):
         """
         from tpgen.inspection.costs.memory import estimate_memory
 
+        check_size("rows", rows)
+        if nodes is not None:
+            check_size("nodes", nodes)
         return estimate_memory(self, *self._operands(rows, nodes))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:

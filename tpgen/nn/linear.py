@@ -20,7 +20,7 @@ from tpgen.form.linear import linear_form, split_linear_layout
 from tpgen.kernels.operators.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
-from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter
+from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.multilinear import is_plain
 from tpgen.nn.usual import quick_call
@@ -116,6 +116,7 @@ class Linear(FormModule, FlatWeights):
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
         """
+        check_plan(plan, LinearPlan, "make_linear_plan")
         linear = cls.__new__(cls)
         linear._setup(plan, internal_weights, **options)
         return linear

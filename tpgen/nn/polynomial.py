@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of
+from tpgen.nn.checks import check_plan
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of, refuse_others
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.polynomial_plan import (
     OUT,
@@ -57,6 +58,8 @@ class Polynomial(PolynomialModule):
     PlanError
         where a term names no tensor, has no equivariant map, or a table is not equivariant (with the size of the
         violation).
+    OptionError
+        for an option that is not there.
     InputError
         at a call, where a tensor does not fit.
 
@@ -87,7 +90,9 @@ class Polynomial(PolynomialModule):
         num_elements: int | None = None,
         layout: str | Mapping[str, str] = "mul_ir",
         strategy: str = "auto",
+        **others: Any,
     ) -> None:
+        refuse_others(others, ("weights", "num_elements", "layout", "strategy"))
         if weights not in WEIGHTS:
             raise OptionError(f"weights: {unknown('kind', weights, WEIGHTS)}")
         if (weights == "element") != (num_elements is not None):
@@ -129,6 +134,7 @@ class Polynomial(PolynomialModule):
         >>> Polynomial.from_plan(plan, channels=8, strategy="einsum")(torch.randn(5, 8, 4)).shape
         torch.Size([5, 8])
         """
+        check_plan(plan, PolynomialPlan, "make_polynomial_plan or make_contraction_plan")
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         if num_elements is not None:

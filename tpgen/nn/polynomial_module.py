@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.compiler.config import Choice
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.errors import BackendError, InputError, OptionError, PlanError, unknown
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.polynomial.placement import PolynomialPlacement
@@ -165,6 +165,20 @@ def check_count(num_elements: Any) -> None:
         raise PlanError(
             f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
         )
+
+
+_NOT_HERE = {
+    "max_bytes": "kernels of polynomials need no limit, as they take some kilobytes beside their results, and graphs of "
+    "polynomials have none: leave it out, and where strategy is 'einsum' or 'unrolled' give fewer rows to each call",
+    "backend": "polynomials run as they are written: leave it out, and use torch.compile around the module",
+}
+
+
+def refuse_others(others: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `OptionError` for keywords that polynomials do not take, with the reason where other modules take them."""
+    for name in others:
+        why = f"{name}: {_NOT_HERE[name]}" if name in _NOT_HERE else unknown("option", name, known)
+        raise OptionError(why)
 
 
 def check_stored(key: str, theirs: Any, ours: Tensor) -> None:

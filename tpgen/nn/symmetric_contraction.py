@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of, refuse_others
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -55,6 +55,8 @@ class SymmetricContraction(PolynomialModule):
     ------
     PlanError
         for irreps of unequal multiplicities, or degrees other than 1 to 4.
+    OptionError
+        for an option that is not there.
     InputError
         at a call, where a tensor does not fit.
 
@@ -80,7 +82,9 @@ class SymmetricContraction(PolynomialModule):
         shared_weights: bool | None = None,
         num_elements: int | None = None,
         strategy: str = "auto",
+        **others: Any,
     ) -> None:
+        refuse_others(others, ("use_reduced_cg", "internal_weights", "shared_weights", "num_elements", "strategy"))
         _check_names(irrep_normalization, path_normalization)
         if use_reduced_cg:
             raise PlanError(

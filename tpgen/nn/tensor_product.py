@@ -22,7 +22,7 @@ from tpgen.errors import InputError
 from tpgen.form.form import Form, split_layout
 from tpgen.kernels.operators.description import describe
 from tpgen.nn.autocast import unrounded, widened
-from tpgen.nn.checks import check_batches, check_operand, check_options, check_weight, flat_weight
+from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.usual import is_plain, quick_call
 from tpgen.nn.visualize import draw_product, mean_squares
@@ -150,6 +150,7 @@ class TensorProduct(FormModule, FlatWeights):
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
         TensorProduct(8x0e+8x1o x 1x0e+1x1o -> 16x0e+16x1o | 32 paths | 32 weights)
         """
+        check_plan(plan, Plan, "tpgen.make_plan")
         product = cls.__new__(cls)
         product._setup(plan, internal_weights, **options)
         return product

@@ -166,7 +166,15 @@ def linear_plan_lines(plan: LinearPlan) -> list[tuple[str, int | None]]:
     head, *found = table(rows, left=(1, 2)).split("\n")
     above: list[tuple[str, int | None]] = [(text, None) for text in (*plan.title.split("\n"), "", head)]
     paths = [(text, path.index) for text, path in zip(found, plan.paths, strict=True)]
+    if not paths:
+        return [*((text, None) for text in plan.title.split("\n")), ("", None), (_no_path(plan), None)]
     return [*above, *paths, ("", None), (f"per row {plan.flops} flops", None)]
+
+
+def _no_path(plan: LinearPlan) -> str:
+    """Said in the place of a table that would be empty."""
+    rest = "biases alone" if plan.bias_numel else "zero"
+    return f"no path, as no input has the irrep of an output that it is joined to: the output is {rest}"
 
 
 def linear_map(plan: LinearPlan) -> PathMap:

@@ -72,6 +72,22 @@ print(json.dumps([(name, measured(module, operands), vars(tpgen.estimate_memory(
 """
 
 
+@pytest.mark.parametrize("rows", [-1, 1e5, True, "3"])
+def test_a_number_of_rows_that_is_none(rows: object) -> None:
+    conv = tpgen.TensorProductConv("8x1o", "1o", "8x0e", [(0, 0, 0, "uvu", True)], strategy="grouped")
+    with pytest.raises(InputError, match=f"rows must be a whole number, 0 or more, got {rows!r}"):
+        conv.memory(rows)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"nodes must be a whole number, 0 or more, got {rows!r}"):
+        conv.memory(3, nodes=rows)  # type: ignore[arg-type]
+
+
+def test_estimates_of_what_cannot_be_called() -> None:
+    with pytest.raises(TpgenError, match="estimate_memory takes a module and the operands of a call, got int"):
+        estimate_memory(3, torch.ones(2, 3))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"Linear does not take these operands \(.*missing.*: give those of one"):
+        estimate_memory(torch.nn.Linear(3, 3))
+
+
 @pytest.fixture(scope="module")
 def allocations(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = tmp_path_factory.mktemp("allocations") / "allocations.so"

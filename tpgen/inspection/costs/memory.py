@@ -51,6 +51,8 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
     >>> found.training >= found.forward >= found.result
     True
     """
+    if not isinstance(module, nn.Module):
+        raise TpgenError(f"estimate_memory takes a module and the operands of a call, got {type(module).__name__}")
     backends = {str(m.backend) for m in module.modules() if isinstance(getattr(m, "backend", None), str)}
     for backend in sorted(backends - {"eager"}):
         raise TpgenError(
@@ -78,7 +80,13 @@ class _Call:
         return MemoryEstimate(self.before, result, forward, max(kept, 0), self.taken.peak - self.before)
 
     def _results(self) -> list[Tensor]:
-        found = functional_call(self.module, self.parameters, tuple(self.operands))
+        try:
+            found = functional_call(self.module, self.parameters, tuple(self.operands))
+        except TpgenError:
+            raise
+        except (TypeError, RuntimeError) as error:
+            name = type(self.module).__name__
+            raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
         return [x for x in tree_leaves(found) if isinstance(x, Tensor)]
 
     def _train(self) -> int:
