@@ -354,7 +354,7 @@ def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) ->
         (["plan", "tetris"], "'tetris' is a network, and this command takes products: explain, explore, verify"),
         (
             ["plan", "1o", "1o", "1o"],
-            "'1o' are irreps, where the name of a product belongs: give irreps by --in1, --in2",
+            "'1o' are irreps, where the name of a product belongs: give irreps by --in1",
         ),
         (["explain", "2x0e + 1o"], "'2x0e + 1o' are irreps, where the name of a product belongs"),
         (["flat"], "name one network: tetris, tetris-e3nn, or package.module:function"),

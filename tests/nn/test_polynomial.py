@@ -219,11 +219,11 @@ def test_what_cannot_be_planned(message: str) -> None:
 def test_bad_options() -> None:
     with pytest.raises(OptionError, match="unknown option 'stategy': did you mean 'strategy'"):
         Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], stategy="einsum")
-    with pytest.raises(OptionError, match="max_bytes: kernels of polynomials need no limit.*fewer rows to each call"):
+    with pytest.raises(OptionError, match=r"max_bytes: kernels of polynomials need no limit.*fewer rows to each call"):
         SymmetricContraction("8x1o", "8x0e", 2, max_bytes=3)
     with pytest.raises(OptionError, match="backend: polynomials run as they are written"):
         SymmetricContraction("8x1o", "8x0e", 2, backend="inductor")
-    with pytest.raises(PlanError, match="from_plan takes a PolynomialPlan, as make_polynomial_plan or .*, got int"):
+    with pytest.raises(PlanError, match=r"from_plan takes a PolynomialPlan, as make_polynomial_plan or .*, got int"):
         Polynomial.from_plan(3, 4)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="weights: unknown kind 'row'; known kinds: shared, element, given, none"):
         build(weights="row")

@@ -192,13 +192,11 @@ _TAKING = "plan, explain, explore, dump and verify take polynomials"
 
 
 def others_beside(known: Iterable[str]) -> dict[str, str]:
-    """Names of polynomials, linear layers and networks that are not among those taken, and what a command says of them."""
+    """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
         **dict.fromkeys(LINEARS, ("linear layer", "explain and verify take linear layers")),
-        **dict.fromkeys(
-            NETWORKS, ("network", "explain, explore, verify, report, flat, convert and deploy take networks")
-        ),
+        **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify, report and flat take networks")),
     }
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"

@@ -168,8 +168,8 @@ def check_count(num_elements: Any) -> None:
 
 
 _NOT_HERE = {
-    "max_bytes": "kernels of polynomials need no limit, as they take some kilobytes beside their results, and graphs of "
-    "polynomials have none: leave it out, and where strategy is 'einsum' or 'unrolled' give fewer rows to each call",
+    "max_bytes": "kernels of polynomials need no limit, as they take some kilobytes beside their results, and their "
+    "graphs have none: leave it out, and where strategy is 'einsum' or 'unrolled' give fewer rows to each call",
     "backend": "polynomials run as they are written: leave it out, and use torch.compile around the module",
 }
 
