@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +22,6 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def image(figure: Figure, dpi: int = 80) -> str:
-    """A figure as an element of HTML that holds it whole."""
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=dpi, format="png")
-    return f'<img alt="" src="data:image/png;base64,{b64encode(buffer.getvalue()).decode()}">'
 
 
 def plain_logarithms(panel: Any) -> None:

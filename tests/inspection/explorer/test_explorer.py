@@ -18,7 +18,8 @@ from tpgen.drawing.path_map import diagram, hues
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.node_costs import node_costs
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.explorer.drawing import path_map, roofline
+from tpgen.inspection.costs.roofline_picture import roofline
+from tpgen.inspection.explorer.drawing import path_map
 from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.explorer.page import explorer_page, write_explorer, write_network_explorer
 from tpgen.inspection.stages.dump import Request
@@ -341,7 +342,10 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     plan = channelwise("128x0e+128x1o+1024x2e+128x10o", "0e+1o+2e+3o", "0e+0o+1o+1e+2e+2o+3o+3e+10o+11e")
     found = tpgen.explain(plan, rows=100, strategy="einsum", ceilings=Ceilings(1e10, flops))
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
-    for drawn in (diagram(path_map(plan), interactive=True), *(roofline(one, one.paths) for one in (slow, fast))):
+    for drawn in (
+        diagram(path_map(plan), interactive=True),
+        *(roofline(one, one.paths, interactive=True) for one in (slow, fast)),
+    ):
         file = tmp_path / "drawing.html"
         file.write_text(f"<meta charset=utf-8><style>{STYLE}</style>{drawn}", encoding="utf-8")
         browser.get(file.as_uri())

@@ -26,11 +26,12 @@ from tpgen.form.sampling import polynomial_shape, random_polynomial_operands
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
 from tpgen.inspection.costs.measured import both_seconds
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings, machine_ceilings
+from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.kernels.polynomial.runtime import named_call
 from tpgen.kernels.polynomial.sweep import PolynomialSweep, make_sweep
 from tpgen.nn.polynomial_module import PolynomialModule
-from tpgen.notebook import Shown
+from tpgen.notebook import Shown, preformatted
 from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
 from tpgen.text import duration, quantity, table
 
@@ -84,6 +85,9 @@ class PolynomialExplanation(Shown, UnderCeilings):
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
         return json.dumps({**asdict(self), **self.derived}, indent=1)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self)) + roofline(self, ())
 
     def __str__(self) -> str:
         weights = "shared weights" if self.elements == 1 else f"{self.elements} elements"

@@ -8,8 +8,9 @@ from pathlib import Path as FilePath
 
 from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
 from tpgen.inspection.costs.gpu import OnGpu
-from tpgen.inspection.costs.pictures import draw_explanation, picture_of
+from tpgen.inspection.costs.pictures import draw_explanation
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings
+from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.notebook import Shown
 
 ROWS = 1000  # of a batch, unless given
@@ -89,4 +90,4 @@ class Explanation(Shown, UnderCeilings):
         return explanation_text(self)
 
     def _repr_html_(self) -> str:
-        return explanation_html(self, picture_of(self))
+        return explanation_html(self, roofline(self, self.paths))

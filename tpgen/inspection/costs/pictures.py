@@ -15,8 +15,7 @@ from torch import fx
 
 from tpgen.drawing.colors import path_color, text_color
 from tpgen.drawing.ranks import layered
-from tpgen.errors import TpgenError
-from tpgen.inspection.figures import image, new_figure, plain_logarithms, save_figure
+from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.dump import Request
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
@@ -34,14 +33,6 @@ _DPI = 110  # pictures of many dots are large
 def draw_explanation(found: Explanation, path: str | Path) -> None:
     """Bars of each path's operations, bytes and (if measured) time; the product under the machine's roofline."""
     save_figure(_explained(found), path, _DPI)
-
-
-def picture_of(found: Explanation) -> str:
-    """The same picture as an element of HTML; empty without matplotlib, as a notebook has the table beside it."""
-    try:
-        return image(_explained(found))
-    except TpgenError:
-        return ""
 
 
 def _explained(found: Explanation) -> Figure:

@@ -1,143 +1,21 @@
-"""The drawings of the page, as SVG and HTML: the roofline, the bars of every path, and what its path diagram shows."""
+"""What the page draws of every path: where it stands on the map, and bars of its costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
-from math import ceil, floor, log10
 
 from tpgen.drawing.path_map import PathMap, hues
 from tpgen.form.linear import AnyPlan
-from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.planner.linear import LinearPlan, linear_map
 from tpgen.planner.plan_table import plan_map
-from tpgen.text import duration, quantity
+from tpgen.text import duration
 
 
 def path_map(plan: AnyPlan) -> PathMap:
     """The map of a product or a linear layer."""
     return linear_map(plan) if isinstance(plan, LinearPlan) else plan_map(plan)
-
-
-# --- the roofline -----------------------------------------------------------------------------------------------------
-
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
-
-
-Measured = Explanation | PolynomialExplanation
-_At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
-
-
-def roofline(found: Measured, paths: Sequence[PathExplanation]) -> str:
-    """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
-
-    Each path has a point too, by its own operations and bytes, which the page shows while the path is chosen.
-    """
-    ceilings = found.ceilings
-    if ceilings is None or not found.intensity:
-        return ""
-    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
-    high = log10(ceilings.flops) + 0.35
-    times = [seconds for seconds in (found.predicted_seconds, found.forward_seconds) if seconds]
-    low = min([high - 3, *(log10(found.flops / seconds) - 0.6 for seconds in times)])
-
-    def at(intensity: float, rate: float) -> tuple[float, float]:
-        x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
-        y = _BOTTOM - (_BOTTOM - _TOP) * (log10(rate) - low) / (high - low)
-        return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
-
-    labels = _Labels()
-    parts = _grid(at, left, right, low, high)
-    totals = _totals(at, labels, found)  # first, as what they name is one point
-    parts += _roof(at, labels, ceilings, left, right)
-    parts += [*(_point(at, found, path) for path in paths if path.flops), *totals]
-    return f'<svg id="roofline" viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
-
-
-class _Labels:
-    """Places labels in the frame of the roofline, each where it covers none that stands there already."""
-
-    _LETTER, _LINE = 5.9, 12.0  # the most that a letter is wide, and a line is tall
-
-    def __init__(self) -> None:
-        self._taken: list[tuple[float, float, float, float]] = []
-
-    def put(self, content: str, x: float, y: float, above: bool = False) -> str:
-        """A label near a point of the roof: below it on the right, or above on the left, else where there is room."""
-        wide = self._LETTER * len(content)
-        beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
-        sides, downs = (beside[::-1], (-6, 3.5, -18, 13, 25)) if above else (beside, (13, 3.5, 25, -6, 37, -18, -30))
-        places = [(at, css, start, y + down) for down in downs for at, css, start in sides]
-        free = (place for place in places if self._is_free(place[2], place[3], wide))
-        at, css, start, base = next(free, places[0])
-        self._taken.append((start, base - self._LINE, start + wide, base))
-        return _text(at, base, css, content)
-
-    def _is_free(self, start: float, base: float, wide: float) -> bool:
-        inside = start >= _LEFT + 2 and start + wide <= _RIGHT + 16 and _TOP <= base <= _BOTTOM - 2
-        return inside and not any(
-            start < right and left < start + wide and base - self._LINE < bottom and top < base
-            for left, top, right, bottom in self._taken
-        )
-
-
-def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[str]:
-    """A line and a number for each power of ten, and the names of the axes."""
-    parts = []
-    for n in range(ceil(left), floor(right) + 1):
-        x, _ = at(10.0**n, 10**low)
-        parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_BOTTOM}"/>')
-        parts.append(_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
-    for n in range(ceil(low), floor(high) + 1):
-        _, y = at(10**left, 10.0**n)
-        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
-    middle = (_TOP + _BOTTOM) / 2
-    parts.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 28, "middle", "FLOP per byte"))
-    parts.append(f'<text x="9" y="{middle}" transform="rotate(-90 9 {middle})" class="middle">FLOP/s</text>')
-    return parts
-
-
-def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
-    start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
-    points = (start, ridge, at(10**right, ceilings.flops))
-    return [
-        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>',
-        labels.put(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
-        labels.put(quantity(ceilings.bandwidth, "B/s"), *_between(start, ridge), above=True),
-    ]
-
-
-def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
-
-
-def _point(at: _At, found: Measured, path: PathExplanation) -> str:
-    intensity = path.flops / path.bytes
-    least = found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes) if found.ceilings else None
-    rate = found.rows * path.flops / (path.seconds or least or 1.0)
-    x, y = at(intensity, rate)
-    name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
-    return (
-        f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
-        f'cy="{y:.1f}" r="4"><title>{name}</title></circle>'
-    )
-
-
-def _totals(at: _At, labels: _Labels, found: Measured) -> list[str]:
-    parts = []
-    for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
-        if seconds:
-            x, y = at(found.intensity, found.flops / seconds)
-            parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
-            parts.append(labels.put(f"{name} {duration(seconds)}", x, y))
-    return parts
-
-
-def _text(x: float, y: float, css: str, content: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}">{content}</text>'
 
 
 # --- the bars ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tpgen.errors import TpgenError
 from tpgen.form.sampling import random_polynomial_operands
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation, explain_polynomial, polynomial_facts
 from tpgen.inspection.costs.node_costs import costs_of
-from tpgen.inspection.explorer.drawing import roofline
+from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.dump_polynomial import dump_polynomial
 from tpgen.inspection.stages.origins import Origin, TracedStage, traced_stage
@@ -43,7 +43,7 @@ def polynomial_sheet(subject: PolynomialSubject, rows: int, measure: bool, **opt
         costliest=max(range(len(plan.terms)), key=entries.__getitem__, default=None),
         totals={"strategy": f"{found.strategy}: {found.reason}", **polynomial_facts(found)},
         diagram=diagram(_map(plan, entries), interactive=True),
-        roofline=roofline(found, ()),
+        roofline=roofline(found, (), interactive=True),
         bars="",
         noun="term",
     )

@@ -14,7 +14,8 @@ from tpgen.inspection.costs.explain import ExplainedOptions, explain
 from tpgen.inspection.costs.explain_text import totals
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
-from tpgen.inspection.explorer.drawing import bars, path_map, roofline
+from tpgen.inspection.costs.roofline_picture import roofline
+from tpgen.inspection.explorer.drawing import bars, path_map
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.compiled_origins import joint_graph
 from tpgen.inspection.stages.dump import FormRequest
@@ -47,7 +48,7 @@ def product_sheet(
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
         diagram=diagram(path_map(request.plan), interactive=True),
-        roofline=roofline(found, found.paths),
+        roofline=roofline(found, found.paths, interactive=True),
         bars=bars(found),
     )
 
