@@ -98,7 +98,8 @@ _HEAD = """# Whole networks, measured
 Written by `python -m benchmarks.network_table`: {about}, medians. Each network is measured in one process: stock, its
 own modes, and converted, in turn, so ratios are those of one moment. Structures are perturbed lattices of four
 elements, some 28 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured, and the
-ratio is to that one. A target in brackets is not reached.
+ratio is to that one: MACE and SevenNet ran eager and scripted, NequIP eager alone, compiled modes where they are
+named. A target in brackets is not reached.
 
 ## Times
 """

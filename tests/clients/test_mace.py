@@ -72,6 +72,16 @@ def test_a_converted_model_scripts() -> None:
         torch.testing.assert_close(found[name], x, rtol=1e-10, atol=1e-10)
 
 
+def test_a_part_that_is_kept_keeps_its_contraction_and_reports_follow_the_dtype() -> None:
+    model = mace(27, torch.float64, "8x0e").model
+    convert(model, keep="products.0.symmetric_contractions.contractions.0")
+    words = {}
+    for dtype in (torch.float64, torch.float16):
+        rows = conversion_report(model.to(dtype)).replaced
+        words[dtype] = [r.now.partition(" (")[0] for r in rows if "symmetric" in r.paths[0]]
+    assert words == {torch.float64: ["tpgen polynomial, kernel"], torch.float16: ["MACE's own code"]}
+
+
 def test_energies_are_conserved() -> None:
     compare_dynamics(lambda model: calculator(models=[model]), mace(8, torch.float64, "8x0e+8x1o").model)
 

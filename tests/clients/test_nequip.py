@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.networks import Case, nequip
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
 from tpgen.conversion import species
+from tpgen.errors import InputError
 from tpgen.nn import matmul, silu
 
 
@@ -83,3 +85,77 @@ def test_a_model_built_in_float32_is_measured_and_proven() -> None:
     assert reports[0].proof.holds
     assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
     assert {p.dtype for p in case.model.parameters()} == {torch.float32}
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A small model, whose self-connections go by atom type whatever their size."""
+    monkeypatch.setattr(species, "WORTH", 0)
+    return nequip(8, torch.float64, features=2, l_max=1, layers=2)
+
+
+def blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Those that hold a self-connection."""
+    found = [m for m in model.modules() if type(m).__name__.endswith("InteractionBlock")]
+    return [m for m in found if m.sc is not None]
+
+
+def test_hooks_on_a_self_connection_see_its_attributes(typed: Case) -> None:
+    stock, model = deepcopy(typed.model), tpgen.convert(typed.model)
+    for network in (stock, model):
+        for block in blocks(network):
+            block.sc.register_forward_pre_hook(lambda _module, given: (given[0], given[1] / 2))
+    assert_same(results(typed, model), results(typed, stock))
+
+
+def test_gradients_by_node_attributes_are_those_of_stock_or_an_error(typed: Case) -> None:
+    stock, model = deepcopy(typed.model).train(), tpgen.convert(deepcopy(typed.model)).train()
+    found = model(dict(typed.batch))
+    with pytest.raises(InputError, match=r"node_attrs: a gradient by them is asked for, .*keep=.\*\.sc"):
+        torch.autograd.grad(found["total_energy"].sum(), found["node_attrs"])
+    found = model(dict(typed.batch))
+    found["node_attrs"].retain_grad()
+    with pytest.raises(InputError, match="a gradient by them is asked for"):
+        found["total_energy"].sum().backward()
+    embedding = next(m for m in model.modules() if type(m).__name__ == "NodeTypeEmbed")
+    watched = []
+    embedding.register_forward_hook(lambda _module, _given, data: watched.append(data["node_attrs"]))
+    for network in (tpgen.convert(deepcopy(typed.model), keep="*.sc").train(), model):
+        gradients = []
+        for each in (network, stock):
+            found = each(dict(typed.batch))
+            gradients += torch.autograd.grad(found["total_energy"].sum(), found["node_attrs"])
+        torch.testing.assert_close(*gradients)
+    assert watched
+
+
+def test_attributes_come_back_where_a_block_fails(typed: Case) -> None:
+    block, seen = blocks(tpgen.convert(typed.model))[0], []
+    block.register_forward_pre_hook(lambda _module, given: seen.append((given[0], given[0]["node_attrs"])))
+    block.linear_1.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        typed.run(typed.model, False)
+    data, attributes = seen[0]
+    assert data["node_attrs"] is attributes
+
+
+def test_each_model_of_several_has_its_own_embedding(typed: Case) -> None:
+    models = torch.nn.ModuleList([typed.model, deepcopy(typed.model)])
+    rows = tpgen.conversion_report(tpgen.convert(models)).replaced
+    assert sum("by atom type" in row.now for row in rows) == 2
+    tables = {id(block.sc.table()) for block in blocks(models)}
+    assert tables == {id(p) for name, p in models.named_parameters() if name.endswith("embed_module.weight")}
+
+
+@pytest.mark.parametrize("name", ["*.tp_scatter.tp", "e3nn.TensorProduct"])
+def test_a_product_that_is_kept_keeps_its_scatter(name: str, typed: Case) -> None:
+    assert not any(
+        "tp_scatter" in row.paths[0] for row in tpgen.conversion_report(tpgen.convert(typed.model, keep=name)).replaced
+    )
+
+
+def test_the_report_follows_the_dtype() -> None:
+    model = nequip(8, torch.float64, features=80, l_max=1, layers=2).model
+    rows = tpgen.conversion_report(tpgen.convert(model).half()).replaced
+    layers = [row.now for row in rows if "edge_mlp" in row.paths[0]]
+    assert {now.partition(" (")[0] for now in layers} == {"torch product", "torch SiLU"}

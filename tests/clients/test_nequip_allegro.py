@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from benchmarks.networks import Case, allegro
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_packaged, modified
-from tpgen.conversion.convert import conversion_report
+from tpgen.conversion.convert import conversion_report, convert
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +54,27 @@ def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: 
 
 def test_energies_are_conserved() -> None:
     compare_dynamics(calculator_of, small().model, steps=50)
+
+
+def products(model: torch.nn.Module) -> set[str]:
+    return {row.now.partition(" (")[0] for row in conversion_report(model).replaced if ".tps." in row.paths[0]}
+
+
+def test_the_report_follows_the_dtype() -> None:
+    model = convert(small().model)
+    assert products(model) == {"tpgen polynomial, kernel"}
+    assert products(model.half()) == {"Allegro's own code"}
+
+
+def test_couplings_of_its_own_are_computed_by_allegro_until_they_are_gone() -> None:
+    case = small()
+    stock, model = deepcopy(case.model), convert(case.model)
+    right = deepcopy(stock.state_dict())
+    foreign = {name: 1.5 * x if name.endswith("w3j") else x for name, x in right.items()}
+    for state, words in ((foreign, "Allegro's own code"), (right, "tpgen polynomial, kernel")):
+        stock.load_state_dict(state)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is computed by Allegro's own code from now on")
+            model.load_state_dict(state)
+        assert products(model) == {words}
+        assert_same(results(case, model), results(case, stock))

@@ -296,11 +296,37 @@ def test_converting_twice_is_an_error() -> None:
         convert(network, **GRAPHS)
 
 
+class Scale(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * x
+
+
+class Wrong(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return 4 * x
+
+
+def test_what_is_converted_later_is_proven_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(o3.Linear("2x0e", "2x0e"), Scale())
+    convert(network, **GRAPHS)
+    monkeypatch.setitem(
+        ADAPTERS, "tests", lambda found, _: [Swap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale]
+    )
+    with pytest.raises(TpgenError, match="NOT equal"):
+        convert(network, prove=(torch.randn(5, 2),))
+    assert type(network[1]) is Scale
+    proof = conversion_report(network, prove=(torch.randn(5, 2),)).proof
+    assert proof is not None
+    assert proof.holds, "a report takes the network as it is"
+
+
 def test_options_are_those_that_leave_the_network_alone() -> None:
     with pytest.raises(OptionError, match=r"convert takes no layout: .* e3nn's mul_ir"):
         convert(Mixed(), layout="ir_mul")
     with pytest.raises(OptionError, match=r"unknown option 'stratgy'"):
         convert(Mixed(), stratgy="kernel")
+    with pytest.raises(OptionError, match=r"unknown option 'internal_weights'; known options: (?!.*layout)"):
+        convert(Mixed(), internal_weights=False)
 
 
 # --- all or nothing -------------------------------------------------------------------------------------------------
@@ -455,6 +481,7 @@ def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest() -> None:
         (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
         (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got a int"),
         (lambda n, x: convert(n, prove=5), r"prove: give the arguments of a call as a tuple, .*got a int"),
+        (lambda n, x: convert(n, report=5), r"report: give a function of the Conversion, as in report=print, got 5"),
         (lambda n, x: convert(n, measure=x[0]), r"measure: give the arguments of a call as a tuple, .*got a Tensor"),
         (lambda n, x: convert(n, prove=x[:1]), r"cannot be called with these inputs \(TypeError: .*missing 2 required"),
         (lambda n, x: convert(n, measure=x[:1]), r"cannot be called with these inputs \(TypeError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 
 import pytest
@@ -11,6 +12,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
+from tests.machine import needs_compiler
 from tpgen.conversion import radial
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.radial import ConvertedFullyConnectedNet
@@ -57,6 +59,19 @@ def test_a_strategy_without_kernels_takes_torchs_products(strategy: str, product
         patch.setattr(radial, "matmul", lambda x, w, scale: calls.append(w) or x @ (w * scale))
         torch.testing.assert_close(net(x), wanted)
     assert len(calls) == (3 if strategy == "auto" else 0)
+
+
+@needs_compiler
+def test_the_report_follows_the_dtype() -> None:
+    net = convert(NETS["plain"]())
+    for dtype, words in ((torch.float16, r"torch products \(.*not in float16\)"), (torch.float32, "tpgen products")):
+        assert re.match(words, conversion_report(net.to(dtype)).replaced[0].now)
+
+
+def test_a_report_follows_a_layer_that_is_taken_out() -> None:
+    net = convert(NETS["plain"]())
+    del net.layer0
+    assert len(conversion_report(net).replaced) == 1
 
 
 def test_a_converted_net_scripts_and_compiles() -> None:

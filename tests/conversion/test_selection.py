@@ -102,6 +102,48 @@ def test_a_pair_is_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(layer) for layer in network.values()] == [Doubling, Layer]
 
 
+class Whole(Layer):
+    """A layer that calls neither of its parts any more."""
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are converted as a whole."""
+    covers = ("product", "linear")
+    monkeypatch.setitem(
+        ADAPTERS, "tests", lambda network, _: [Swap(m, Whole, "one", covers=covers) for m in network.values()]
+    )
+
+
+@pytest.mark.parametrize("part", ["first.product", "first.linear._compiled_main"])
+def test_to_keep_a_part_is_to_keep_the_whole(part: str, whole: None) -> None:
+    network, reports = layers(), []
+    convert(network, keep=part, report=reports.append, **GRAPHS)
+    assert [type(layer) for layer in network.values()] == [Layer, Whole]
+    assert [k.why for k in reports[0].kept] == [f"among keep='{part}'"]
+
+
+def test_a_class_of_parts_keeps_each_whole(whole: None) -> None:
+    with pytest.raises(TpgenError, match=r"among keep='e3nn\.Linear'"):
+        convert(layers(), keep="e3nn.Linear", **GRAPHS)
+
+
+def test_a_part_alone_cannot_be_converted(whole: None) -> None:
+    network = layers()
+    with pytest.raises(InputError, match=r"only: '\*.linear' names a part of 'first', .* only='first'"):
+        convert(network, only=["second", "*.linear"], **GRAPHS)
+    assert not done(network)
+
+
+@pytest.mark.parametrize("asked", [{"keep": "first"}, {"only": "first"}])
+def test_an_adapter_that_cannot_be_loaded_is_news_whatever_is_chosen(
+    asked: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ADAPTERS, "tests", "tests.nowhere:swaps")
+    with pytest.warns(UserWarning, match=r"'first': of tests, whose adapter cannot be loaded"):
+        convert(layers(), **asked, **GRAPHS)
+
+
 @pytest.mark.parametrize(
     "asked, error, why",
     [
@@ -152,6 +194,14 @@ def test_reports_name_what_runs_without_kernels(to: torch.dtype | str, why: str,
         assert row.now.startswith("tpgen grouped"), row
         assert re.search(why, row.now), row
         assert row.now.endswith(")"), "no word of elements, for which no kernel runs either"
+
+
+@needs_compiler
+@pytest.mark.parametrize("to", [torch.float16, "meta"])
+def test_reports_say_where_a_kernel_that_was_asked_for_does_not_run(to: torch.dtype | str) -> None:
+    rows = {row.paths[0]: row.now for row in conversion_report(convert(Kinds().to(to), strategy="kernel")).replaced}
+    assert {now.partition(": none runs as it is, kernels")[0] for now in rows.values()} == {"tpgen kernel (asked for)"}
+    assert all(now.endswith(str(to).removeprefix("torch.")) for now in rows.values()), rows
 
 
 @needs_compiler

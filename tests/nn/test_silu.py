@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from tpgen.nn import silu as silu_module
 from tpgen.nn.silu import silu
@@ -53,3 +54,15 @@ def test_transforms() -> None:
     torch.testing.assert_close(torch.func.vmap(silu)(x), torch.nn.functional.silu(x))
     hessian = torch.func.hessian(lambda x: silu(x).sum())
     torch.testing.assert_close(hessian(x[0]), torch.func.hessian(lambda x: torch.nn.functional.silu(x).sum())(x[0]))
+
+
+def test_tangents_may_come_to_the_backward_alone() -> None:
+    x, g, tangent = numbers(), numbers().detach(), numbers().detach()
+    found = []
+    for f in (silu, lambda x: x * torch.sigmoid(x)):  # torch's own takes none
+        y = f(x)
+        with forward_ad.dual_level():
+            (first,) = torch.autograd.grad(y, x, forward_ad.make_dual(g, tangent))
+            found.append(forward_ad.unpack_dual(first))
+    torch.testing.assert_close(found[0].primal, found[1].primal)
+    torch.testing.assert_close(found[0].tangent, found[1].tangent)

@@ -71,4 +71,8 @@ def _loaded(package: str, adapter: Adapter | str) -> Adapter:
 def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[Finding]:
     """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
     first = next(module for module in network.modules() if package in _packages(module))
-    yield Kept(first, f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted")
+    yield Kept(
+        first,
+        f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",
+        general=True,
+    )

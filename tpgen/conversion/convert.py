@@ -19,7 +19,7 @@ from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
-from tpgen.conversion.swap import Finding, Kept, Mark, Swap, apply_all, mark_of, qualified, told, undo, undo_all
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError
 from tpgen.nn.checks import check_options
 
@@ -72,6 +72,8 @@ def convert(
     _check_network("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
+    if report is not None and not callable(report):
+        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     chosen = make_selection(network, keep, only)
     swaps, kept = _split(selected(network, collect(network, given), chosen))
     if not swaps:
@@ -139,13 +141,9 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
             Replaced(names[m], qualified(mark.cls), told(m) + idle_hooks(m)) for m, mark in marks.items() if mark.now
         ),
         _stayed(kept, names),
-        *_compared(network, {}, Selection(), prove, measure),
+        *_compared(network, {}, None if marks else Selection(), prove, measure),
         possible=_replaced(swaps, names),
     )
-
-
-def _computing(module: nn.Module, mark: Mark, names: tuple[str, ...]) -> Replaced:
-    return Replaced(names, qualified(mark.cls), told(module) + idle_hooks(module))
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
@@ -187,13 +185,14 @@ def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Mod
     swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
     marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
     for module, names in (*swaps, *marks):
-        yield from (module.get_submodule(name) for name in names)
+        held = dict(module.named_modules())
+        yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
 
 
 def _compared(
     network: nn.Module,
     options: dict[str, Any],
-    chosen: Selection,
+    chosen: Selection | None,
     to_prove: Inputs | None,
     to_measure: Inputs | None,
 ) -> tuple[Proof | None, Times | None]:
@@ -208,13 +207,13 @@ def _compared(
     return proof, timed
 
 
-def _pair(network: nn.Module, options: dict[str, Any], chosen: Selection) -> tuple[nn.Module, nn.Module, Any]:
-    """A stock copy and one that is converted, if it is not yet; and what makes all their stock modules exact."""
+def _pair(network: nn.Module, options: dict[str, Any], chosen: Selection | None) -> tuple[nn.Module, nn.Module, Any]:
+    """A stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact."""
     stock, converted = copies(network)
     undo_all(stock)
     findings = collect(converted, options)
     exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
-    if not any(map(mark_of, network.modules())):
+    if chosen is not None:
         apply_all(_split(selected(converted, findings, chosen))[0])
     return stock, converted, exact
 
@@ -272,4 +271,4 @@ def _check_options(options: dict[str, Any]) -> None:
             "convert takes no layout: the modules around a product speak e3nn's mul_ir, so it must stay that; "
             "tpgen.from_e3nn(product, layout=...) makes a product of another layout"
         )
-    check_options(name for name in options if name not in _OPTIONS)
+    check_options((name for name in options if name not in _OPTIONS), _OPTIONS)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.conversion.obstacles import obstacle
-from tpgen.conversion.products import CONVERTED, PROGRAM, STOCK_PROGRAM, exact_couplings, stateless
+from tpgen.conversion.products import CONVERTED, PROGRAM, STOCK_PROGRAM, exact_couplings, idle_kernel, stateless
 from tpgen.conversion.swap import Kept, Swap
 from tpgen.errors import TpgenError
 from tpgen.nn.conv import TensorProductConv
@@ -45,7 +45,7 @@ def convolving(
     return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
 
 
-def _chosen(extra: Mapping[str, Any]) -> str:
+def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how})"
+    return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"

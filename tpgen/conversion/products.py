@@ -133,16 +133,26 @@ def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
     return Swap(module, CONVERTED[type(module)], chosen, {PROGRAM: program}, exact)
 
 
-def chosen(extra: Mapping[str, Any]) -> str:
+def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """What computes, for the report: the strategy of the program that a swap has added."""
-    return f"tpgen {extra[PROGRAM].choice}"
+    return f"tpgen {extra[PROGRAM].choice}{idle_kernel(extra[PROGRAM])}"
 
 
-def by_element(extra: Mapping[str, Any]) -> str:
+def idle_kernel(program: Any) -> str:
+    """That a kernel was asked for where none runs, for the report."""
+    why = no_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+    return f": none runs as it is, {why}" if why else ""
+
+
+def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
     """The same of a product that looks for one-hot rows where kernels run."""
-    like = extra[PROGRAM].output_mask
-    missing = kernel_supported(extra[SPECIES].plan, dtype=like.dtype, device=like.device)
-    return chosen(extra) + ("" if missing else "; by element where rows are one-hot")
+    missing = no_kernel(extra[SPECIES].plan, extra[PROGRAM])
+    return chosen(module, extra) + ("" if missing else "; by element where rows are one-hot")
+
+
+def no_kernel(plan: Any, program: Any) -> str | None:
+    """Why no kernel runs where a program is and in its dtype."""
+    return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def stateless(program: P, like: nn.Module) -> P:

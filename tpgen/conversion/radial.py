@@ -19,11 +19,15 @@ from torch.nn.utils import parametrize
 
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
-from tpgen.nn.matmul import matmul
+from tpgen.nn.matmul import matmul, why_no_matmul
 from tpgen.nn.silu import silu
 
-# by whether kernels may compute
-_NOW = {True: "tpgen products (scales in the weights)", False: "torch products (scales in the weights)"}
+
+def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
+    """What computes, for the report: kernels where they may and can."""
+    why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
+    by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
+    return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
 
 
 @compile_mode("script")
@@ -79,8 +83,8 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
     why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
     if why:
         return Kept(module, why)
-    kernels = may_be_kernels(options)
-    return Swap(module, ConvertedFullyConnectedNet, _NOW[kernels], {"_tpgen_kernels": kernels})
+    covers = tuple(name for name, _ in module.named_children())
+    return Swap(module, ConvertedFullyConnectedNet, _now, {"_tpgen_kernels": may_be_kernels(options)}, covers=covers)
 
 
 def _changed(layer: Any) -> str | None:

@@ -25,9 +25,9 @@ class Selection:
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
-    def why_not(self, names: set[str]) -> str | None:
-        """Why a module must stay that goes by these names."""
-        if name := next((name for name in self.keep if _is_any(name, names)), None):
+    def why_not(self, names: set[str], parts: set[str]) -> str | None:
+        """Why a module must stay that goes by these names; to keep a part of what computes with it is to keep it."""
+        if name := next((name for name in self.keep if _is_any(name, names | parts)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_is_any(name, names) for name in self.only):
             return None
@@ -52,15 +52,46 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
 def selected(network: nn.Module, findings: Sequence[Finding], chosen: Selection) -> list[Finding]:
     """The findings, with those that are left out as `Kept`.
 
-    A swap that only says how a module calls one that it holds goes with the swap of that one.
+    A swap that only says how a module calls one that it holds goes with the swap of that one.  What is said of a whole
+    project is said whatever is chosen.  Raises `InputError` where ``only`` names no more than a part of a swap.
     """
     if chosen == Selection():
         return list(findings)
-    names = _names(network)
-    left_out = {f.module: why for f in findings if not _follows(f) and (why := chosen.why_not(names[f.module]))}
+    names, parts = _names(network), {f.module: _parts(network, f) for f in findings}
+    chosable = [f for f in findings if not _follows(f) and not _is_general(f)]
+    _check_only(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
+    left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, Swap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_follows(f) and alone.intersection(f.module.children()))]
-    return [Kept(f.module, left_out[f.module], asked=True) if f.module in left_out else f for f in rest]
+    return [
+        Kept(f.module, left_out[f.module], asked=True) if f.module in left_out and not _is_general(f) else f
+        for f in rest
+    ]
+
+
+def _check_only(network: nn.Module, chosen: Selection, there: dict[nn.Module, tuple[set[str], set[str]]]) -> None:
+    """Raise `InputError` for names of parts alone, which are converted with what holds them."""
+    paths = {module: path for path, module in network.named_modules()}
+    for name in chosen.only or ():
+        if any(_is_any(name, own) for own, _ in there.values()):
+            continue
+        if whole := [paths[module] for module, (_, parts) in there.items() if _is_any(name, parts)]:
+            raise InputError(
+                f"only: {name!r} names a part of {whole[0]!r}, which is converted as a whole: give the name of that, "
+                f"only={whole[0]!r}"
+            )
+
+
+def _parts(network: nn.Module, finding: Finding) -> set[str]:
+    """Names of modules that nobody calls any more once a swap is made, and of those that they hold."""
+    covers = finding.covers if isinstance(finding, Swap) else ()
+    inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
+    paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}
+    return paths | {qualified(type(part)) for part in inside}
+
+
+def _is_general(finding: Finding) -> bool:
+    return isinstance(finding, Kept) and finding.general
 
 
 def _follows(finding: Finding) -> bool:

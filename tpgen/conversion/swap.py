@@ -8,7 +8,7 @@ keys, and undoing a swap leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -16,16 +16,22 @@ from torch import nn
 from tpgen.errors import TpgenError
 
 MARK = "_tpgen_swap"
-Told = str | Callable[[Mapping[str, Any]], str]  # what computes: a text, or how to say it of what a swap has added
+# what computes: a text, or how to say it of a module and what a swap adds to it
+Told = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A module that stays as it is, and why; ``asked`` where the caller of `convert` wanted that."""
+    """A module that stays as it is, and why.
+
+    ``asked`` says that the caller of `convert` wanted that, ``general`` that something is said of a whole project: no
+    choice of modules takes that away.
+    """
 
     module: nn.Module
     why: str
     asked: bool = False
+    general: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Swap:
         attributes alone make the difference.
     now
         what computes afterwards, for the report; empty where that is said of another module.  A function where it may
-        change, as a module that moves to another dtype gets another program: it takes ``extra``, as it is by then.
+        change, as a module that moves to another dtype gets another program: it takes ``module`` and ``extra``, as they
+        are by then.
     extra
         attributes to add: none that is there already.  A module among them must bring no key into the state_dict.
     exact
@@ -67,7 +74,7 @@ class Swap:
 
     @property
     def told(self) -> str:
-        return _tell(self.now, self.extra)
+        return _tell(self.now, self.module, self.extra)
 
 
 @dataclass(frozen=True)
@@ -130,18 +137,11 @@ def told(module: nn.Module) -> str:
     """What computes for a swapped module, as it is now."""
     mark = mark_of(module)
     assert mark is not None
-    return _tell(mark.now, {name: getattr(module, name) for name in mark.extra})
+    return _tell(mark.now, module, {name: getattr(module, name) for name in mark.extra})
 
 
-def _tell(now: Told, extra: Mapping[str, Any]) -> str:
-    return now if isinstance(now, str) else now(extra)
-
-
-def computes_with(module: nn.Module, now: str) -> None:
-    """Let reports say from now on what computes for a swapped module."""
-    mark = mark_of(module)
-    assert mark is not None
-    setattr(module, MARK, replace(mark, now=now))
+def _tell(now: Told, module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return now if isinstance(now, str) else now(module, extra)
 
 
 def undo_all(network: nn.Module) -> int:

@@ -8,7 +8,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.swap import Finding, Kept, Swap, computes_with, qualified
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.integrations.nequip import offer_modifier
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 
 _NOW = "tpgen polynomial, kernel (all paths at once, no tensor of weights and couplings)"
@@ -40,13 +41,14 @@ class TpgenContracter(Contracter):
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     _tpgen_plan: str
     _tpgen_call: str
+    _tpgen_planned: bool  # whether the couplings are those of the plan
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
         """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
-        if self._tpgen_plan == "" or not runs_on(x1):
+        if not self._tpgen_planned or not runs_on(x1):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
         for weights in self._by_segment():
@@ -64,9 +66,9 @@ class TpgenContracter(Contracter):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
         theirs: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
-        if theirs.shape != self.w3j.shape or _differ(theirs, self.w3j):
-            self._tpgen_plan = ""
-            computes_with(self, _OWN)
+        ours = _couplings(polynomial_from_json(self._tpgen_plan), self)
+        self._tpgen_planned = theirs.shape == ours.shape and not _differ(ours, theirs)
+        if not self._tpgen_planned:
             warnings.warn(
                 f"{prefix[:-1]} is computed by Allegro's own code from now on: the couplings that were loaded are none "
                 "of tpgen's; load them before you convert",
@@ -75,9 +77,21 @@ class TpgenContracter(Contracter):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def _now(module: Any, extra: Mapping[str, Any]) -> str:
+    """What computes, for the report."""
+    if not extra["_tpgen_planned"]:
+        return _OWN
+    like = module.w3j
+    return _NOW if _takes(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
+
+
+def _takes(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
 def runs_on(x: Tensor) -> bool:
     """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
-    good = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    good = _takes(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             say_once(f"Allegro's products run Allegro's own code: kernels take no {x.dtype} on {x.device.type}")
@@ -109,8 +123,13 @@ def _contracter(module: Any, options: dict[str, Any]) -> Finding:
     if couplings.shape != module.w3j.shape or _differ(couplings, module.w3j):
         return Kept(module, _FOREIGN)
     sizes = [operand.dim for operand in plan.weights]
-    extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_sizes": sizes}
-    return Swap(module, TpgenContracter, _NOW, extra, partial(_exact, module, couplings))
+    extra = {
+        "_tpgen_plan": plan.to_json(),
+        "_tpgen_call": str(forward_call(plan)),
+        "_tpgen_planned": True,
+        "_tpgen_sizes": sizes,
+    }
+    return Swap(module, TpgenContracter, _now, extra, partial(_exact, module, couplings))
 
 
 def _planned(module: Any) -> PolynomialPlan:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
-from tpgen.conversion.swap import Finding, Kept, Swap, computes_with, qualified
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
@@ -66,10 +66,8 @@ class MaceContraction(nn.Module):
         """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
         try:
             self._tpgen_signs = _signs(self, polynomial_from_json(self._tpgen_plan), state_dict, prefix)
-            computes_with(self, _NOW)
         except TpgenError as error:
             self._tpgen_signs = []
-            computes_with(self, _OWN)
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -80,9 +78,21 @@ def _signed(weight: Tensor, signs: list[float]) -> Tensor:
     return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
 
 
+def _now(module: Any, extra: Mapping[str, Any]) -> str:
+    """What computes, for the report."""
+    like = module.contractions[0].weights_max
+    if not extra["_tpgen_signs"]:
+        return _OWN
+    return _NOW if _takes(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
+
+
+def _takes(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
 def runs_on(x: Tensor) -> bool:
     """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
-    good = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    good = _takes(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (as below)
         if not torch.compiler.is_compiling():
             say_once(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
@@ -125,7 +135,7 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
     if why:
         return Kept(module, f"without a kernel: {why}")
     extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
-    return Swap(module, MaceContraction, _NOW, extra, partial(_exact, module, signs))
+    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
 
 
 def _changed(module: Any) -> str | None:

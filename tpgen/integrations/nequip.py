@@ -41,7 +41,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
         try:
             found = getattr(import_module(where), find)
         except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
-            yield Kept(_first(network), f"of nequip {_version()}, where tpgen does not find all it swaps: {error}")
+            why = f"of nequip {_version()}, where tpgen does not find all it swaps: {error}"
+            yield Kept(_first(network), why, general=True)
         else:
             yield from found(network, options)
 

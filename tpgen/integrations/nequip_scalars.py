@@ -3,7 +3,7 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.conversion.obstacles import may_be_kernels, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap
-from tpgen.nn.matmul import matmul
+from tpgen.nn.matmul import matmul, why_no_matmul
 from tpgen.nn.silu import silu
 
 
@@ -53,5 +53,17 @@ def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[Findi
             yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
         if may_be_kernels(options):
-            yield Swap(layer, TpgenScalarLinearLayer, "tpgen product")
-        yield from (Swap(m, TpgenSiLU, "tpgen SiLU (memory used again)") for m in found)
+            yield Swap(layer, TpgenScalarLinearLayer, _product)
+        yield from (Swap(m, TpgenSiLU, _silu, {"_tpgen_like": (layer,)}) for m in found)  # no child: it has a place
+
+
+def _product(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
+    """What computes, for the report."""
+    why = why_no_matmul(*layer.parameters())
+    return f"torch product ({why})" if why else "tpgen product"
+
+
+def _silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
+    """The same of an activation, which is where and in the dtype that its net is."""
+    why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
+    return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

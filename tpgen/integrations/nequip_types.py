@@ -3,9 +3,11 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any, Optional
+from weakref import ref
 
 import torch
 from e3nn import o3
@@ -13,12 +15,14 @@ from nequip.data import AtomicDataDict
 from nequip.nn.embedding import NodeTypeEmbed
 from nequip.nn.interaction_block import InteractionBlock
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.utils import parametrize
 
 from tpgen.conversion import species
-from tpgen.conversion.obstacles import has_hooks, not_fused, replaced
+from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.errors import InputError
 from tpgen.nn.multilinear import is_plain
 
 
@@ -46,7 +50,12 @@ class TpgenSelfConnection(ProductBySpecies):
 
     def table(self) -> Tensor:
         """The embedding of each type, the parameter itself."""
-        return self._tpgen_embedding[0].weight
+        return self._tpgen_embedding[0].embed_module.weight
+
+    def embeds_alone(self) -> bool:
+        """Whether nobody looks at attributes on their way here, or changes them: hooks may have come since."""
+        embedding = self._tpgen_embedding[0]
+        return not any(map(has_more, (self, embedding, embedding.embed_module)))
 
 
 class TpgenInteractionBlock(InteractionBlock):
@@ -62,8 +71,15 @@ class TpgenInteractionBlock(InteractionBlock):
     stock = _as("stock", InteractionBlock.forward)
 
     def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
-        attributes, data[ATTRIBUTES] = data[ATTRIBUTES], data[TYPES].view(-1, 1)
-        data = self.stock(data)
+        given, attributes = data, data[ATTRIBUTES]
+        if attributes.requires_grad:
+            table = get_gradient_edge(self.sc.table()).node
+            attributes.register_hook(partial(_check_asked, ref(attributes), table))  # weak, as they hold the hook
+        data[ATTRIBUTES] = data[TYPES].view(-1, 1)
+        try:
+            data = self.stock(data)
+        finally:
+            given[ATTRIBUTES] = attributes
         data[ATTRIBUTES] = attributes
         return data
 
@@ -72,7 +88,8 @@ class TpgenInteractionBlock(InteractionBlock):
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types = self.sc.table(), data[TYPES].view(-1)
         return (
-            all(map(is_plain, (features, attributes, table)))  # first, as sizes of what is traced are symbols
+            self.sc.embeds_alone()
+            and all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
             and len(types) * self.sc.weight_numel >= species.WORTH
             and features.dtype == table.dtype
             and attributes.requires_grad == table.requires_grad
@@ -80,31 +97,55 @@ class TpgenInteractionBlock(InteractionBlock):
         )
 
 
+def _check_asked(attributes: Callable[[], Any], table: Any, _gradient: Tensor) -> None:
+    """Refuse gradients by attributes themselves: what self-connections add to these goes to the table directly."""
+    if getattr(attributes(), "retains_grad", False) or not torch._C._will_engine_execute_node(table):
+        raise InputError(
+            f"{ATTRIBUTES}: a gradient by them is asked for, and self-connections by atom type give one to the table "
+            'of embeddings alone: convert the model with keep="*.sc"'
+        )
+
+
 _UNUSUAL = (
-    "of self-connections whose attributes are not one plain table of types (several, or one that is hooked, "
+    "of self-connections whose attributes are not one plain table of types (none, several, or one that is hooked, "
     "parametrised or of another class): they are converted as products, not by atom type"
 )
 
 
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
-    """Swaps of blocks and their self-connections, where the network has one embedding of types."""
-    embeddings: list[Any] = [m for m in network.modules() if type(m) is NodeTypeEmbed]
-    blocks: list[Any] = [m for m in network.modules() if type(m) is InteractionBlock]
-    if len(embeddings) != 1 or not _is_plain_table(embeddings[0].embed_module):
-        stock = [m for m in blocks if type(m.sc) is o3.FullyConnectedTensorProduct]
-        yield from (Kept(block, _UNUSUAL) for block in stock[:1])  # said once
-        return
+    """Swaps of blocks and their self-connections, where their model has one embedding of types."""
+    blocks: list[Any] = [
+        m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
+    ]
+    embeddings = {block: _embedding_of(network, block) for block in blocks}
+    yield from [Kept(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
     for block in blocks:
-        if type(block.sc) is o3.FullyConnectedTensorProduct:
+        if embeddings[block] is not None:
             found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
             if isinstance(found, Swap) and SPECIES in found.extra:
-                extra = {**found.extra, "_tpgen_embedding": (embeddings[0].embed_module,)}  # no child: it has a place
+                extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
                 yield Swap(block.sc, TpgenSelfConnection, _by_type, extra, found.exact, paired=True)
                 yield Swap(block, TpgenInteractionBlock, "")
 
 
-def _by_type(extra: Mapping[str, Any]) -> str:
-    return by_element(extra).replace("element", "atom type").replace("one-hot", "embeddings of types")
+def _embedding_of(network: nn.Module, block: nn.Module) -> Any:
+    """The plain embedding of types in the nearest module around a block that has one; None where it has several."""
+    paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
+    around = {embedding for path in paths for embedding in _around(network, path)}
+    found = around.pop() if len(around) == 1 else None
+    return found if found is not None and _is_plain_table(found.embed_module) else None
+
+
+def _around(network: nn.Module, path: str) -> list[Any]:
+    while path:
+        path = path.rpartition(".")[0]
+        if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
+            return found
+    return []
+
+
+def _by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return by_element(module, extra).replace("element", "atom type").replace("one-hot", "embeddings of types")
 
 
 def _is_plain_table(module: nn.Module) -> bool:

@@ -37,6 +37,16 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     return kernel_product(x, x.new_empty(len(x), 0), weights.flatten(), describe(layer))
 
 
+def why_no_matmul(*weights: Tensor) -> str | None:
+    """Why products with these weights are torch's whatever their size; None where kernels take them.
+
+    >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
+    'kernels compute in float32, float64 or bfloat16, not in float16'
+    """
+    found = (kernel_supported(_layer(*w.shape), dtype=w.dtype, device=w.device) for w in weights)
+    return next(filter(None, found), None)
+
+
 def _is_large(x: Tensor, w: Tensor) -> bool:
     return x.dim() == w.dim() == 2 and x.dtype == w.dtype and x.shape[0] * w.shape[1] >= WORTH
 

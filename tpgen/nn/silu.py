@@ -25,9 +25,14 @@ def silu(x: Tensor) -> Tensor:
     >>> silu(torch.zeros(2))
     tensor([0., 0.])
     """
-    if torch.compiler.is_compiling() or not is_plain(x) or x.numel() < WORTH or autocasting(x.device):
+    if torch.compiler.is_compiling() or not _is_plain(x) or x.numel() < WORTH or autocasting(x.device):
         return nn.functional.silu(x)
-    return nn.functional.silu(x) if forward_ad._current_level >= 0 else _Silu.apply(x)
+    return _Silu.apply(x)
+
+
+def _is_plain(*tensors: Tensor) -> bool:
+    """Whether a call may be one of ours, which have no forward mode: tangents may come to its backward alone."""
+    return forward_ad._current_level < 0 and all(map(is_plain, tensors))
 
 
 class _Silu(torch.autograd.Function):
@@ -56,7 +61,7 @@ class _First(torch.autograd.Function):
 
 
 def _first(g: Tensor, x: Tensor) -> Tensor:
-    if is_plain(g):
+    if _is_plain(g):
         return _First.apply(g, x)
     s = torch.sigmoid(x)
     return g * (s * (1 + x * (1 - s)))
@@ -64,7 +69,7 @@ def _first(g: Tensor, x: Tensor) -> Tensor:
 
 def _second(c: Tensor, g: Tensor, x: Tensor) -> Tensor:
     """``c * g * f''(x)``, in place where nothing is to differentiate it."""
-    if torch.is_grad_enabled() or not (is_plain(c) and is_plain(g)):
+    if torch.is_grad_enabled() or not _is_plain(c, g):
         s = torch.sigmoid(x)
         return c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))
     s = torch.sigmoid(x, out=_like(x))
