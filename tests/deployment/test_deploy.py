@@ -31,12 +31,26 @@ from load import load
 network = load()
 cases = torch.load(sys.argv[2])
 torch.save([network(*inputs) for inputs in cases], sys.argv[2])
-for first, *rest in cases[:1]:
+def said(call):
     try:
-        network(first.requires_grad_(), *rest)
+        call()
     except RuntimeError as error:
-        print(error)
+        print(*str(error).split(), sep=" ")
+for places, kinds, edges in cases[:1]:
+    said(lambda: network(places.clone().requires_grad_(), kinds, edges))
+    said(lambda: network(places.float(), kinds, edges))
+    said(lambda: network(places[:, :2].contiguous(), kinds, edges))
+    said(lambda: network(places, kinds[:-1], edges))
+    said(lambda: load(sys.argv[3]))
 """
+# of these calls, in their order
+SAID = (
+    "an input requires a gradient, and this package computes values",
+    r"input_handles\[0\]: unmatched dtype",
+    r"input_handles\[0\]: unmatched dim value at 1, expected: 3",
+    "tpgen: edge_src holds an index out of range",
+    "another deployed network serves the operators of this process",
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +71,13 @@ def test_the_folder_says_what_it_is(folder: Path) -> None:
 def loaded(folder: Path, given: list, tmp_path: Path) -> list:
     file = tmp_path / "given.pt"
     torch.save(given, file)
-    done = subprocess.run([sys.executable, "-c", LOAD, folder, file], capture_output=True, text=True, check=False)
+    other = shutil.copytree(folder, tmp_path / "other", dirs_exist_ok=True)
+    command = [sys.executable, "-c", LOAD, folder, file, other]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert not given or re.match("an input requires a gradient, and this package computes values", done.stdout)
+    if given:
+        assert all(map(re.match, SAID, done.stdout.splitlines())), done.stdout
+        assert len(done.stdout.splitlines()) == len(SAID)
     return torch.load(file)
 
 
@@ -68,6 +86,23 @@ def test_python_without_tpgen_computes_energies_and_forces(folder: Path, tmp_pat
     given = [inputs(atoms) for atoms in (5, 3, 9)]
     for found, wanted in zip(loaded(folder, given, tmp_path), given, strict=True):
         torch.testing.assert_close(tuple(found), network(*wanted))
+
+
+WITH_TPGEN = """
+import tpgen, torch, sys
+sys.path.insert(0, sys.argv[1])
+from load import load
+network = load()
+network(*torch.load(sys.argv[2]))
+product = tpgen.TensorProduct("4x1o", "1o", "4x0e", [(0, 0, 0, "uvu", True)], strategy="kernel")
+product(torch.ones(2, 12), torch.ones(2, 3))
+"""
+
+
+def test_python_with_tpgen_serves_both(folder: Path) -> None:
+    command = [sys.executable, "-c", WITH_TPGEN, folder, folder / "inputs.pt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_in_cpp_computes_energies_and_forces(folder: Path, tmp_path: Path) -> None:

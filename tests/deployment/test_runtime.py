@@ -72,7 +72,7 @@ def test_operators_without_python_compute_the_same(tmp_path: Path) -> None:
         "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes (5, 15) (5, 4) "
         f"(5, {PLAN.weight_numel}) none; rows have 16, 4, {PLAN.weight_numel} and {PLAN.irreps_out.dim} numbers",
         "tpgen: edge_src holds an index out of range",
-        "tpgen: a product that was not deployed; deploy the network that calls it",
+        "tpgen: a product that was not deployed; deploy the network that calls it, one network for each process",
         "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes (5, 16) (5, 4) "
         f"(5, {PLAN.weight_numel}) (5, {PLAN.irreps_out.dim}); "
         f"rows have 16, 4, {PLAN.weight_numel} and {PLAN.irreps_out.dim} numbers",

@@ -5,6 +5,8 @@ It needs torch and nothing else.  Run as a program it computes the example input
 
 import hashlib
 import json
+import os
+import sys
 from pathlib import Path
 
 import torch
@@ -22,8 +24,8 @@ def load(folder=Path(__file__).parent):
     here = torch.__version__.split("+")[0]
     if here != manifest["torch"]:
         raise RuntimeError(f"deployed with torch {manifest['torch']}, and this is {here}: use that one, or deploy anew")
-    if not hasattr(torch.ops.tpgen, "product"):  # tpgen itself, where it is imported, has the same operators
-        torch.ops.load_library(folder / "libtpgen.so")
+    _operators(folder)
+    os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")  # or operands that do not fit give wrong numbers
     package = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
 
     def network(*inputs):
@@ -35,6 +37,21 @@ def load(folder=Path(__file__).parent):
         return package(*inputs)
 
     return network
+
+
+def _operators(folder):
+    """The operators that the package calls: those of tpgen where it is imported, else of this folder."""
+    library = str((folder / "libtpgen.so").resolve())
+    if sys.modules.get("tpgen"):
+        import tpgen.kernels.operators.ops
+        import tpgen.kernels.polynomial.operator  # noqa: F401
+    elif library not in torch.ops.loaded_libraries and any((folder / "kernels").iterdir()):
+        if hasattr(torch.ops.tpgen, "product"):
+            raise RuntimeError(
+                "another deployed network serves the operators of this process: run each in a process of its own, "
+                "deploy both as one network, or import tpgen before you load the first"
+            )
+        torch.ops.load_library(library)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ void* fopen(const char*, const char*);
 int fseek(void*, long, int);
 long ftell(void*);
 int fclose(void*);
+int setenv(const char*, const char*, int);
 void aoti_torch_check(bool, const char*, const char*, unsigned, const char*);
 u64 aoti_torch_abi_version();
 int torch_string_length(Handle text, u64* found);
@@ -140,7 +141,7 @@ static void compute(Call& c, bool known, Level level, Handle description, char* 
   torch_delete_string(description);
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
   else if (level == TRANSFORMS || differentiated(c.operands, 4)) snprintf(message, TEXT, "%s", VALUES_ALONE);
-  else if (!known) snprintf(message, TEXT, "tpgen: a product that was not deployed; deploy the network that calls it");
+  else if (!known) snprintf(message, TEXT, "tpgen: a product that was not deployed; deploy the network that calls it, one network for each process");
   else if (const int fault = run(c)) say(c, fault, message);
 }
 static Product* product_of(Handle description) {
@@ -226,6 +227,7 @@ static int enter(const char* key) {
   return enter(key, product_boxed<level>, gradients_boxed<level>, polynomial_boxed<level>);
 }
 static int registered = [] {
+  setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 0);  // of packages: or operands that do not fit give wrong numbers
   open_kernels();
   Handle library = 0;
   return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
