@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
+from tpgen.compiler import chunks
+from tpgen.compiler.chunks import ChunkedForm
 from tpgen.compiler.footprint import without_values
 from tpgen.errors import BackendError, InputError
+from tpgen.networks.program import network_program
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
@@ -44,7 +49,11 @@ def assert_alike(limited: list[Tensor], whole: list[Tensor]) -> None:
 
 def chunked(module: torch.nn.Module, name: str = "forward") -> bool:
     """Whether rows were cut by the last call of a module, by what it has measured."""
-    return bool(module._runners[name]._measured)
+    return bool(measured(module._runners[name]))
+
+
+def measured(runner: ChunkedForm) -> list[tuple]:
+    return [key for key in chunks._measured if key[0] == runner._number]
 
 
 @ALL
@@ -112,6 +121,63 @@ def test_no_more_is_taken_than_allowed() -> None:
 
     peak, result = without_values(call)
     assert result < peak <= result + LIMIT
+
+
+def limited(plan: Plan, limit: int | None = LIMIT) -> tpgen.TensorProduct:
+    return tpgen.TensorProduct.from_plan(plan, False, strategy="grouped", max_bytes=limit).double()
+
+
+TRACERS = {
+    "make_fx": lambda module, given: make_fx(module, tracing_mode="symbolic")(*given),
+    "make_fx of one size": lambda module, given: make_fx(module)(*given),
+    "jit.trace": lambda module, given: torch.jit.trace(module, given),
+    "network_program": lambda module, given: network_program(module, given).module(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("trace", TRACERS.values(), ids=TRACERS)
+def test_what_is_traced_takes_all_rows(trace: Callable) -> None:
+    plan = PLANS["row weights"]
+    given, other = ([x.detach() for x in operands(plan, rows)] for rows in (ROWS, ROWS + 7))
+    module = limited(plan)
+    traced = trace(module, tuple(given))
+    if trace is TRACERS["make_fx of one size"]:
+        other = given
+    torch.testing.assert_close(traced(*other), module(*other), rtol=1e-12, atol=1e-12)
+
+
+def test_forward_derivatives() -> None:
+    plan = PLANS["row weights"]
+    given, along = ([x.detach() for x in operands(plan, ROWS)] for _ in range(2))
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(given, along, strict=True)]
+        found = [forward_ad.unpack_dual(limited(plan, limit)(*duals)) for limit in (LIMIT, None)]
+    assert_alike(*([x.primal, x.tangent] for x in found))
+
+
+def test_parts_of_few_digits_are_added_in_more() -> None:
+    plan, rows = PLANS["shared weights"], 4000
+    x, y, w = (torch.rand_like(x).bfloat16() for x in operands(plan, rows))
+
+    def gradient(limit: int | None, dtype: torch.dtype) -> Tensor:
+        weight = w.to(dtype).requires_grad_()
+        module = limited(plan, limit).to(dtype)
+        return torch.autograd.grad(module(x.to(dtype), y.to(dtype), weight).sum(), weight)[0]
+
+    expected = gradient(None, torch.float64)
+    found = gradient(LIMIT // 2, torch.bfloat16)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).abs().max() < 2e-2 * expected.abs().max()
+
+
+def test_another_number_of_rows_is_not_measured_again() -> None:
+    plan = PLANS["row weights"]
+    module = limited(plan)
+    for rows in (ROWS, ROWS + 1, ROWS + 50):
+        module(*(x.detach() for x in operands(plan, rows)))
+    assert len(measured(module._runners["forward"])) == 1
+    assert "bytes of rows computed some at a time" in str(tpgen.caches())
 
 
 def test_a_kernel_keeps_nothing_on_the_way() -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import tpgen
 from tests.machine import KERNEL
-from tpgen.errors import InputError
+from tpgen.errors import DeployError, InputError
 from tpgen.kernels.cuda import orders
+from tpgen.networks.program import network_program
 from tpgen.nn import edges as module
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.edges import EdgeOrder
@@ -72,6 +73,12 @@ def test_compiled_and_exported(strategy: str) -> None:
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(*arguments), wanted)
     torch.testing.assert_close(torch.export.export(run, arguments).module()(*arguments), wanted)
     torch.compiler.reset()
+
+
+def test_a_program_of_any_number_of_nodes_takes_both_ends_instead() -> None:
+    run, (operands, src, dst) = conv("grouped"), graph()
+    with pytest.raises(DeployError, match="let forward take its senders and receivers as tensors"):
+        network_program(run, [*operands, EdgeOrder.of(src, dst, NODES)])
 
 
 def test_a_graph_may_be_sorted_inside_of_what_is_compiled() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +18,12 @@ from torch import Tensor
 from tpgen.compiler.closed_form import ClosedForm, Rows, Slots
 from tpgen.compiler.footprint import Footprint, without_values
 from tpgen.errors import InputError
+from tpgen.remember import Shelf
 
 Point = Sequence[Tensor | None]
+_numbers = count()
+# by the number of a form, what it opens, and all sizes but that which is cut
+_measured: Shelf[tuple, Taken] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
@@ -50,7 +55,7 @@ class ChunkedForm(ClosedForm):
     def __init__(self, *given: Any, max_bytes: int) -> None:
         super().__init__(*given)
         self._max_bytes = max_bytes
-        self._measured: dict[tuple, Taken] = {}
+        self._number = next(_numbers)
 
     def run(self, opened: Slots, read: Slots, rows: Rows, point: Point) -> tuple[Tensor, ...]:
         batch = self._batch(opened, rows, point)
@@ -65,7 +70,7 @@ class ChunkedForm(ClosedForm):
             few = self._rows_of(rows, part), self._part(point, batch, part)
             # no name for what it returns, which would hold it while the next rows are computed
             self._gather(results, opened, super().run(opened, read, *few), batch, part)
-        return tuple(results)
+        return tuple(x.to(self._like.dtype) for x in results)
 
     # --- rows ---------------------------------------------------------------------------------------------------
 
@@ -110,19 +115,18 @@ class ChunkedForm(ClosedForm):
                 total.add_(x)
 
     def _room(self, slot: int, like: Tensor, batch: Batch) -> Tensor:
-        if not self._cut(slot):
-            return torch.zeros_like(like)
+        if not self._cut(slot):  # many parts of few digits lose what is small beside their sum
+            return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
         return like.new_empty((*batch.shape, *like.shape[len(batch.shape) :]))
 
     # --- how many -----------------------------------------------------------------------------------------------
 
     def _size(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch) -> int:
         """Rows that are computed at once."""
-        shapes = tuple(None if x is None else tuple(x.shape) for x in point)
-        key = opened, read, shapes, tuple(rows.sizes.items())
-        if key not in self._measured:
-            self._measured[key] = self._measure(opened, read, rows, point, batch)
-        taken = self._measured[key]
+        key = self._number, opened, read, (*self._shapes(point, batch, _FEW),), (*rows.sizes.items(),)
+        taken = _measured.get(key)
+        if taken is None:
+            taken = _measured[key] = self._measure(opened, read, rows, point, batch)
         size = taken.rows(self._max_bytes)
         if size < 1:
             raise InputError(
@@ -137,19 +141,21 @@ class ChunkedForm(ClosedForm):
         each = -((few - more) // (_MORE - _FEW))
         return Taken(max(few - each * _FEW, 0), each)
 
-    def _taken(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch, count: int) -> int:
+    def _taken(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch, number: int) -> int:
         """Bytes that the program takes for so many rows, its results among them."""
 
         def run(taken: Footprint) -> int:
-            given = list(self._empties(point, batch, count))
-            indices = [torch.empty(count, dtype=index.dtype, device=index.device) for index in rows.indices]
+            shapes = self._shapes(point, batch, number)
+            given = [None if s is None else _empty(s, x) for s, x in zip(shapes, point, strict=True)]
+            indices = [_empty((number,), index) for index in rows.indices]
             before = taken.now
             self._called(self._plain, opened, read, replace(rows, indices=indices), given)
             return taken.peak - before
 
         return without_values(run)
 
-    def _empties(self, point: Point, batch: Batch, count: int) -> Iterator[Tensor | None]:
+    def _shapes(self, point: Point, batch: Batch, number: int) -> Iterator[tuple[int, ...] | None]:
+        """Those of the operands of so many rows."""
         for n, x in enumerate(point):
             if x is None:
                 yield None
@@ -157,5 +163,10 @@ class ChunkedForm(ClosedForm):
             axis = batch.axis - len(batch.shape) + x.dim() - self._depth(n)
             shape = list(x.shape)
             if self._cut(n) and axis >= 0 and shape[axis] != 1:
-                shape[axis] = count
-            yield torch.empty(shape, dtype=x.dtype, device=x.device)
+                shape[axis] = number
+            yield tuple(shape)
+
+
+def _empty(shape: Sequence[int], like: Tensor | None) -> Tensor:
+    assert like is not None
+    return torch.empty(shape, dtype=like.dtype, device=like.device)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tpgen.emitter.emit import Emission, emit_forms
@@ -63,7 +64,7 @@ class ClosedForm:
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._batched(opened, read, rows, point)
-        if any(map(is_functorch_wrapped_tensor, given)):
+        if any(map(is_functorch_wrapped_tensor, given)) or _recorded(given):
             return self._called(self._plain, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
@@ -125,6 +126,16 @@ class ClosedForm:
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
         return emit_forms(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
+
+
+def _recorded(given: Sequence[Tensor]) -> bool:
+    """Whether a call is written down by a tracer, or differentiated forwards: both need the operators themselves."""
+    return not torch.compiler.is_compiling() and (
+        torch._C._is_tracing()
+        or forward_ad._current_level >= 0
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tpgen.errors import DeployError
+from tpgen.nn.edges import EdgeOrder
 
 
 def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgram:
@@ -20,12 +21,17 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
 
     ``inputs`` are the arguments of one call.  Each size that is no size of a parameter stays open; sizes that are
     equal in ``inputs`` are taken to be the same size, so give two rows or more, and other numbers of atoms than edges.
-    Raises `DeployError` where the network decides by values, which a program cannot.
+    Raises `DeployError` for an `EdgeOrder`, and where the network decides by values, which a program cannot.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
     >>> program.module()(torch.randn(7, 3)).shape
     torch.Size([7, 2])
     """
+    if any(isinstance(x, EdgeOrder) for x in tree_leaves(list(inputs), is_leaf=lambda x: isinstance(x, EdgeOrder))):
+        raise DeployError(
+            "an EdgeOrder has a fixed number of nodes, which a program leaves open: let forward take its senders and "
+            "receivers as tensors, and call the convolution with these"
+        )
     frozen = copy.deepcopy(network).eval().requires_grad_(False)
     try:
         with torch.no_grad():
