@@ -126,7 +126,7 @@ def test_on_a_gpu_both_orders_are_made_at_once(monkeypatch: pytest.MonkeyPatch) 
     edges = EdgeOrder.of(*graph()[1:], NODES)
     monkeypatch.setattr(orders, "order_of", None)
     for index in (edges.senders, edges.receivers):
-        first = orders.known_order(index, NODES, keep=True).first
+        first = orders.known_order(index, NODES).first
         assert torch.equal(first.diff(), torch.bincount(index, minlength=NODES))
 
 

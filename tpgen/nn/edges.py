@@ -120,7 +120,7 @@ def _known(edges: EdgeOrder) -> EdgeOrder:
     """Kernels on a GPU walk over edges by either end, and find both orders made."""
     if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
         for index in (edges.senders, edges.receivers):
-            known_order(index, edges.num_nodes, keep=True)
+            known_order(index, edges.num_nodes)
     return edges
 
 

@@ -25,6 +25,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver
 from tpgen.kernels.cuda.generate import ENTRY, CudaSource, generate_cuda
 from tpgen.kernels.libraries import cache
+from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product, kernel_supported
 from tpgen.kernels.operators.runtime import Product
 from tpgen.kernels.operators.targets import KERNEL_TARGETS, target_of
@@ -102,7 +103,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
     monkeypatch.setattr(target, "_device_of", lambda tensors: 0)
     for name, value in {"capability": 90, "processors": 2, "stream_of": 7}.items():
         monkeypatch.setattr(driver, name, lambda device, value=value: value)
-    monkeypatch.setattr(driver, "capturing", lambda: False)
+    monkeypatch.setattr(driver, "capturing", lambda device: False)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None, obstacle=lambda form, dtype: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     target_of.cache_clear()
@@ -162,6 +163,44 @@ def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytes
     assert sorted_ == [5, 4, 5]
 
 
+def test_a_captured_convolution_sorts_in_its_graph(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay may find other edges in the same tensors, and no order of outside may be pointed to."""
+    src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
+    edges = Edges(src, dst, 2, 3, True)
+    known = target._gather("out", edges, 0)[1]
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    monkeypatch.setattr(orders, "in_range", None)  # which would wait
+    found = [target._gather("out", edges, 0)[1] for _ in range(2)]
+    pointers = {gather.order.data_ptr() for gather in (known, *found) if gather and gather.order is not None}
+    assert len(pointers) == 3
+    assert all(torch.equal(gather.order, known.order) for gather in found)
+    dst.fill_(0)
+    assert target._gather("out", edges, 0)[1].first.tolist() == [0, 4, 4, 4]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_whether_edges_are_in_range_is_asked_once(
+    written: bool, gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(orders, "in_range", lambda i, n, f=orders.in_range: asked.append(n) or f(i, n))
+    src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
+    with torch.no_grad():
+        for _ in range(3):
+            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == 0
+            if written:
+                src[0] = 1
+    assert asked == ([2, 3, 2, 2] if written else [2, 3])
+
+
+def test_nothing_is_kept_of_what_counts_no_writes(gpu: FakeLibrary) -> None:
+    with torch.inference_mode():
+        src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
+        for wanted in (0, target._DESTINATIONS):
+            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == wanted
+            dst[0] = 3
+
+
 @pytest.mark.parametrize("name, place", [("edge_src", 0), ("edge_dst", 1)])
 def test_edges_that_point_nowhere_are_refused(name: str, place: int, gpu: FakeLibrary) -> None:
     given = operands(PLAN, 2)
@@ -195,7 +234,8 @@ def test_a_slice_that_begins_anywhere_is_copied(gpu: FakeLibrary) -> None:
 @pytest.mark.parametrize(
     "function, code, why",
     [
-        ("cuLaunchKernel", 700, "a kernel read or wrote outside its tensors"),
+        ("cuLaunchKernel", 700, "a kernel read or wrote outside its tensors, and this process cannot use the GPU any more"),
+        ("cuModuleLoadData", 200, "the driver cannot read what NVRTC wrote: update the driver, or run tpgen cache clear"),
         ("cuModuleLoadData", 222, "this driver is older than NVRTC: update the driver"),
         ("cuModuleLoadData", 2, "the device is out of memory: use smaller batches"),
         ("cuFuncSetAttribute", 1, "what the driver says"),

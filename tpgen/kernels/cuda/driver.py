@@ -23,10 +23,12 @@ _ALL = 100  # per cent of what a multiprocessor has between shared memory and ca
 _LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _HINTS = {
     2: "the device is out of memory: use smaller batches",
+    200: "the driver cannot read what NVRTC wrote: update the driver, or run tpgen cache clear",
     209: "this driver does not take what NVRTC wrote: update the driver, or install an NVRTC of its version",
     218: "this driver does not take what NVRTC wrote: update the driver, or install an NVRTC of its version",
     222: "this driver is older than NVRTC: update the driver, or install an NVRTC of its version",
-    700: "a kernel read or wrote outside its tensors; edges are checked unless check_index=False was given",
+    700: "a kernel read or wrote outside its tensors, and this process cannot use the GPU any more: start another; edges "
+    "are checked, but not with check_index=False, nor in a CUDA graph",
 }
 
 
@@ -149,6 +151,7 @@ def stream_of(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-def capturing() -> bool:
-    """Whether a CUDA graph records what is launched: nothing may wait for the device then."""
-    return torch.cuda.is_current_stream_capturing()
+def capturing(device: int) -> bool:
+    """Whether a CUDA graph records what is launched there: nothing may wait for the device then."""
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()

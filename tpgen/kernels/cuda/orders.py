@@ -1,12 +1,14 @@
 """The order of edges by the row that they are added to: sorted once for an index, as long as its tensor lives.
 
-A network that gives all its convolutions the same tensors sorts each once.
+A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  What
+is known is known of a tensor and its version; tensors of inference mode have none, so nothing is kept of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,57 +20,57 @@ class Order(NamedTuple):
 
     first: Tensor
     order: Tensor
-    inside: Tensor  # whether every index is in range, on the device
+
+
+Known = TypeVar("Known")
 
 
 @dataclass
-class _Known:
-    version: int
-    owners: int
-    order: Order
-    checked: bool = False
+class _Memory(Generic[Known]):
+    """What is known of index tensors into so many rows, as long as they live and nobody writes to them."""
+
+    _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+
+    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known]) -> Known:
+        """What is found, once."""
+        if index.is_inference():  # writes to such a tensor are not counted
+            return find(index, rows)
+        state = index._version, rows
+        kept = self._kept.get(index)
+        if kept is None or kept[0] != state:
+            kept = self._kept[index] = state, find(index, rows)
+        return kept[1]
 
 
-_known = WeakTensorKeyDictionary()
+_orders, _ranges = _Memory[Order](), _Memory[bool]()
 
 
 def order_of(index: Tensor, owners: int) -> Order:
     """The edges by their owner.
 
-    >>> first, order, _ = order_of(torch.tensor([2, 0, 2]), 3)
+    >>> first, order = order_of(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist()
     ([0, 1, 1, 3], [1, 0, 2])
     """
     found, order = torch.sort(index, stable=True)
     first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device))
-    return Order(first, order, in_range(found[:1], owners) & in_range(found[-1:], owners))
+    return Order(first, order)
 
 
-def in_range(index: Tensor, rows: int) -> Tensor:
-    return ((index >= 0) & (index < rows)).all()
+def in_range(index: Tensor, rows: int) -> bool:
+    """Whether all of an index is in range; waits for the device."""
+    return bool(((index >= 0) & (index < rows)).all())
 
 
-def known_order(index: Tensor, owners: int, keep: bool) -> Order:
-    """The same, sorted anew only where the tensor is another, or was written to; nothing new is kept unless told to."""
-    known = _find(index, owners)
-    if known is not None:
-        return known.order
-    made = order_of(index, owners)
-    if keep and not index.is_inference():  # writes to such a tensor are not counted
-        _known[index] = _Known(index._version, owners, made)
-    return made
+def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
+    """The same, sorted anew only where the tensor is another, or was written to.
 
-
-def _find(index: Tensor, owners: int) -> _Known | None:
-    known: _Known | None = None if index.is_inference() else _known.get(index)
-    return known if known and (known.version, known.owners) == (index._version, owners) else None
+    While a CUDA graph is captured it is sorted always, and so in every replay: the graph may find other edges in the
+    tensor then, and nobody would keep an order of outside alive for it.
+    """
+    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of)
 
 
 def is_inside(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is in range; waits for the device, once for each tensor that is known."""
-    known = _find(index, rows)
-    if known is None:
-        return bool(in_range(index, rows))
-    if not known.checked:
-        known.checked = bool(known.order.inside)
-    return known.checked
+    """Whether all of an index is in range; waits for the device, once for each tensor."""
+    return _ranges.of(index, rows, in_range)

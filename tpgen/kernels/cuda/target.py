@@ -120,7 +120,7 @@ class CudaKernel:
         """Launch it on the current stream; a fault where edges point nowhere."""
         device = _device_of([*operands, *results])
         loaded = self.on(device)
-        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges)
+        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges, device)
         if fault:
             return fault
         with need_driver().on(device):
@@ -161,11 +161,11 @@ def _aligned(x: Tensor) -> Tensor:
     return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
 
 
-def _gather(owner: str | None, edges: Edges) -> tuple[int, Gather | None]:
+def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather | None]:
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
-    capturing = driver.capturing()
+    capturing = driver.capturing(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, keep=not capturing) if owner else None
+    order = known_order(index, owners, capturing) if owner else None
     if edges.check and not capturing:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None

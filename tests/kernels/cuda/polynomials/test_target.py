@@ -86,7 +86,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
         monkeypatch.setattr(target, name, value)
     for name, number in {"capability": 90, "processors": 2, "stream_of": 7}.items():
         monkeypatch.setattr(driver, name, lambda device, number=number: number)
-    monkeypatch.setattr(driver, "capturing", lambda: False)
+    monkeypatch.setattr(driver, "capturing", lambda device: False)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     caches = (target_of, polynomial_target_of, kernels_of)
@@ -125,6 +125,17 @@ def test_rows_are_sorted_once_for_an_index(gpu: FakeLibrary, monkeypatch: pytest
     result = both(plan, tensors, index)[0]
     torch.autograd.grad(result, tensors, torch.ones_like(result))
     assert sorted_ == [3]
+
+
+def test_a_captured_polynomial_sorts_in_its_graph(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_ = list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    plan = symmetric(degree=2)
+    tensors, index = operands_of(plan, 7, 3, 5, grad=False), INDEX.clone()
+    both(plan, tensors, index)
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    torch.testing.assert_close(*both(plan, tensors, index))
+    assert sorted_ == [3, 3]
 
 
 def test_an_element_out_of_range_is_refused(gpu: FakeLibrary) -> None:

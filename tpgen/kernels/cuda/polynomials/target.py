@@ -83,8 +83,9 @@ class CudaPolynomialKernel:
             for x in opened:
                 x.zero_()
             return 0
-        loaded, capturing = self.on(_device_of(given)), driver.capturing()
-        order = None if index is None else known_order(index, sizes.elements, keep=not capturing)
+        loaded = self.on(_device_of(given))
+        capturing = driver.capturing(loaded.device)
+        order = None if index is None else known_order(index, sizes.elements, capturing)
         if index is not None and not capturing and not is_inside(index, sizes.elements):
             return _ELEMENTS
         with need_driver().on(loaded.device):
