@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from math import prod
+
 import pytest
 
 from tpgen.errors import EmitError
 from tpgen.form.linear import form_of
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
+from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import CudaPlacement, cuda_target, place_cuda
+from tpgen.kernels.cuda.polynomials.model import predict_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.polynomial.runtime import kernels_of, named_call
+from tpgen.kernels.polynomial.sweep import terms_of
+from tpgen.kernels.sweep.terms import PathTerm
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, find_problem
 
@@ -74,6 +86,45 @@ def test_what_is_aimed_at_is_predicted(name: str, layout: str) -> None:
     for opened in (FORWARD, BACKWARD):
         assert predict(placed(name, opened, layout=layout)).share >= 0.85
         assert predict(placed(name, opened, indexed=True, layout=layout)).share >= 0.65
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_chip_is_predicted_to_beat_its_arithmetic(dtype: str) -> None:
+    """Not even those that start two multiply-adds of float64 in a cycle."""
+    for problem in PROBLEMS.values():
+        schedule = plan_schedule(form_of(problem.plan, "mul_ir"), cuda_target(dtype))
+        for chip in CHIPS.values():
+            with suppress(EmitError):  # no room
+                seconds = predict(place_cuda(schedule, FORWARD, chip)).seconds(1)
+                assert seconds >= 0.99 * least_flops(problem.plan, schedule.terms) / chip.flops(dtype), (
+                    problem.name,
+                    chip.name,
+                )
+
+
+def least_flops(plan: Plan, terms: Iterable[PathTerm]) -> int:
+    """Those of the plan, where entries with the same components of x1 and the output are added up before copies."""
+    merged = 0
+    for term in terms:
+        path = plan.paths[term.path]
+        sizes = dict(path.sizes)
+        copies = prod(sizes[a] for a in set(path.mode.in1 + path.mode.in2))
+        merged += 2 * copies * (len(term.entries) - len({(e.i, e.k) for e in term.entries}))
+    return plan.flops - merged
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_no_polynomial_is_predicted_to_beat_its_arithmetic(name: str, dtype: str) -> None:
+    problem = POLYNOMIALS[name]
+    sizes = Sizes(40_000, problem.elements, problem.channels)
+    kernels = kernels_of(problem.plan.to_json())
+    sweep = kernels.sweep(named_call(problem.plan, "forward"))
+    least = 2 * sizes.rows * problem.channels * sum(products(t) for s in sweep.rows for t in terms_of(s))
+    for chip in CHIPS.values():
+        with suppress(EmitError):  # no room
+            seconds = predict_polynomial(problem.plan, sweep, dtype, chip, sizes).seconds(sizes.rows)
+            assert seconds >= 0.99 * least / chip.flops(dtype), chip.name
 
 
 def test_a_prediction_moves_no_more_than_the_operands() -> None:

@@ -22,8 +22,12 @@ class Chip:
     double_fmas: int  # in float64
 
     def flops(self, dtype: str) -> float:
-        """Operations a second outside of tensor cores; bfloat16 is computed with as float32."""
-        return 2 * self.processors * self.clock * (self.double_fmas if dtype == "float64" else self.fmas)
+        """Operations a second outside of tensor cores."""
+        return 2 * self.processors * self.clock * self.multiply_adds(dtype)
+
+    def multiply_adds(self, dtype: str) -> int:
+        """What a multiprocessor starts in a cycle; bfloat16 is computed with as float32."""
+        return self.double_fmas if dtype == "float64" else self.fmas
 
     def __str__(self) -> str:
         return f"sm_{self.arch}"

@@ -21,7 +21,7 @@ _LAUNCH = 5e-6  # seconds that PyTorch takes for an operation
 _OPERATIONS = 4  # of a graph for each path, forwards
 _DIRECTIONS = 3  # a backward pass is two more of the same size
 _MOVES = 3  # times that inputs, coupled, pass through memory: written, turned, read
-_FMAS, _REACHED = 128, 0.6  # multiply-adds of a processor in a cycle, and the share that matrix products reach
+_REACHED = 0.6  # of all multiply-adds that a chip can start, by matrix products
 
 
 @remembered("products that graphs do faster on a GPU", entries=64)
@@ -58,6 +58,6 @@ def _graphs(schedule: BatchSchedule, chip: Chip) -> float:
     weights = 0 if schedule.shared_weights else schedule.dims[2]
     moved = rows * schedule.target.itemsize * (sum(schedule.dims) - schedule.dims[2] + weights + _MOVES * coupled)
     products = rows * sum(t.size(t.mode.weight) * t.size("k") for t in schedule.terms)
-    computed = products / (chip.processors * chip.clock * _FMAS * _REACHED)
+    computed = 2 * products / (chip.flops(schedule.target.dtype) * _REACHED)
     launched = _DIRECTIONS * _OPERATIONS * len(schedule.terms) * _LAUNCH
     return moved / chip.bandwidth + computed + launched

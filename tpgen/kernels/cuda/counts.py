@@ -22,6 +22,7 @@ class Work:
 
     longest: int  # instructions of the warp that has most
     issued: int  # of all warps
+    arithmetic: int  # those of them that multiply and add
     touched: int  # accesses of a warp to shared memory
     barriers: int
     cached: int = 0  # bytes of weights that all rows share
@@ -38,13 +39,19 @@ def work_of(p: AnyPlacement) -> Work:
 def _channel_work(p: CudaPlacement) -> Work:
     longest = max(sum(instructions(p, u.group) for u in units) for units in p.work) + _common(p)
     issued = sum(instructions(p, u.group) for u in p.units) + p.warps * _common(p)
-    return Work(longest, issued, sum(_touches(p, u.group) for u in p.units), barriers=5)
+    tables = p.warps * sum(ceil(s.size * p.rows / p.threads) * s.depth for s in p.table_sets)
+    arithmetic = sum(_row(u.group) for u in p.units) * _rows(p) + tables
+    return Work(longest, issued, arithmetic, sum(_touches(p, u.group) for u in p.units), barriers=5)
 
 
 def instructions(p: CudaPlacement, group: Group) -> int:
     """Of one warp, for one unit."""
-    row = sum(map(_arithmetic, group.paths)) + _folding(group)
-    return _OVERHEAD + _touches(p, group) + row * _rows(p)
+    return _OVERHEAD + _touches(p, group) + (_row(group) + _folding(group)) * _rows(p)
+
+
+def _row(group: Group) -> int:
+    """Multiply-adds of one row."""
+    return sum(map(_arithmetic, group.paths))
 
 
 def _rows(p: CudaPlacement) -> int:
@@ -97,14 +104,16 @@ def _gathers_work(p: GatherPlacement) -> Work:
     longest = sum(max(sum(map(_share, shares)) for shares in phase) for phase in p.phases) + _OVERHEAD
     shares = [s for phase in p.phases for taken in phase for s in taken]
     touched = sum(_rounds(s.gather, lambda part: _reads(p, part)) + s.gather.components for s in shares)
-    return Work(longest, sum(map(_share, shares)) + p.warps * _OVERHEAD, touched, 4 + len(p.phases), _cached(p))
+    issued = sum(map(_share, shares)) + p.warps * _OVERHEAD
+    arithmetic = sum(_rounds(s.gather, _multiply_adds) for s in shares)
+    return Work(longest, issued, arithmetic, touched, 4 + len(p.phases), _cached(p))
 
 
 def _share(share: Share) -> int:
     """Instructions of a warp for some items of a gather."""
     g = share.gather
     folded = 2 * g.components * int(log2(g.width))
-    return _OVERHEAD + _rounds(g, lambda part: _part(part)) + folded + 2 * g.components
+    return _OVERHEAD + _rounds(g, _part) + folded + 2 * g.components
 
 
 def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
@@ -113,8 +122,11 @@ def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
 
 def _part(part: Part) -> int:
     """Of one round: reads, with an address for every four, and multiply-adds."""
-    arithmetic = sum(products(t) for s in part.statements for t in getattr(s, "terms", ()))
-    return ceil(1.25 * len(part.reads)) + arithmetic + 1
+    return ceil(1.25 * len(part.reads)) + _multiply_adds(part) + 1
+
+
+def _multiply_adds(part: Part) -> int:
+    return sum(products(t) for s in part.statements for t in getattr(s, "terms", ()))
 
 
 def _reads(p: GatherPlacement, part: Part) -> int:

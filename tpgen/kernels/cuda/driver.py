@@ -27,8 +27,8 @@ _HINTS = {
     209: "this driver does not take what NVRTC wrote: update the driver, or install an NVRTC of its version",
     218: "this driver does not take what NVRTC wrote: update the driver, or install an NVRTC of its version",
     222: "this driver is older than NVRTC: update the driver, or install an NVRTC of its version",
-    700: "a kernel read or wrote outside its tensors, and this process cannot use the GPU any more: start another; edges "
-    "are checked, but not with check_index=False, nor in a CUDA graph",
+    700: "a kernel read or wrote outside its tensors, and this process cannot use the GPU any more: start another; "
+    "edges are checked, but not with check_index=False, nor in a CUDA graph",
 }
 
 

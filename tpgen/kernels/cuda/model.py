@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import work_of
+from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.placement import AnyPlacement
 
 LATENCY = 900  # cycles from asking for a number in memory to having it
@@ -74,10 +76,15 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0, registers: in
         bytes=size,
         memory=memory,
         latency=blocks * p.rows / step / one,
-        issue=ISSUES * p.rows / work.issued / one,
+        issue=p.rows / cycles(chip, p.schedule.target.dtype, work.issued, work.arithmetic) / one,
         shared=p.rows / (work.touched + copied / BANKS) / one,
         cache=_CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
     )
+
+
+def cycles(chip: Chip, dtype: str, issued: float, arithmetic: float) -> float:
+    """Of a multiprocessor that only issues: all instructions, and those that multiply and add at their own rate."""
+    return max(issued / ISSUES, arithmetic * LANES / chip.multiply_adds(dtype))
 
 
 def _bytes(p: AnyPlacement, edges_per_node: float) -> float:

@@ -22,7 +22,7 @@ from math import log2
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.model import BANKS, ISSUES, LATENCY, PACE, REGISTERS, Prediction
+from tpgen.kernels.cuda.model import BANKS, LATENCY, PACE, REGISTERS, Prediction, cycles
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
 from tpgen.kernels.polynomial.load import Sizes
@@ -36,15 +36,19 @@ _OVERHEAD = 40  # instructions of a row for its places
 
 @dataclass(frozen=True)
 class _Work:
-    """Instructions, those of them that are arithmetic, and accesses to shared memory, of one warp."""
+    """Instructions that multiply and add, others, and accesses to shared memory, of one warp."""
 
     arithmetic: float
     other: float
     touched: float
 
-    def cycles(self, chip: Chip) -> float:
+    @property
+    def issued(self) -> float:
+        return self.arithmetic + self.other
+
+    def cycles(self, chip: Chip, dtype: str) -> float:
         """Of a multiprocessor that does nothing else."""
-        return max((self.arithmetic + self.other) / ISSUES, self.arithmetic * LANES / chip.fmas)
+        return cycles(chip, dtype, self.issued, self.arithmetic)
 
 
 def predict_polynomial(
@@ -61,12 +65,12 @@ def predict_polynomial(
     one = memory / chip.processors / chip.clock  # rows a cycle and processor
     rows = LANES / geometry.width / geometry.chunks  # whole rows that a warp's round amounts to
     warps = min(blocks * p.warps, sizes.rows / rows / chip.processors)
-    instructions = row.arithmetic + row.other + (once.arithmetic + once.other) / units
+    instructions = row.issued + once.issued / units
     return Prediction(
         bytes=size,
         memory=memory,
         latency=warps * rows / (instructions * PACE + LATENCY) / one,
-        issue=rows / (row.cycles(chip) + once.cycles(chip) / units) / one,
+        issue=rows / (row.cycles(chip, dtype) + once.cycles(chip, dtype) / units) / one,
         shared=rows / (row.touched + once.touched / units + size * rows / BANKS) / one,
         cache=float("inf"),
     )
