@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -142,16 +143,33 @@ def machine(report: Report, wanted: Wanted, clock: Clock) -> None:
 def checks(report: Report, wanted: Wanted, clock: Clock) -> None:
     """All checks; each may fail by itself."""
     for name, check in CHECKS.items():
+        if not clock.left:
+            report.leave_out(name, "time is up")
+            continue
         if name in ON_A_GPU and not report.on_gpu:
             report.leave_out(name, "needs a GPU")
             continue
+        guarded(report, name, partial(_run_check, report, clock, name, check))
+        if report.on_gpu and (reason := dead()):
+            report.leave_out("what comes after", f"this process has lost the GPU: {reason}")
+            return
 
-        guarded(report, name, partial(_run_check, report, check))
 
-
-def _run_check(report: Report, check: Callable[[str], Iterator[Finding]]) -> None:
+def _run_check(report: Report, clock: Clock, name: str, check: Callable[[str], Iterator[Finding]]) -> None:
     for what, passed, note in check(report.device):
         report.check(what, passed, note)
+        if not clock.left:
+            report.leave_out(f"{name} after {what}", "time is up")
+            return
+
+
+def dead() -> str | None:
+    """Why the GPU answers no more, as after an illegal access; None where it does."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def times(report: Report, wanted: Wanted, clock: Clock) -> None:
@@ -167,7 +185,17 @@ def times(report: Report, wanted: Wanted, clock: Clock) -> None:
                 given = (name, rows, layout, report.device, wanted.seconds, report.machine)
                 guarded(report, what, partial(_measure, report, given))
     click.echo(times_table(report.times))
-    save_figure(shares_figure(report.times), wanted.folder / "gpu-shares.png")
+    picture(
+        report, "gpu-shares.png", lambda: save_figure(shares_figure(report.times), wanted.folder / "gpu-shares.png")
+    )
+
+
+def picture(report: Report, name: str, draw: Callable[[], object]) -> None:
+    """Pictures are the one thing that needs matplotlib; without it the figures are in the JSON."""
+    if find_spec("matplotlib"):
+        draw()
+    else:
+        report.leave_out(name, "needs matplotlib (pip install matplotlib)")
 
 
 def _measure(report: Report, given: tuple[str, int, str, str, float, Row]) -> None:
@@ -189,7 +217,7 @@ def rivals(report: Report, wanted: Wanted, clock: Clock) -> None:
         report.rivals += [asdict(record) for record in made.records]
         Console().print(made.table())
     for made in merge_reports(found):
-        plot_report(made, wanted.folder / "gpu-rivals.png")
+        picture(report, "gpu-rivals.png", partial(plot_report, made, wanted.folder / "gpu-rivals.png"))
 
 
 def articles(report: Report, wanted: Wanted, clock: Clock) -> None:
@@ -197,7 +225,7 @@ def articles(report: Report, wanted: Wanted, clock: Clock) -> None:
     found = article.measure("forward", wanted.calls, progress=False)
     report.article = [asdict(record) for made in found.values() for record in made.records]
     click.echo(article.table(found, "forward", wanted.calls).markdown())
-    article.plot(found, "forward", wanted.folder / "gpu-article.png")
+    picture(report, "gpu-article.png", partial(article.plot, found, "forward", wanted.folder / "gpu-article.png"))
 
 
 STEPS: dict[str, Callable[[Report, Wanted, Clock], None]] = {

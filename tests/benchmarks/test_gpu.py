@@ -116,6 +116,48 @@ def test_what_fails_is_written_down_and_the_rest_goes_on(tmp_path: Path, monkeyp
     assert "raise ValueError" in found["faults"][0]
 
 
+def test_one_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(plan: Any, layout: str, dtype: torch.dtype, device: str) -> Any:
+        if plan is SMALL:
+            raise RuntimeError("out of registers")
+        return [(torch.ones(1), torch.ones(1))]
+
+    monkeypatch.setattr(gpu_checks, "plans", lambda: [("bad", SMALL), ("good", None)])
+    monkeypatch.setattr(gpu_checks, "compared", compared)
+    found = list(gpu_checks.values("meta"))
+    assert [passed for _, passed, _ in found] == 3 * [False] + 3 * [True]
+    assert found[0][2] == "RuntimeError: out of registers"
+
+
+def test_a_gpu_that_answers_no_more_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("an illegal memory access was encountered\nmore")
+
+    monkeypatch.setattr(gpu, "CHECKS", {"one": lambda device: [("a", True, "")], "two": None})
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    report = gpu.Report("cuda")
+    gpu.checks(report, gpu.Wanted((), (), 0, 0, Path()), gpu_times.Clock(60))
+    assert report.left_out == [
+        "what comes after: this process has lost the GPU: an illegal memory access was encountered"
+    ]
+    assert [check["what"] for check in report.checks] == ["a"]
+
+
+def test_checks_end_with_the_time() -> None:
+    report = gpu.Report("cpu")
+    gpu.checks(report, gpu.Wanted((), (), 0, 0, Path()), gpu_times.Clock(0))
+    assert report.left_out == [f"{name}: time is up" for name in gpu.CHECKS]
+    assert not report.checks
+
+
+def test_without_matplotlib_pictures_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    report = gpu.Report("cpu")
+    gpu.times(report, gpu.Wanted((), (), 0, 0, tmp_path), gpu_times.Clock(60))
+    assert report.left_out == ["gpu-shares.png: needs matplotlib (pip install matplotlib)"]
+    assert report.passed
+
+
 def test_what_there_is_no_time_for_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "STEPS", {"how fast is it": gpu.times})
     done, found = run(tmp_path, "--minutes", "0")
