@@ -66,7 +66,7 @@ def _draw_shares(axes: Any, points: Sequence[Point], problems: list[str], rate: 
     axes.set_ylim(len(problems) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("% of copy bandwidth (marks) and of multiply-adds (bars)")
-    axes.set_title("● forward  ■ backward, hollow: ir_mul", fontsize=9)
+    axes.set_title("● forward  ■ forward+backward, hollow: ir_mul", fontsize=9)
     axes.grid(axis="x", alpha=0.25)
 
 

@@ -451,3 +451,10 @@ def test_a_report_survives_a_file() -> None:
     torch.save(verify(product(), only=["definition"]), held)
     held.seek(0)
     assert torch.load(held, weights_only=False).passed
+
+
+def test_one_law_may_be_a_string() -> None:
+    product = tpgen.TensorProduct("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)], strategy="einsum")
+    assert {finding.law for finding in tpgen.verify(product, only="definition").findings} == {"definition"}
+    with pytest.raises(InputError, match="unknown law 'definitoin': did you mean 'definition'"):
+        tpgen.verify(product, only="definitoin")

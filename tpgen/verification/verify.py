@@ -160,7 +160,7 @@ def verify(
     *,
     irreps_in: Any = None,
     irreps_out: Any = None,
-    only: Iterable[str] | None = None,
+    only: str | Iterable[str] | None = None,
     rows: int = 8,
     backend: str = "aot_eager",
     progress: Told = None,
@@ -217,7 +217,8 @@ def verify(
     )
 
 
-def _chosen(only: Iterable[str] | None) -> list[str]:
+def _chosen(only: str | Iterable[str] | None) -> list[str]:
+    only = [only] if isinstance(only, str) else only
     chosen = list(LAWS) if only is None else list(only)
     for name in chosen:
         if name not in LAWS:
