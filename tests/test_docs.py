@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import inspect
 import io
 import linecache
 import re
 import shlex
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tpgen
 from tests.machine import needs_compiler
 from tpgen.planner.modes import MODES
 
@@ -256,3 +259,14 @@ def test_mode_table_is_that_of_the_planner() -> None:
         for mode in MODES.values()
     ]
     assert rows == expected
+
+
+@pytest.mark.parametrize("made", [tpgen.Linear, tpgen.TensorProduct], ids=lambda made: made.__name__)
+def test_the_signatures_of_the_api_page_are_those_of_the_code(made: type) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.search(rf"^    {made.__name__}\((.*?)\)\n\n", page, re.M | re.S)
+    assert shown
+    found = {part.split("=")[0].strip() for part in shown[1].split(",")} - {"*"}
+    known = inspect.signature(made).parameters
+    options = typing.get_type_hints(typing.get_args(known["options"].annotation)[0])
+    assert found == {*known, *options} - {"options"}
