@@ -28,7 +28,7 @@ from tpgen import FullyConnectedTensorProduct, Linear, TensorProductConv, conver
 from tpgen.planner.presets import channelwise
 
 ELEMENTS = ("Cu", "Pd", "Au")
-CUTOFF, BASIS, NEIGHBOURS = 4.0, 8, 18.0
+CUTOFF, BASIS, NEIGHBOURS = 5.0, 8, 42.0
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
