@@ -342,6 +342,63 @@ def test_frames_are_given_by_name_or_in_order() -> None:
     assert verify(Readout(), given, irreps_in=["1o"], irreps_out=["0e", None], only=["equivariant"]).failed
 
 
+class Does(nn.Module):
+    def __init__(self, does) -> None:
+        super().__init__()
+        self.does, self.calls = does, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.does(self, x)
+
+
+def _fails_later(module: Does, x: Tensor) -> Tensor:
+    if module.calls > 3:
+        raise ValueError("the fourth call")
+    return x
+
+
+VACUOUS = {
+    "no such law": (lambda s, x: x, ["e3nn"]),
+    "none asked": (lambda s, x: x, []),
+    "not converted": (lambda s, x: x, ["stock"]),
+    "no rows": (lambda s, x: x[:0], ["equivariant"]),
+    "detached": (lambda s, x: x.detach(), ["first order", "Hessian"]),
+}
+
+
+@pytest.mark.parametrize("case", VACUOUS)
+def test_where_nothing_was_compared_nothing_has_passed(case: str) -> None:
+    does, only = VACUOUS[case]
+    report = verify(Does(does), (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"], only=only)
+    assert not report.passed
+    assert not report.failed
+    assert "nothing was compared" in str(report)
+
+
+def test_what_was_not_compared_is_named() -> None:
+    detached, only = Does(lambda s, x: x.detach()), ["equivariant", "first order"]
+    report = verify(detached, (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"], only=only)
+    assert report.passed
+    assert "every law that was compared holds; not compared: first order" in str(report)
+
+
+def test_a_network_that_raises_breaks_a_law() -> None:
+    given = (torch.randn(4, 3),)
+    report = verify(Does(_fails_later), given, irreps_in=["1o"], irreps_out=["1o"], only=["equivariant", "repeated"])
+    assert "repeated" in report.failed
+    assert report.finding("repeated").why == "ValueError: the fourth call"
+
+
+def test_the_law_of_conversions_alone() -> None:
+    from e3nn import o3
+
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e+1o", "0e")))
+    report = verify(network, (torch.randn(3, 5),), irreps_in=["2x0e+1o"], irreps_out=["0e"], only=["stock"])
+    assert report.passed
+    assert {f.law for f in report.findings} == {"stock"}
+
+
 def test_a_converted_network_is_compared_with_the_stock_one() -> None:
     from e3nn import o3
 

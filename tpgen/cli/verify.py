@@ -18,7 +18,7 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.linear_problems import LinearProblem
 from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
-from tpgen.verification.verify import LAWS, Verification
+from tpgen.verification.verify import NAMES, Verification
 from tpgen.verification.verify import verify as verification
 
 
@@ -29,7 +29,7 @@ from tpgen.verification.verify import verify as verification
 @click.option(
     "--turns", multiple=True, metavar="NAME=IRREPS", help="How an input or result of a network turns; repeat."
 )
-@click.option("--only", type=OneOf("law", LAWS), multiple=True, help="One law; repeat for more.")
+@click.option("--only", type=OneOf("law", NAMES), multiple=True, help="One law; repeat for more.")
 @click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
 @json_option
 @click.pass_context
@@ -37,7 +37,8 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Ask a product or network every law it must obey.
 
     The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
-    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken.
+    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, or
+    nothing was compared.
     """
     with Console(stderr=True).status("verify") as status:
         report = _verified(progress=lambda law: status.update(f"verify: {law}"), **options)
@@ -47,7 +48,7 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
         text = Text(str(report))
         text.highlight_words(["passed"], "green")
         text.highlight_words(["failed", "BROKEN"], "bold red")
-        text.highlight_words(["not compared"], "yellow")
+        text.highlight_words(["not compared", "nothing was compared"], "yellow")
         Console().print(text, soft_wrap=True)
     ctx.exit(0 if report.passed else 1)
 

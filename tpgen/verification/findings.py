@@ -36,7 +36,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
 Pair = tuple[Tensor, Tensor]
-Outcome = Pair | str | RuntimeError  # what was got and expected, or why it was not compared, or how it broke down
+Outcome = Pair | str | Exception  # what was got and expected, or why it was not compared, or how it broke down
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
     """The finding of a comparison."""
     if isinstance(outcome, str):
         return Finding(law, part, NOT_COMPARED, why=outcome)
-    if isinstance(outcome, RuntimeError):
+    if isinstance(outcome, Exception):
         lines = str(outcome).strip().splitlines() or [""]
         return Finding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
     got, expected = outcome
     if got.shape != expected.shape:
         why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
         return Finding(law, part, FAILED, tolerance=tolerance, why=why)
+    if not got.numel():
+        return Finding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
     absolute = _largest(got - expected)
     scale = _largest(expected)
     relative = absolute / scale if scale > 0.0 else absolute
@@ -71,7 +73,7 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
 
 
 def _largest(x: Tensor) -> float:
-    return float(x.detach().abs().max()) if x.numel() else 0.0
+    return float(x.detach().abs().max())
 
 
 # --- as rows of a table -----------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from tpgen.verification import derivatives, dynamics, laws, moments, products, r
 from tpgen.verification.findings import (
     COLUMNS,
     FAILED,
+    NOT_COMPARED,
+    PASSED,
     Finding,
     counted,
     finding_cells,
@@ -81,6 +83,8 @@ LAWS: dict[str, Law] = {
     "threads": Law("the same numbers on any number of threads", runs.threads, runs.on_cpu),
     "saved": Law("the same bits after a save", runs.saved, limit=0.0),
 }
+STOCK = "stock"  # the law of a conversion, which is asked of two networks
+NAMES = (*LAWS, STOCK)
 DIFFERENCES = 1e-6  # the limit of derivatives that are compared with differences in float64
 BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 
@@ -99,13 +103,30 @@ class Verification(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether no comparison failed."""
-        return all(finding.status != FAILED for finding in self.findings)
+        """Whether something was compared, and no comparison failed."""
+        return not self.failed and any(finding.status == PASSED for finding in self.findings)
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The laws that are broken."""
         return tuple(dict.fromkeys(f.law for f in self.findings if f.status == FAILED))
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """The laws of which nothing could be compared."""
+        compared = {f.law for f in self.findings if f.status != NOT_COMPARED}
+        return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
+
+    @property
+    def said(self) -> str:
+        """The verdict in a few words."""
+        if self.failed:
+            return f"BROKEN: {', '.join(self.failed)}"
+        if not self.passed:
+            return "nothing was compared"
+        if self.not_compared:
+            return f"every law that was compared holds; not compared: {', '.join(self.not_compared)}"
+        return "every law holds"
 
     def finding(self, law: str, part: str = "") -> Finding:
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
@@ -135,9 +156,8 @@ class Verification(Shown):
         return lines(*self._head()) + findings_html(self.worst()) + lines(self._foot())
 
     def _head(self) -> tuple[str, str, str]:
-        said = "every law holds" if self.passed else f"BROKEN: {', '.join(self.failed)}"
         return (
-            f"{self.kind} {self.title}: {said}",
+            f"{self.kind} {self.title}: {self.said}",
             self.settings,
             f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
         )
@@ -179,7 +199,7 @@ def verify(
         ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
         of known names, such as ``positions`` and ``forces``, need no word.
     only
-        names of `LAWS`; all of them where it is left out.
+        names of `LAWS`, or "stock"; all of them where it is left out.
     rows
         of random operands, for tpgen's modules.
     backend
@@ -187,7 +207,8 @@ def verify(
     progress
         True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each law.
 
-    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding.
+    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding; where
+    nothing could be compared, nothing has passed.
 
     >>> from tpgen.nn.tensor_product import TensorProduct
     >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")
@@ -199,12 +220,12 @@ def verify(
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start, findings = time.perf_counter(), []
-    asked = [name for name in chosen if LAWS[name].applies(made)]
+    asked = [name for name in chosen if name in LAWS and LAWS[name].applies(made)]
     with told(progress, len(asked)) as begin:
         for name in asked:
             begin(name)
             findings += _findings(name, LAWS[name], made)
-    if _is_network(made) and only is None:
+    if _is_network(made) and STOCK in chosen:
         findings += _proof(made, inputs or ())
     return Verification(
         made.kind,
@@ -219,10 +240,10 @@ def verify(
 
 def _chosen(only: str | Iterable[str] | None) -> list[str]:
     only = [only] if isinstance(only, str) else only
-    chosen = list(LAWS) if only is None else list(only)
+    chosen = list(NAMES) if only is None else list(only)
     for name in chosen:
-        if name not in LAWS:
-            raise InputError(unknown("law", name, LAWS))
+        if name not in NAMES:
+            raise InputError(unknown("law", name, NAMES))
     return chosen
 
 
@@ -265,7 +286,7 @@ def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
         tolerance = DIFFERENCES
     try:
         outcomes: Mapping[str, Any] = law.compare(subject)
-    except RuntimeError as error:
+    except Exception as error:
         outcomes = {"": error}
     return [judge(name, part, outcome, tolerance) for part, outcome in outcomes.items()]
 
@@ -279,9 +300,9 @@ def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
     assert proof is not None
     return [
         Finding(
-            "stock",
+            STOCK,
             d.what,
-            "passed" if d.relative <= PROVEN else FAILED,
+            PASSED if d.relative <= PROVEN else FAILED,
             d.absolute,
             d.relative,
             PROVEN,
