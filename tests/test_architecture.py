@@ -48,6 +48,9 @@ LATE = {
     ("tpgen.nn.form_module", "tpgen.inspection.costs.memory"): "the same",
     ("tpgen.nn.polynomial_module", "tpgen.inspection.costs.explain_polynomial"): "the same",
     ("tpgen.nn.linear", "tpgen.inspection.costs.explain_linear"): "the same",
+    ("tpgen.deployment.files.load", "tpgen.kernels.operators.ops"): "the file runs without "
+    "tpgen where a package was deployed; where tpgen is imported, its operators serve",
+    ("tpgen.deployment.files.load", "tpgen.kernels.polynomial.operator"): "the same",
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

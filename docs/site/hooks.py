@@ -60,8 +60,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def example_pages() -> Iterator[tuple[str, str]]:
-    for script in sorted(EXAMPLES.glob("*.py")):
-        yield script.stem, f"# {script.name}\n\n```python\n{script.read_text(encoding='utf-8')}```\n"
+    for language, ending in (("python", "py"), ("cpp", "cpp")):
+        for script in sorted(EXAMPLES.glob(f"*.{ending}")):
+            yield script.stem, f"# {script.name}\n\n```{language}\n{script.read_text(encoding='utf-8')}```\n"
     for notebook in sorted(EXAMPLES.glob("*.ipynb")):
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         yield notebook.stem, "\n\n".join(map(_cell, cells))

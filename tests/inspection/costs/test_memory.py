@@ -150,11 +150,15 @@ def test_a_network_is_estimated_as_a_product_is() -> None:
     assert "kept 32.5 kB" in str(found)
 
 
+def test_without_a_gradient_training_is_the_call_alone() -> None:
+    found = estimate_memory(torch.nn.Threshold(0.0, 0.0), torch.ones(3, dtype=torch.int64))
+    assert found.kept == 0
+    assert found.training == found.forward
+
+
 def test_what_cannot_be_estimated() -> None:
     compiled = tpgen.Linear("8x0e", "8x0e", strategy="grouped", backend="aot_eager")
     with pytest.raises(TpgenError, match="backend 'aot_eager' compiles them anew"):
         estimate_memory(compiled, torch.empty(3, 8))
-    with pytest.raises(InputError, match="nothing that is given has a gradient"):
-        estimate_memory(torch.nn.Threshold(0.0, 0.0), torch.ones(3, dtype=torch.int64))
     with pytest.raises(InputError, match="the last dimension must be 8"):
         estimate_memory(tpgen.Linear("8x0e", "8x0e", strategy="grouped"), torch.empty(3, 7))

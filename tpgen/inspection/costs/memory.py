@@ -41,6 +41,7 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
     ``operands`` are those of a call, whose values do not matter: they may stand on ``meta``.  Counted are tensors, and
     what tpgen's kernels take beside them on the CPU; not the program itself, nor what libraries keep for themselves.
 
+    Where no result has a gradient, as forces taken inside a network have none, training is that call alone.
     Raises `TpgenError` for a module that another backend compiles, `InputError` as the module does.
 
     >>> import tpgen
@@ -94,8 +95,8 @@ class _Call:
         with torch.enable_grad():
             results = [x for x in self._results() if x.requires_grad]
         held = self.taken.now - self.before
-        if not results:
-            raise InputError("memory: nothing that is given has a gradient, so there is no backward pass to estimate")
+        if not results:  # none has a gradient, so there is no backward pass
+            return held
         inputs = [x for x in (*self.operands, *self.parameters.values()) if isinstance(x, Tensor) and x.requires_grad]
         torch.autograd.grad(results, inputs, [torch.empty_like(x) for x in results], allow_unused=True)
         return held
