@@ -1,10 +1,22 @@
-"""Small networks of e3nn's modules, to be converted."""
+"""Small networks of e3nn's modules, to be converted, and what tests ask of them."""
 
 from __future__ import annotations
 
 import torch
 from e3nn import o3
 from torch import Tensor, nn
+
+GRAPHS = {"strategy": "grouped"}
+VECTORS = ("2x1o", "1o", "2x1e")
+
+
+def attributes(network: nn.Module) -> dict[str, set[str]]:
+    """Everything that modules hold, by name."""
+    return {
+        name: {*m.__dict__, *m._modules, *m._buffers, *m._parameters, type(m).__name__}
+        for name, m in network.named_modules()
+        if "_compiled" not in name  # e3nn's own programs
+    }
 
 
 class Mixed(nn.Module):

@@ -1,0 +1,140 @@
+"""The proof that a converted network is equal: values and derivatives in float64, before and after."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor, nn
+
+from tests.conversion.networks import GRAPHS, Mixed, attributes, mixed_inputs
+from tpgen.conversion.adapters import ADAPTERS
+from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.products import CONVERTED
+from tpgen.conversion.proof import Proof, _difference
+from tpgen.conversion.swap import Swap, mark_of
+from tpgen.errors import TpgenError
+
+
+class Scale(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * x
+
+
+class Wrong(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return 4 * x
+
+
+def test_what_is_converted_later_is_proven_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(o3.Linear("2x0e", "2x0e"), Scale())
+    convert(network, **GRAPHS)
+    monkeypatch.setitem(
+        ADAPTERS, "tests", lambda found, _: [Swap(m, Wrong, "a factor") for m in found.modules() if type(m) is Scale]
+    )
+    with pytest.raises(TpgenError, match="NOT equal"):
+        convert(network, prove=(torch.randn(5, 2),))
+    assert type(network[1]) is Scale
+    proof = conversion_report(network, prove=(torch.randn(5, 2),)).proof
+    assert proof is not None
+    assert proof.holds, "a report takes the network as it is"
+
+
+class _Wrong(o3.FullTensorProduct):
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        return 1.001 * super().forward(x, y, weight)
+
+
+def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    before = attributes(network)
+    monkeypatch.setitem(CONVERTED, o3.FullTensorProduct, _Wrong)
+    with pytest.raises(TpgenError, match=r"left as it was: in float64, stock and converted are NOT equal"):
+        convert(network, prove=inputs, **GRAPHS)
+    assert attributes(network) == before
+
+
+@pytest.mark.parametrize("where", ["stock", "converted"])
+def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
+    whole, broken = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.tensor([torch.nan, 1.0]), "b": torch.ones(2)}
+    found = _difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
+    assert found.where == "a"
+    assert not Proof((found,)).holds
+
+
+def test_a_proof_without_tensors_is_none() -> None:
+    class Held:
+        def __init__(self, value: Tensor) -> None:
+            self.value = value
+
+    class Holding(Mixed):
+        def forward(self, *given: Tensor) -> Held:  # type: ignore[override]
+            return Held(super().forward(*given)["squares"])
+
+    network = Holding()
+    with pytest.raises(TpgenError, match=r"returns no floating tensors that prove can see: .*_pytree"):
+        convert(network, prove=mixed_inputs(), **GRAPHS)
+    assert mark_of(network.full) is None
+
+
+class Forces(nn.Module):
+    """Casts to the dtype that it was built in, writes into the dict that it is given, and differentiates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model_dtype = torch.get_default_dtype()
+        self.product = o3.FullyConnectedTensorProduct("1o", "1o", "0e")
+
+    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        data["edges"] = data["x"].to(self.model_dtype).detach().requires_grad_()
+        energy = self.product(data["edges"], data["edges"]).square().sum()
+        (data["forces"],) = torch.autograd.grad(energy, data["edges"], create_graph=self.training)
+        data["energy"] = energy
+        return data
+
+
+def test_inputs_are_asked_for_gradients_as_they_are_given() -> None:
+    """A dict that is written into holds more than inputs, and not all that floats is differentiable."""
+    reports = []
+    inputs = ({"x": torch.randn(4, 3, dtype=torch.float64)},)
+    convert(Forces(), measure=inputs, prove=inputs, report=reports.append, **GRAPHS)
+    assert reports[0].proof.holds
+    assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
+    assert list(inputs[0]) == ["x"]
+    assert torch.get_default_dtype() == torch.float32
+    with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*call network.train\(\)"):
+        convert(Forces().eval(), measure=inputs, **GRAPHS)
+
+
+def test_a_proof_needs_a_graph_to_differentiate() -> None:
+    class Forces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = o3.FullTensorProduct("1o", "1o")
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            energy = self.product(x, x).square().sum()
+            return energy, torch.autograd.grad(energy, x)[0]
+
+    with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*training step"):
+        convert(Forces(), prove=(torch.randn(2, 3, requires_grad=True),), **GRAPHS)
+
+
+def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest() -> None:
+    zero, whole = torch.full((2,), 1e-17, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    for noise, holds in ((-zero, True), (zero + 1e-13, False)):
+        found = _difference("outputs", {"zero": zero, "whole": whole}, {"zero": noise, "whole": whole})
+        assert Proof((found,)).holds is holds
+    assert not Proof((_difference("outputs", {"zero": zero}, {"zero": -zero}),)).holds
+
+
+def test_a_float32_network_is_proven_against_exact_couplings() -> None:
+    network = nn.ModuleDict({"p": o3.FullyConnectedTensorProduct("2x2e", "2e", "2e")})
+    convert(network["p"], prove=(torch.randn(3, 10), torch.randn(3, 5)), **GRAPHS)
+
+
+def test_outputs_are_asked_more_of_than_derivatives() -> None:
+    one = {"a": torch.ones(2, dtype=torch.float64)}
+    near = {"a": one["a"] + 1e-9}
+    assert not Proof((_difference("outputs", one, near),)).holds
+    assert Proof((_difference("gradients", one, near),)).holds

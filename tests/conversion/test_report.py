@@ -1,0 +1,57 @@
+"""What the report of a converted network says."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+from e3nn import o3
+from torch import nn
+
+from tests.conversion.networks import GRAPHS, VECTORS, Mixed, Scaled, mixed_inputs
+from tests.machine import needs_compiler
+from tpgen.conversion.convert import conversion_report, convert
+
+
+def test_hooks_that_do_not_run_are_named() -> None:
+    product = convert(o3.FullTensorProduct("2x1o", "1o"), **GRAPHS)
+    product._compiled_main_left_right = nn.Identity()  # what e3nn 0.4 holds there takes no hooks
+    product._compiled_main_left_right.register_forward_hook(lambda *_: None)
+    (row,) = conversion_report(product).replaced
+    assert row.now.endswith("; hooks on _compiled_main_left_right do not run: hook the module itself")
+
+
+def test_the_report_says_all_of_it() -> None:
+    reports = []
+    convert(Mixed(), prove=mixed_inputs(), measure=mixed_inputs(), report=reports.append, **GRAPHS)
+    (report,) = reports
+    text = str(report)
+    assert text.startswith("Mixed: 5 modules compute with tpgen, 0 stay as they are")
+    for part in (
+        "connected = again",
+        "e3nn.TensorSquare",
+        "tpgen grouped (asked for)",
+        "are equal",
+        "call and gradients",
+    ):
+        assert part in text
+    read = json.loads(report.to_json())
+    assert [r["paths"] for r in read["replaced"]][1] == ["connected", "again"]
+    assert {t["task"] for t in read["times"]["tasks"]} == {"call", "call and gradients"}
+
+
+def test_the_report_of_a_stock_network_says_what_can_be_converted() -> None:
+    report = conversion_report(nn.ModuleList([o3.FullTensorProduct("2x1o", "1o"), Scaled(*VECTORS)]))
+    assert str(report).startswith(
+        "ModuleList: 0 modules compute with tpgen, 1 can be converted, 1 stays as it is\n\n"
+        "module  is                      can compute with\n0       e3nn.FullTensorProduct  tpgen "
+    )
+    assert [r.paths for r in report.possible] == [("0",)]
+
+
+@needs_compiler
+def test_nothing_is_said_where_all_is_converted() -> None:
+    network = Mixed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(network)
