@@ -42,23 +42,37 @@ _SUM = """extern "C" const char* add_{n}(unsigned blocks, const k{n}::num* sums,
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
 
 
+class Library:
+    """Texts compiled for a CPU into one library, whose functions return what is wrong."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        file, library = folder / "kernels.cpp", folder / "kernels.so"
+        file.write_text(f'#include "{_HERE / "standin.h"}"\n{text}', encoding="utf-8")
+        command = [need_compiler().path, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:3000]
+        self._library = ctypes.CDLL(str(library))
+
+    def call(self, name: str, *values: object) -> None:
+        """Calls a function, in which nothing may be wrong."""
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_char_p
+        fault = function(*values).decode()
+        assert not fault, f"{name}: {fault}"
+
+
 class StandIn:
     """Kernels in one library; copies are made as on a device where ``copies`` is 2 (sm_90), 1 (sm_80) or 0."""
 
     def __init__(self, sources: Sequence[CudaSource], copies: Sequence[int], folder: Path) -> None:
         self.sources = sources
-        text = [f'#include "{_HERE / "standin.h"}"\n']
+        text = []
         for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
             values = {"n": n, "copies": way, "entry": ENTRY, "sum_entry": SUM_ENTRY, "names": _NAMES[way]}
             text.append(_KERNEL.format(text=source.text, **values))
             if source.placement.sums_weights:
                 text.append(_SUM.format(n=n))
-        file, library = folder / "kernels.cpp", folder / "kernels.so"
-        file.write_text("".join(text), encoding="utf-8")
-        command = [need_compiler().path, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:3000]
-        self.library = ctypes.CDLL(str(library))
+        self.library = Library("".join(text), folder)
 
     def run(
         self,
@@ -79,21 +93,14 @@ class StandIn:
         inner = [[around and around[1] for around in row] for row in (given, room)]
         call = arguments(*inner, operands["x2"].shape[0], gather, sums)
         geometry = (blocks, placement.threads, placement.shared, seed)
-        self.check(f"run_{n}", *geometry, ctypes.byref(call))
+        self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
         if placement.sums_weights:
             count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
             pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
-            self.check(f"add_{n}", -(-count // 256), *pointers, blocks)
+            self.library.call(f"add_{n}", -(-count // 256), *pointers, blocks)
         for around in (*given, *room):
             assert around is None or _untouched(*around), "written beside a tensor"
         return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
-
-    def check(self, name: str, *values: object) -> None:
-        """Call a function of the library, which returns what is wrong."""
-        function = getattr(self.library, name)
-        function.restype = ctypes.c_char_p
-        fault = function(*values).decode()
-        assert not fault, fault
 
 
 def _computed(dtype: torch.dtype) -> torch.dtype:

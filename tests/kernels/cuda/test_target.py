@@ -79,11 +79,11 @@ class FakeLibrary:
         if sums:
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
             parts = ctypes.c_int.from_address(pointers[2])
-            self.built[n].check("add_0", blocks, *read, parts)
+            self.built[n].library.call("add_0", blocks, *read, parts)
         else:
             placement = self.sources[n - 1].placement
             assert rest[2:6] == (placement.threads, 1, 1, placement.shared)
-            self.built[n].check("run_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]))
+            self.built[n].library.call("run_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]))
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ added, in that order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
+from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.cpp.tiles import order, tail_texts, tile
 from tpgen.kernels.placement.values import Target
 
@@ -23,15 +23,9 @@ _TYPES = {
 }
 
 
-@cache
 def header(name: str) -> str:
-    """The text of a header, from behind its head comment, which says what it is and what it needs.
-
-    >>> header("order").split("(")[0]
-    'static int inside'
-    """
-    text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
-    return text.split("\n\n", 1)[1].rstrip("\n")
+    """The text of a header beside this file."""
+    return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:

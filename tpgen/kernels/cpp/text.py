@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
+
+
+@cache
+def read_header(path: Path) -> str:
+    """The text of a header, from behind its head comment, which says what it is and what it needs.
+
+    >>> read_header(Path(__file__).parent / "order.h").split("(")[0]
+    'static int inside'
+    """
+    return path.read_text(encoding="utf-8").split("\n\n", 1)[1].rstrip("\n")
 
 
 @dataclass(frozen=True)

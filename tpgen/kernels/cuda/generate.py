@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, read_header
 from tpgen.kernels.cuda.channel_text import ChannelText
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
@@ -20,27 +20,27 @@ ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
 
 
+P_co = TypeVar("P_co", covariant=True)
+
+
 @dataclass(frozen=True)
-class CudaSource:
-    """A generated kernel, and what a launch needs to know of it."""
+class Placed(Generic[P_co]):
+    """Generated kernels, and where their work is placed, which a launch needs to know."""
 
     source: GeneratedSource
-    placement: AnyPlacement
+    placement: P_co
 
     @property
     def text(self) -> str:
         return self.source.text
 
 
-@cache
-def header(name: str) -> str:
-    """The text of a header, from behind its head comment.
+CudaSource = Placed[AnyPlacement]
 
-    >>> header("lanes").split("{")[0]
-    'struct alignas(16) quad '
-    """
-    text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
-    return text.split("\n\n", 1)[1].rstrip("\n")
+
+def header(name: str) -> str:
+    """The text of a header beside this file."""
+    return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def generate_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> CudaSource:

@@ -74,15 +74,13 @@ class _Text:
                     self.w.line(f"o_{slot_name(slot)}[{i}] += sum_some(d_{slot_name(slot)}[{i}], n);")
 
     def _get(self, slot: str) -> None:
-        operand, name, used = self.operands[slot], slot_name(slot), self.at.read[slot]
+        operand, name = self.operands[slot], slot_name(slot)
         self.w.line(f"vec t_{name}[{operand.dim}];")
         if not operand.channels:
-            for i in used:
+            for i in self.at.read[slot]:
                 self.w.line(f"t_{name}[{i}] = vec{{}} + widen(p_{name}[{i}]);")
             return
-        for start, size in segments(operand):
-            if not any(start <= i < start + size for i in used):
-                continue
+        for start, size in self.at.segments_read(slot):
             place = f"p_{name} + {start} * C + c"
             if size == 1:
                 self.w.line(f"t_{name}[{start}] = get_some({place}, n);")

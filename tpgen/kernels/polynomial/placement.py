@@ -45,6 +45,11 @@ class PolynomialPlacement:
             found.setdefault(value.operand, []).append(value.index)
         return found
 
+    def segments_read(self, slot: str) -> list[Segment]:
+        """The segments of a slot of which some component is read."""
+        used = set(self.read[slot])
+        return [(i, size) for i, size in segments(self.operands[slot]) if used.intersection(range(i, i + size))]
+
     @cached_property
     def given(self) -> list[str]:
         return [str(s) for s in self.sweep.call.given]

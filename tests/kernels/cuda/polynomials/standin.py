@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda import standin
-from tests.kernels.cuda.standin import _inside, _untouched
+from tests.kernels.cuda.standin import Library, _inside, _untouched
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
-from tpgen.kernels.libraries.compiler import DTYPES, need_compiler
+from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.polynomial.load import Sizes
 
 _ENTRIES = ("kernel", "sum", "channels")
@@ -31,18 +28,13 @@ class PolynomialStandIn:
 
     def __init__(self, sources: Sequence[CudaPolynomialSource], folder: Path) -> None:
         self.sources = sources
-        text = [f'#include "{Path(standin.__file__).parent / "standin.h"}"\n']
+        text = []
         for n, source in enumerate(sources):
             there = [entry for entry in _ENTRIES if f" tpgen_{entry}(" in source.text]
             text += [f"#define tpgen_{entry} {entry}_{n}\n" for entry in there]
             text += [f"namespace k{n} {{\n{source.text}\n}}\n"]
             text += [f"#undef tpgen_{entry}\n{_RUN.format(n=n, entry=entry)}" for entry in there]
-        file, library = folder / "polynomials.cpp", folder / "polynomials.so"
-        file.write_text("".join(text), encoding="utf-8")
-        command = [need_compiler().path, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:3000]
-        self.library = ctypes.CDLL(str(library))
+        self.library = Library("".join(text), folder)
 
     def run(
         self, n: int, given: Sequence[Tensor], index: Tensor | None, sizes: Sizes, at_once: int = 3, seed: int = 0
@@ -58,20 +50,14 @@ class PolynomialStandIn:
         order = None if index is None else order_of(index, sizes.elements)
         inner = [[x for _, x in part] for part in (around, room, scratch)]
         call = call_of(geometry, *inner, order)
-        self.launch(f"run_kernel_{n}", geometry.blocks, placement.threads, placement.shared, seed, call)
+        self.library.call(f"run_kernel_{n}", geometry.blocks, placement.threads, placement.shared, seed, call)
         if placement.folded:
             shared = placement.added * placement.lane_bytes
-            self.launch(f"run_sum_{n}", geometry.blocks_of_weights, placement.threads, shared, seed, call)
+            self.library.call(f"run_sum_{n}", geometry.blocks_of_weights, placement.threads, shared, seed, call)
         if placement.summed:
-            self.launch(f"run_channels_{n}", geometry.blocks_of_channels, placement.threads, 0, seed, call)
+            self.library.call(f"run_channels_{n}", geometry.blocks_of_channels, placement.threads, 0, seed, call)
         assert all(_untouched(*pair) for pair in (*around, *room, *scratch)), "written beside a tensor"
         return [x.clone() for _, x in room]
-
-    def launch(self, name: str, *values: object) -> None:
-        function = getattr(self.library, name)
-        function.restype = ctypes.c_char_p
-        fault = function(*values).decode()
-        assert not fault, f"{name}: {fault}"
 
 
 def _shape(placement: object, slot: str, sizes: Sizes) -> tuple[int, ...]:

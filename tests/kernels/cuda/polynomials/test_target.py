@@ -64,7 +64,7 @@ class FakeLibrary:
             self.built[n] = PolynomialStandIn([self.sources[n - 1]], folder)
         self.launched.append(name)
         call = ctypes.c_void_p(rest[7][0])
-        self.built[n].launch(f"run_{name.removeprefix('tpgen_')}_0", blocks, rest[2], rest[5], 0, call)
+        self.built[n].library.call(f"run_{name.removeprefix('tpgen_')}_0", blocks, rest[2], rest[5], 0, call)
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ Three kernels: the rows; the gradients of weights, from the sums of all tasks of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, header, write_numbers
+from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, Placed, header, write_numbers
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, Sum, place_polynomial
 from tpgen.kernels.polynomial.expressions import Expressions, slot_name
@@ -24,16 +23,7 @@ COUNTS = ("rows", "elements", "channels", "width", "span")
 _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
 
 
-@dataclass(frozen=True)
-class CudaPolynomialSource:
-    """Generated kernels, and what a launch needs to know of them."""
-
-    source: GeneratedSource
-    placement: CudaPolynomialPlacement
-
-    @property
-    def text(self) -> str:
-        return self.source.text
+CudaPolynomialSource = Placed[CudaPolynomialPlacement]
 
 
 def generate_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialSource:
@@ -104,16 +94,15 @@ class _Text:
         return f"r * {operand.dim}" + " * call.channels" * operand.channels
 
     def _get(self, slot: str) -> None:
-        operand, name, used = self.at.operands[slot], slot_name(slot), self.at.read[slot]
+        operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"const real* const p_{name} = call.p_{name} + {self._row_of(slot)};")
         self.w.line(f"num t_{name}[{operand.dim}];")
         if not operand.channels:
-            for i in used:
+            for i in self.at.read[slot]:
                 self.w.line(f"t_{name}[{i}] = l.alive ? widen(p_{name}[{i}]) : 0;")
             return
-        for start, size in segments(operand):
-            if any(start <= i < start + size for i in used):
-                self.w.line(f"get<{size}>(p_{name} + {start} * call.channels, l, t_{name} + {start});")
+        for start, size in self.at.segments_read(slot):
+            self.w.line(f"get<{size}>(p_{name} + {start} * call.channels, l, t_{name} + {start});")
 
     def _set(self, slot: str) -> None:
         name = slot_name(slot)
