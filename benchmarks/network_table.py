@@ -51,6 +51,9 @@ UNITS = (
     Unit("mace", "128x0e+128x1o", 512, 0.3, memory=True),
     Unit("mace", "128x0e+128x1o", 2000, 0.5, memory=True),
     Unit("nequip", "l=2, 64 features", 512, 0.3, memory=True),
+    Unit("nequip", "l=2, 64 features", 2000, 0.5, memory=True),
+    Unit("sevenn", "SevenNet-0", 512, 0.3, memory=True),
+    Unit("sevenn", "SevenNet-0", 2000, 0.5, memory=True),
 )
 
 
@@ -89,7 +92,9 @@ def page(asked: Any) -> str:
     memory = [_memory(unit, rows) for unit, rows in found.items() if unit.memory]
     threads = sorted({row["threads"] for rows in found.values() for row in rows})
     about = f"float32, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    measured = [*_TIMES, *times, ""] + ([*_MEMORY, *memory, ""] if memory else [])
+    modes = [line for unit, rows in found.items() if not unit.memory for line in _own_modes(unit, rows)]
+    tables = ((_TIMES, times), (_OWN_MODES, modes), (_MEMORY, memory))
+    measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
     return "\n".join([_HEAD.format(about=about), *measured])
 
 
@@ -98,13 +103,16 @@ _HEAD = """# Whole networks, measured
 Written by `python -m benchmarks.network_table`: {about}, medians. Each network is measured in one process: stock, its
 own modes, and converted, in turn, so ratios are those of one moment. Structures are perturbed lattices of four
 elements, some 28 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured, and the
-ratio is to that one: MACE and SevenNet ran eager and scripted, NequIP eager alone, compiled modes where they are
-named. A target in brackets is not reached.
+ratio is to that one; the second table has all of them. A target in brackets is not reached.
 
 ## Times
 """
 _TIMES = ["| network | atoms | task | stock, eager | best of stock | converted | times as fast | target |",
           "|---|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_OWN_MODES = ["## Stock's own modes\n", "What the projects offer beside their eager code. *Ready* is the time until "
+              "a mode was made and called once.\n",
+              "| network | atoms | task | mode | time | times as fast as eager | ready |",
+              "|---|---:|---|---|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
            "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 
@@ -124,6 +132,14 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
             _seconds(ours["seconds"]), f"{ratio:.1f}×", _goal(unit.goal, ratio),
         )  # fmt: skip
         yield f"| {' | '.join(cells)} |"
+
+
+def _own_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
+    for row in rows:
+        if row["mode"] not in ("stock", "converted"):
+            found = (_seconds(row["seconds"]), f"{row['ratio']:.2f}×") if row["seconds"] else (row["why"], "–")
+            cells = (_name(unit), f"{unit.atoms:,}", row["task"], row["mode"], *found, _seconds(row["ready"]))
+            yield f"| {' | '.join(cells)} |"
 
 
 def _goal(goal: float | None, ratio: float) -> str:
