@@ -72,7 +72,7 @@ def network() -> tuple:
     "arguments, message",
     [
         (("mace-medium", "--arch", "ampere"), "'ampere' must be compute capabilities, like sm_80,sm_90"),
-        (("mace-medium", "--arch", "sm_61"), "kernels need a GPU of compute capability 7.0 or later, this one has 6.1"),
+        (("mace-medium", "--arch", "sm_61"), "sm_61: kernels need a GPU of compute capability 7.0 or later"),
         (("small-contraction",), "small-contraction is no product: for GPUs give --arch too"),
         (("tetris", "--arch", "sm_80", "--conv"), "the modules of a network say that themselves: leave out --conv"),
     ],

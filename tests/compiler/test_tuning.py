@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import _file, forget, remembered, tune
@@ -27,13 +28,13 @@ def config(tmp_path, monkeypatch) -> Config:
 
 def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
     assert remembered(PLAN, config) is None
-    tuning = tune(PLAN, config, rows=8, seconds=0.05)
-    assert set(tuning.milliseconds) | set(tuning.left_out) == set(STRATEGIES)
-    assert tuning.fastest == min(tuning.milliseconds, key=tuning.milliseconds.get)
+    made = tune(PLAN, config, rows=8, seconds=0.05)
+    assert set(made.milliseconds) | set(made.left_out) == set(STRATEGIES)
+    assert made.fastest == min(made.milliseconds, key=made.milliseconds.get)
     choice = choose_strategy(PLAN, config)
-    assert (choice.strategy, "measured here" in choice.reason) == (tuning.fastest, True)
+    assert (choice.strategy, "measured here" in choice.reason) == (made.fastest, True)
     assert TensorProduct.from_plan(PLAN).choice == choice
-    assert str(tuning).startswith("forward+backward of 8 rows")
+    assert str(made).startswith("forward+backward of 8 rows")
     forget(PLAN, config)
     assert remembered(PLAN, config) is None
 
@@ -43,6 +44,17 @@ def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
         assert remembered(PLAN, replace(config, **other)) is None
+
+
+def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["H200", "A40"]
+    monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
+    one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
+    cache.write_whole(_file(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum")))
+    assert remembered(PLAN, one).strategy == "einsum"
+    assert remembered(PLAN, other) is None
+    names[1] = "H200"
+    assert remembered(PLAN, other).strategy == "einsum"
 
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:

@@ -18,7 +18,7 @@ from tpgen.cli.options import json_option, run_options, subject_options
 from tpgen.cli.types import CapabilitiesType
 from tpgen.errors import TpgenError
 from tpgen.kernels.libraries.build import cache_clear, cache_info
-from tpgen.kernels.operators.warm import warm, warm_cuda
+from tpgen.kernels.operators.warm import check_capabilities, warm, warm_cuda
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule
@@ -125,6 +125,7 @@ def _warm_gpus(
     if problem is not None:
         return Warmed(warm_cuda(problem.plan, capabilities, layout, dtype, convolution, forces))
     refuse_options(("layout", "convolution"), "the modules of a network say that themselves")
+    check_capabilities(capabilities)  # once for all: what follows is said of each module
     made = Warmed()
     for name, module in find_network(str(network)).module.named_modules():
         if isinstance(module, TensorProduct | Linear | PolynomialModule):

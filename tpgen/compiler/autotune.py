@@ -54,7 +54,7 @@ def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
     target = target_of(config.device_type)
     if target is None:
         return None
-    if (missing := target.missing()) and target.remedy:
+    if (missing := target.missing(torch.device(config.device))) and target.remedy:
         say_once(missing, target.remedy)
     if missing or _why_no_kernel(plan, config) is not None:
         return None
@@ -76,7 +76,7 @@ def _otherwise(plan: AnyPlan, config: Config) -> Choice:
 
 
 def _why_no_kernel(plan: AnyPlan, config: Config) -> str | None:
-    return targets.why_no_kernel(plan, config.layout, config.dtype, config.device_type)
+    return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
 _RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
@@ -96,7 +96,7 @@ def choose_polynomial_strategy(
             raise EmitError(unknown("strategy", strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
         return Choice(strategy, "asked for")
     target = polynomial_target_of(torch.device(device).type)
-    if target and target.remedy and (missing := target.missing()):
+    if target and target.remedy and (missing := target.missing(torch.device(device))):
         say_once(missing, target.remedy)
     reason = why_no_kernel(plan, dtype, device)
     if reason or target is None:

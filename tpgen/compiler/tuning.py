@@ -26,6 +26,7 @@ from tpgen.emitter.emit import emit_form
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import Slot
 from tpgen.form.linear import AnyPlan, form_of, layouts_of
+from tpgen.kernels.cuda.driver import gpu_name
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
 from tpgen.kernels.libraries.trust import read_own
@@ -104,15 +105,21 @@ def _remember(plan: AnyPlan, config: Config, tuning: Tuning) -> None:
 
 def _file(plan: AnyPlan, config: Config, directory: Path) -> Path:
     parts = (
-        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, config.device_type,
+        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor(config),
         cpu_features(), find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
 
+def _processor(config: Config) -> str:
+    """What it runs on: one machine may have GPUs of several kinds."""
+    device = torch.device(config.device)
+    return gpu_name(device) if device.type == "cuda" else device.type
+
+
 def _unfit(plan: AnyPlan, config: Config, strategy: str) -> str | None:
     if strategy == "kernel":
-        return kernel_supported(plan, config.layout, config.dtype, config.device_type)
+        return kernel_supported(plan, config.layout, config.dtype, config.device)
     return None
 
 

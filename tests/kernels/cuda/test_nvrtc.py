@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from tests.machine import needs_nvrtc
@@ -10,8 +13,9 @@ from tpgen.form.linear import form_of
 from tpgen.kernels.cuda import nvrtc
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, generate_cuda
-from tpgen.kernels.cuda.nvrtc import Usage, find_nvrtc, need_nvrtc, usage
+from tpgen.kernels.cuda.nvrtc import Usage, find_nvrtc, known_architectures, need_nvrtc, usage
 from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.operators.warm import check_capabilities
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.problems import PROBLEMS, find_problem
 
@@ -94,13 +98,83 @@ def test_no_compiler_is_said_with_the_way_out(named: str, why: str, monkeypatch:
 
 def test_where_there_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPGEN_NVRTC", raising=False)
-    monkeypatch.setattr(nvrtc, "_candidates", lambda: iter(()))
-    nvrtc._find.cache_clear()
-    try:
-        with pytest.raises(BackendError, match="there is none: pip install nvidia-cuda-nvrtc"):
-            need_nvrtc()
-    finally:
-        nvrtc._find.cache_clear()
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: ())
+    with pytest.raises(BackendError, match="there is none: pip install nvidia-cuda-nvrtc; or use"):
+        need_nvrtc()
+    with pytest.raises(BackendError, match="there is none: pip install nvidia-cuda-nvrtc-cu12; or use"):
+        need_nvrtc(cuda=12)
+
+
+@dataclass(frozen=True)
+class FakeNvrtc:
+    version: tuple[int, int]
+    architectures: tuple[int, ...]
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeNvrtc]:
+    """Of CUDA 13, which writes nothing for a V100 any more, and of CUDA 12; and a file that is no library."""
+    there = {"new": FakeNvrtc((13, 0), (75, 80, 90, 100)), "old": FakeNvrtc((12, 8), (50, 70, 80, 90))}
+    monkeypatch.delenv("TPGEN_NVRTC", raising=False)
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: ("broken", "new", "old"))
+    monkeypatch.setattr(nvrtc, "_opened", there.get)
+    return there
+
+
+@pytest.mark.parametrize(
+    "arch, cuda, taken", [(None, None, "new"), (80, 13, "new"), (80, 12, "old"), (70, None, "old"), (130, None, "new")]
+)
+def test_the_newest_is_taken_that_device_and_driver_allow(
+    arch: int | None, cuda: int | None, taken: str, two: dict[str, FakeNvrtc]
+) -> None:
+    assert need_nvrtc(arch, cuda) is two[taken]
+
+
+@pytest.mark.parametrize(
+    "arch, cuda, why",
+    [
+        (
+            80,
+            11,
+            "NVRTC 12.8 is newer than this driver, which takes CUDA 11: update it, or pip install .*-cu11;",
+        ),
+        (37, 12, "NVRTC 12.8 writes no code for sm_37, only from sm_50 on: pip install nvidia-cuda-nvrtc-cu11;"),
+    ],
+)
+def test_why_none_of_several_serves(arch: int, cuda: int, why: str, two: dict[str, FakeNvrtc]) -> None:
+    with pytest.raises(BackendError, match=why):
+        need_nvrtc(arch, cuda)
+
+
+def test_a_driver_older_than_the_only_compiler(two: dict[str, FakeNvrtc], monkeypatch: pytest.MonkeyPatch) -> None:
+    del two["old"]
+    with pytest.raises(BackendError, match=r"NVRTC 13.0 is newer than this driver, .* pip install .*-cu12; or use"):
+        need_nvrtc(80, 12)
+    assert known_architectures(12) == ()
+
+
+def test_capabilities_that_no_gpu_has_are_refused(two: dict[str, FakeNvrtc], monkeypatch: pytest.MonkeyPatch) -> None:
+    check_capabilities([70, 75, 100])
+    known = "sm_70, sm_75, sm_80, sm_90, sm_100"
+    with pytest.raises(BackendError, match=f"unknown compute capability 'sm_95'.*: {known}$"):
+        check_capabilities([80, 95])
+    with pytest.raises(BackendError, match=r"sm_61: kernels need a GPU of compute capability 7.0 or later"):
+        check_capabilities([61])
+    del two["old"]
+    with pytest.raises(BackendError, match=r"NVRTC 13.0 writes no code for sm_70, only from sm_75 on: .*-cu12"):
+        check_capabilities([70])
+
+
+def test_files_of_wheels_go_by_version_and_before_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name alone cuda_nvrtc would come before cu13, and 9 before 12."""
+    for folder, version in (("cuda_nvrtc", "12"), ("cu13", "13"), ("other", "9.2")):
+        (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
+        (tmp_path / "nvidia" / folder / "lib" / f"libnvrtc.so.{version}").touch()
+    monkeypatch.setattr(nvrtc.sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(nvrtc.site, "getsitepackages", list)
+    monkeypatch.setattr(nvrtc.ctypes.util, "find_library", lambda name: f"lib{name}.so.11")
+    found = [Path(file).name for file in nvrtc._candidates.__wrapped__()]
+    assert found == ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.9.2", "libnvrtc.so.11"]
 
 
 def test_usage_is_read_off_the_assemblers_log() -> None:

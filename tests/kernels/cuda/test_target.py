@@ -104,7 +104,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
     for name, value in {"capability": 90, "processors": 2, "stream_of": 7}.items():
         monkeypatch.setattr(driver, name, lambda device, value=value: value)
     monkeypatch.setattr(driver, "capturing", lambda device: False)
-    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None, obstacle=lambda form, dtype: None)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=lambda *_: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     target_of.cache_clear()
     products: dict[str, Product] = {}
@@ -278,19 +278,59 @@ def test_without_a_gpu_nothing_is_missed_but_said(monkeypatch: pytest.MonkeyPatc
     assert (choice.strategy, choice.reason[-41:]) == ("grouped", "one; no kernel: torch sees no CUDA device")
 
 
-def test_what_else_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(driver, "_open", lambda: None)
-    assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing())
-    monkeypatch.setattr(driver, "_open", lambda: object())
+class Versions:
+    """The driver's library, as far as it is asked for the CUDA that it takes."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def cuDriverGetVersion(self, found: Any) -> int:
+        found._obj.value = self.version
+        return 0
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch sees an H200 and a GTX 1080, the first of which is current; a driver for CUDA 13 is there."""
+    fakes: dict[str, Any] = {"is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 2}
+    fakes["get_device_name"] = lambda device: ["H200", "GTX 1080"][device.index or 0]
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(driver, "_open", lambda: Versions(13000))
+    monkeypatch.setattr(driver, "capability", [90, 61].__getitem__)
+    driver.cuda_taken.cache_clear()
+    yield
+    driver.cuda_taken.cache_clear()
+
+
+def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: (arch, cuda) == (90, 13))
+    assert target.missing(gpu) is None
+    assert target.missing(torch.device("cuda:2")) == "there is no cuda:2, only cuda:0 to cuda:1"
+    monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: None)
     monkeypatch.setenv("TPGEN_NVRTC", "none")
-    assert target.missing() == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
-    monkeypatch.setattr(target, "find_nvrtc", lambda: object())
-    monkeypatch.setattr(driver, "capability", lambda device: 61)
-    assert target.missing() == "kernels need a GPU of compute capability 7.0 or later"
+    assert target.missing(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
+    monkeypatch.setattr(driver, "_open", lambda: None)
+    assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing(gpu))
     monkeypatch.setattr(torch.version, "hip", "6.2")
-    assert "on AMD let torch write them, by backend='inductor'" in str(target.missing())
+    assert "on AMD let torch write them, by backend='inductor'" in str(target.missing(gpu))
+
+
+def test_the_device_of_the_tensors_is_asked_not_the_current_one(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: object())
+    old = "kernels need a GPU of compute capability 7.0 or later, and cuda:1 has 6.1"
+    assert kernel_supported(PLAN, device="cuda:0") is None
+    assert kernel_supported(PLAN, device="cuda:1") == old
+    choices = [choose_strategy(PLAN, Config(device=name)) for name in ("cuda", "cuda:0", "cuda:1")]
+    assert [choice.strategy for choice in choices] == ["kernel", "kernel", "grouped"]
+    assert choices[2].reason.endswith(old)
+    wide = channelwise("4096x0e+4096x1o+4096x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
+    monkeypatch.setattr(driver, "capability", [90, 75].__getitem__)
+    assert "a block of sm_90" in str(kernel_supported(wide, device="cuda:0"))
+    assert "a block of sm_75" in str(kernel_supported(wide, device="cuda:1"))
 
 
 def test_what_has_no_kernel_says_why() -> None:

@@ -44,7 +44,8 @@ def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSo
 
 def ptx_of(source: AnySource, numbered: bool = False) -> str:
     """NVRTC's virtual instructions; ``numbered`` ones say which line of the source they are for."""
-    return need_nvrtc().ptx(source.text, source.placement.chip.arch, numbered).strip()
+    arch = source.placement.chip.arch
+    return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
 def sass_of(source: AnySource) -> str:
@@ -55,8 +56,9 @@ def sass_of(source: AnySource) -> str:
             "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: "
             "pip install nvidia-cuda-nvdisasm, or ask for the stage 'ptx'"
         )
+    arch = source.placement.chip.arch
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(need_nvrtc().compile(source.text, source.placement.chip.arch).code)
+        file.write(need_nvrtc(arch).compile(source.text, arch).code)
         file.flush()
         done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
     if done.returncode:

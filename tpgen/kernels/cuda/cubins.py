@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from tpgen.errors import BackendError
+from tpgen.kernels.cuda.driver import cuda_taken
 from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 from tpgen.kernels.libraries import cache
 from tpgen.kernels.libraries.cache import CUBIN, Entry
@@ -17,7 +18,7 @@ def cubin(text: str, arch: int) -> bytes:
 
     Raises `BackendError` where there is no NVRTC or it fails.
     """
-    compiler = need_nvrtc()
+    compiler = need_nvrtc(arch, cuda_taken())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]
     found = cache.finished(key, CUBIN)
     if found:

@@ -19,6 +19,7 @@ from tpgen.errors import BackendError
 
 # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _MAX_SHARED, _CARVEOUT = 8, 9
+_MAJOR = 1000  # 12.4 is 12040
 _ALL = 100  # per cent of what a multiprocessor has between shared memory and cache
 _LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _HINTS = {
@@ -131,7 +132,27 @@ def why_no_driver() -> str | None:
     return None if _open() else f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
 
 
+@cache
+def cuda_taken() -> int | None:
+    """The newest major version of CUDA whose code the driver takes; None where there is no driver."""
+    library, version = _open(), ctypes.c_int()
+    if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return version.value // _MAJOR
+
+
 # -- what torch knows of devices ---------------------------------------------------------------------------------------
+
+
+def number_of(device: torch.device) -> int:
+    """The number of a CUDA device; "cuda" alone is torch's current one."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def gpu_name(device: torch.device) -> str:
+    """What a CUDA device is called; empty where it is not there."""
+    there = torch.cuda.is_available() and number_of(device) < torch.cuda.device_count()
+    return torch.cuda.get_device_name(device) if there else ""
 
 
 @cache

@@ -13,7 +13,7 @@ import site
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from tpgen.errors import BackendError
@@ -47,13 +47,13 @@ class Nvrtc:
         self.path, self._library = path, ctypes.CDLL(path)
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
-    @property
+    @cached_property
     def version(self) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
-    @property
+    @cached_property
     def architectures(self) -> tuple[int, ...]:
         """Compute capabilities that it writes machine code for."""
         count = ctypes.c_int()
@@ -127,46 +127,86 @@ def usage(log: str) -> dict[str, Usage]:
     return {name: Usage(int(used), int(out) + int(back)) for name, out, back, used in _USAGE.findall(log)}
 
 
-def find_nvrtc() -> Nvrtc | None:
-    """The library, or None.  ``TPGEN_NVRTC`` names one; ``TPGEN_NVRTC=none`` says that none is to be used."""
-    return _find(os.environ.get("TPGEN_NVRTC", ""))
+def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
+    """The first library that serves, or None.
+
+    It serves where it writes code for a compute capability ``arch`` and is of no later CUDA than ``cuda``, the newest
+    that a driver takes.  ``TPGEN_NVRTC`` names the only one that may be taken; ``TPGEN_NVRTC=none`` forbids all.
+    """
+    return next((one for one in _found() if not _misfit(one, arch, cuda)), None)
 
 
-@cache
-def _find(named: str) -> Nvrtc | None:
-    if named == "none":
-        return None
-    for path in [named] if named else _candidates():
-        try:
-            return Nvrtc(path)
-        except OSError:
-            continue
-    return None
-
-
-def _candidates() -> Iterator[str]:
-    """Those beside torch first, newest first, then the system's."""
-    for folder in dict.fromkeys([*sys.path, *site.getsitepackages()]):
-        if folder:
-            yield from map(str, sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True))
-    found = ctypes.util.find_library("nvrtc")
-    if found:
-        yield found
-
-
-def why_no_nvrtc() -> str:
-    """What to do where there is none."""
+def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
+    """What to do where none serves: of those that are there, why the last does not."""
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
+    misfits = [_misfit(one, arch, cuda) for one in _found()]
+    if misfits:
+        return f"{misfits[-1]}"
     if named:
         return f"TPGEN_NVRTC={named} cannot be loaded"
-    return "there is none: pip install nvidia-cuda-nvrtc"
+    return f"there is none: {_install(cuda)}"
 
 
-def need_nvrtc() -> Nvrtc:
+def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
     """The library, or a `BackendError` that says how to get it."""
-    found = find_nvrtc()
+    found = find_nvrtc(arch, cuda)
     if found is None:
-        raise BackendError(f"kernels on a GPU need NVRTC, and {why_no_nvrtc()}; or use strategy='grouped'")
+        raise BackendError(f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}; or use strategy='grouped'")
     return found
+
+
+def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
+    """Compute capabilities that any library here writes machine code for."""
+    serving = (one for one in _found() if not _misfit(one, None, cuda))
+    return tuple(sorted({arch for one in serving for arch in one.architectures}))
+
+
+def _found() -> Iterator[Nvrtc]:
+    named = os.environ.get("TPGEN_NVRTC", "")
+    if named != "none":
+        yield from filter(None, map(_opened, [named] if named else _candidates()))
+
+
+@cache
+def _opened(path: str) -> Nvrtc | None:
+    try:
+        return Nvrtc(path)
+    except (OSError, AttributeError):  # no library, or of something else
+        return None
+
+
+def _misfit(one: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
+    """Why a library does not serve.  Within a major version of CUDA, drivers take what later minor ones write."""
+    major, minor = one.version
+    if cuda is not None and major > cuda:
+        return (
+            f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_install(cuda)}"
+        )
+    oldest = min(one.architectures)
+    if arch is not None and arch < oldest:
+        return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_install(major - 1)}"
+    return None
+
+
+_NAMELESS = 13  # the first CUDA whose wheels do not name it
+
+
+def _install(cuda: int | None) -> str:
+    return f"pip install nvidia-cuda-nvrtc{f'-cu{cuda}' if cuda is not None and cuda < _NAMELESS else ''}"
+
+
+@cache
+def _candidates() -> tuple[str, ...]:
+    """Files of libraries: those of wheels, which torch's is one of, newest first; then the system's."""
+    folders = dict.fromkeys([*sys.path, *site.getsitepackages()])
+    wheels = {file for folder in folders if folder for file in Path(folder).glob("nvidia/*/lib/libnvrtc.so.*")}
+    system = ctypes.util.find_library("nvrtc")
+    newest_first = sorted(wheels, key=lambda file: (_version_named(file), file), reverse=True)
+    return *map(str, newest_first), *filter(None, [system])
+
+
+def _version_named(file: Path) -> tuple[int, ...]:
+    """The version in a file's name: libnvrtc.so.12 is (12,)."""
+    return tuple(map(int, re.findall(r"\d+", file.name.rpartition(".so")[2])))

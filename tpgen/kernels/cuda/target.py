@@ -36,19 +36,28 @@ _LARGEST = ((SLOTS, False), (("x1", "x2", "w"), True), (("x2", "w", "out"), True
 Slots = Sequence[Tensor | None]
 
 
-def missing() -> str | None:
-    """What this machine lacks."""
-    reason = why_no_driver()
-    if reason is None and find_nvrtc() is None:
-        reason = f"kernels on a GPU need NVRTC, and {why_no_nvrtc()}"
-    if reason is None and driver.capability(torch.cuda.current_device()) < OLDEST:
-        reason = f"kernels need a GPU of compute capability {OLDEST / 10} or later"
-    return reason
+def missing(device: torch.device) -> str | None:
+    """What this machine lacks for kernels on a device."""
+    if reason := why_no_driver():
+        return reason
+    number, there = driver.number_of(device), torch.cuda.device_count()
+    if number >= there:
+        return f"there is no cuda:{number}, only cuda:0{f' to cuda:{there - 1}' if there > 1 else ''}"
+    arch = driver.capability(number)
+    if arch < OLDEST:
+        return f"kernels need a GPU of compute capability {OLDEST / 10} or later, and cuda:{number} has {arch / 10}"
+    if find_nvrtc(arch, cuda := driver.cuda_taken()) is None:
+        return f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}"
+    return None
 
 
-def obstacle(form: Form, dtype: torch.dtype) -> str | None:
-    """Why a product has no kernel on the current device."""
-    return obstacle_on(form, dtype, chip_of(driver.capability(torch.cuda.current_device())))
+def obstacle(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why a product has no kernel on a device."""
+    return obstacle_on(form, dtype, _chip(device))
+
+
+def _chip(device: torch.device) -> Chip:
+    return chip_of(driver.capability(driver.number_of(device)))
 
 
 def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
@@ -62,9 +71,9 @@ def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
     return None
 
 
-def slower(form: Form, dtype: torch.dtype) -> str | None:
-    """Why graphs are faster on the current device."""
-    return graphs_are_faster(form, DTYPES[dtype], chip_of(driver.capability(torch.cuda.current_device())))
+def slower(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why graphs are faster on a device."""
+    return graphs_are_faster(form, DTYPES[dtype], _chip(device))
 
 
 def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: Chip, indexed: bool) -> CudaSource:

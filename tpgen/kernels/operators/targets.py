@@ -43,18 +43,20 @@ class KernelTarget:
 
     device: str | None  # the type of the tensors that it is taken for; None: only by name
     about: str
-    missing: Callable[[], str | None]  # what this machine lacks
-    obstacle: Callable[[Form, torch.dtype], str | None]
+    missing: Callable[[torch.device], str | None]  # what this machine lacks for tensors of a device
+    obstacle: Callable[[Form, torch.dtype, torch.device], str | None]
     load: Callable[[Description, tuple[str, ...], torch.dtype, bool], Kernel]
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
     # why a graph is faster all the same: asked for `auto` alone
-    slower: Callable[[Form, torch.dtype], str | None] = lambda form, dtype: None
+    slower: Callable[[Form, torch.dtype, torch.device], str | None] = lambda *_: None
     # the same of a polynomial's sweep; None: products alone run there
     load_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], PolynomialKernel] | None = None
     # why a polynomial, by its forward sweep, has none there
-    obstacle_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype], str | None] = lambda *_: None
+    obstacle_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype, torch.device], str | None] = (
+        lambda *_: None
+    )
 
 
 @cache
@@ -95,7 +97,8 @@ def kernel_supported(
     form = form_of(plan, layout)
     if not form.live_terms:
         return "the product has no paths that contribute, so there is nothing to write a kernel for"
-    return target.missing() or target.obstacle(form, dtype)
+    where = torch.device(device)
+    return target.missing(where) or target.obstacle(form, dtype, where)
 
 
 def why_no_kernel(
@@ -105,7 +108,7 @@ def why_no_kernel(
     target = kernel_target(dtype, device)
     reason = kernel_supported(plan, layout, dtype, device)
     if reason is None and isinstance(target, KernelTarget):
-        reason = target.slower(form_of(plan, layout), dtype)
+        reason = target.slower(form_of(plan, layout), dtype, torch.device(device))
     return reason
 
 
@@ -125,13 +128,13 @@ def kernel_target(
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
 
 
-def _no_compiler() -> str | None:
+def _no_compiler(_device: torch.device) -> str | None:
     if find_compiler() is None:
         return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
     return None
 
 
-def _no_schedule(form: Form, dtype: torch.dtype) -> str | None:
+def _no_schedule(form: Form, dtype: torch.dtype, _device: torch.device) -> str | None:
     try:
         schedule(form, dtype)
     except TpgenError as error:
@@ -224,8 +227,8 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
     "interpreter": KernelTarget(
         device=None,
         about="plain PyTorch",
-        missing=lambda: None,
-        obstacle=lambda form, dtype: None,
+        missing=lambda _device: None,
+        obstacle=lambda *_: None,
         load=_interpreted,
         empty=_plain,
         remedy="",

@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from tpgen.errors import BackendError, unknown
 from tpgen.form.form import Layout, make_form, split_layout
 from tpgen.form.linear import AnyPlan, layouts_of
-from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.driver import cuda_taken
+from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
 from tpgen.kernels.cuda.target import cuda_source
 from tpgen.kernels.libraries.build import load_all
@@ -66,9 +69,10 @@ def warm_cuda(
 ) -> int:
     """Build CUDA kernels of a product, a linear layer or a polynomial for compute capabilities (80 is 8.0), as `warm`.
 
-    It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails, and for products without
-    a kernel; `EmitError` where a row does not fit.
+    It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails or knows no such
+    capability, and for products without a kernel; `EmitError` where a row does not fit.
     """
+    check_capabilities(capabilities)
     texts = [
         (text, arch)
         for arch in dict.fromkeys(capabilities)
@@ -77,6 +81,18 @@ def warm_cuda(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: cubin(*one), texts))
     return len(texts)
+
+
+def check_capabilities(capabilities: Iterable[int]) -> None:
+    """Raise `BackendError` where there are no GPUs of a compute capability, or no kernels for them."""
+    cuda = cuda_taken()
+    for arch in capabilities:
+        if arch < OLDEST:
+            raise BackendError(f"sm_{arch}: kernels need a GPU of compute capability {OLDEST / 10} or later")
+        need_nvrtc(arch, cuda)
+        known = [one for one in known_architectures(cuda) if one >= OLDEST]
+        if arch not in known:
+            raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 
 
 def _cuda_texts(

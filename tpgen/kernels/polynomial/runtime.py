@@ -177,7 +177,8 @@ def why_no_kernel(
     found = kernel_target(dtype, device, polynomial_target_of)
     if isinstance(found, str):
         return found
-    if missing := found.missing():
+    where = torch.device(device)
+    if missing := found.missing(where):
         return missing
     try:
         sweep = kernels_of(plan.to_json()).sweep(forward_call(plan))
@@ -187,4 +188,4 @@ def why_no_kernel(
         return (
             f"a row takes {sweep.operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
         )
-    return found.obstacle_polynomial(plan, sweep, dtype)
+    return found.obstacle_polynomial(plan, sweep, dtype, where)

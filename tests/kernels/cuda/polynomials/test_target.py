@@ -87,7 +87,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
     for name, number in {"capability": 90, "processors": 2, "stream_of": 7}.items():
         monkeypatch.setattr(driver, name, lambda device, number=number: number)
     monkeypatch.setattr(driver, "capturing", lambda device: False)
-    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda: None)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     caches = (target_of, polynomial_target_of, kernels_of)
     for one in caches:
@@ -175,7 +175,7 @@ def test_without_a_gpu_the_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_with_a_gpu_it_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNEL_TARGETS, "cuda", replace(KERNEL_TARGETS["cuda"], missing=lambda: None))
+    monkeypatch.setitem(KERNEL_TARGETS, "cuda", replace(KERNEL_TARGETS["cuda"], missing=lambda device: None))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(driver, "capability", lambda device: 75)
     caches = (target_of, polynomial_target_of)

@@ -27,9 +27,9 @@ from tpgen.planner.polynomial_plan import PolynomialPlan
 _ELEMENTS = 2  # the fault of an index out of range
 
 
-def obstacle(plan: PolynomialPlan, forward: PolynomialSweep, dtype: torch.dtype) -> str | None:
-    """Why a polynomial has no kernel on the current device."""
-    return why_no_room(plan, forward, DTYPES[dtype], chip_of(driver.capability(torch.cuda.current_device())))
+def obstacle(plan: PolynomialPlan, forward: PolynomialSweep, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why a polynomial has no kernel on a device."""
+    return why_no_room(plan, forward, DTYPES[dtype], chip_of(driver.capability(driver.number_of(device))))
 
 
 @dataclass(frozen=True)
