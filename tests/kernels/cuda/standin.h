@@ -157,6 +157,8 @@ inline void run_block(unsigned count) {
 #define __global__
 #define __device__
 #define __constant__
+#define __noinline__
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 static standin::Index blockIdx, blockDim, gridDim;

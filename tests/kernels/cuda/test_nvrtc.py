@@ -178,9 +178,10 @@ def test_files_of_wheels_go_by_version_and_before_the_systems(tmp_path: Path, mo
 
 
 def test_usage_is_read_off_the_assemblers_log() -> None:
+    entry, called = (f"ptxas info    : Function properties for {name}\n" for name in ("f", "called_by_f"))
     log = (
-        "ptxas info    : Function properties for f\n"
-        "ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"
+        f"{entry}ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"
         "ptxas info    : Used 40 registers, used 1 barriers\n"
+        f"{called}ptxas         .     32 bytes stack frame, 100 bytes spill stores, 1 bytes spill loads\n"
     )
-    assert usage(log) == {"f": Usage(40, 12)}
+    assert usage(log) == {"f": Usage(40, 113, 48)}

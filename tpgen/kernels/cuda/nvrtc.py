@@ -15,21 +15,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from tpgen.errors import BackendError
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 _USAGE = re.compile(
-    r"Function properties for (\w+)\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers"
+    r"Function properties for (\w+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+    r"(?:.*?Used (\d+) registers)?"
 )
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """What one kernel takes of each thread."""
 
     registers: int
     spills: int  # bytes stored to and loaded from memory for want of registers
+    stack: int  # bytes of memory for what stands in no register
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,14 @@ class Nvrtc:
 
 
 def usage(log: str) -> dict[str, Usage]:
-    """Registers and spills of each kernel, as the assembler says them."""
-    return {name: Usage(int(used), int(out) + int(back)) for name, out, back, used in _USAGE.findall(log)}
+    """What each kernel takes, as the assembler says it; functions that it calls stand behind it, and count with it."""
+    found: dict[str, Usage] = {}
+    entry = ""
+    for name, stack, out, back, used in _USAGE.findall(log):
+        entry = name if used else entry
+        registers, spills, frame = found.get(entry, Usage(int(used or 0), 0, 0))
+        found[entry] = Usage(registers, spills + int(out) + int(back), frame + int(stack))
+    return found
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:

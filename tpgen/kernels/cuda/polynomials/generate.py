@@ -21,6 +21,8 @@ from tpgen.planner.polynomial_plan import PolynomialPlan
 CHANNELS_ENTRY = "tpgen_channels"
 COUNTS = ("rows", "elements", "channels", "width", "span")
 _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
+# Statements of a row: more stand in a function of their own, so that what the loop over rows keeps takes no registers.
+_LONG = 2500
 
 
 CudaPolynomialSource = Placed[CudaPolynomialPlacement]
@@ -72,12 +74,18 @@ class _Text:
 
     # -- one row --
 
+    @property
+    def _apart(self) -> bool:
+        """Whether a row is a function that is called: what it is given then stands in registers, or where it stood."""
+        return len(self.sweep.rows) > _LONG
+
     def _row(self) -> None:
         at, w = self.at, self.w
-        arguments = ["const Call& call", "const Lane& l", "i64 r", "i64 chunk"]
+        arguments = ["const Call& call", f"const Lane{'' if self._apart else '&'} l", "i64 r", "i64 chunk"]
         arguments += [f"const num* {slot_name(s)}" for s in at.coefficients]
         arguments += [f"num* {slot_name(s)}" for s in at.adjoints]
-        with w.part("function row"), w.block(f"DEVICE void row({', '.join(arguments)})"):
+        kind = "static __device__ __noinline__" if self._apart else "DEVICE"
+        with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
                 self._get(slot)
             for slot in at.swept:
@@ -170,7 +178,8 @@ class _Text:
 
     def _rows_kernel(self) -> None:
         w, at = self.w, self.at
-        with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}(const Call call)"):
+        call = f"const {'__grid_constant__ ' * self._apart}Call call"
+        with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}({call})"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width, chunk = blockIdx.x % chunks;")
             w.line("const Task task = find_task(call, blockIdx.x / chunks);")
             w.line("if (task.from >= task.to) return;")
