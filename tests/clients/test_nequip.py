@@ -14,7 +14,6 @@ from benchmarks.networks import Case, nequip
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
 from tpgen.conversion import species
-from tpgen.errors import InputError
 from tpgen.nn import matmul, silu
 
 
@@ -108,25 +107,22 @@ def test_hooks_on_a_self_connection_see_its_attributes(typed: Case) -> None:
     assert_same(results(typed, model), results(typed, stock))
 
 
-def test_gradients_by_node_attributes_are_those_of_stock_or_an_error(typed: Case) -> None:
+def test_gradients_by_node_attributes_are_those_of_stock(typed: Case) -> None:
     stock, model = deepcopy(typed.model).train(), tpgen.convert(deepcopy(typed.model)).train()
-    found = model(dict(typed.batch))
-    with pytest.raises(InputError, match=r"node_attrs: a gradient by them is asked for, .*keep=.\*\.sc"):
-        torch.autograd.grad(found["total_energy"].sum(), found["node_attrs"])
-    found = model(dict(typed.batch))
-    found["node_attrs"].retain_grad()
-    with pytest.raises(InputError, match="a gradient by them is asked for"):
-        found["total_energy"].sum().backward()
-    embedding = next(m for m in model.modules() if type(m).__name__ == "NodeTypeEmbed")
-    watched = []
-    embedding.register_forward_hook(lambda _module, _given, data: watched.append(data["node_attrs"]))
-    for network in (tpgen.convert(deepcopy(typed.model), keep="*.sc").train(), model):
+    for with_table in (False, True):
         gradients = []
-        for each in (network, stock):
-            found = each(dict(typed.batch))
-            gradients += torch.autograd.grad(found["total_energy"].sum(), found["node_attrs"])
+        for network in (stock, model):
+            found = network(dict(typed.batch))
+            table = [p for name, p in network.named_parameters() if name.endswith("embed_module.weight")]
+            asked = [found["node_attrs"], *table * with_table]
+            gradients.append(torch.autograd.grad(found["total_energy"].sum(), asked))
         torch.testing.assert_close(*gradients)
-    assert watched
+    for network in (stock, model):
+        found = network(dict(typed.batch))
+        found["node_attrs"].retain_grad()
+        found["total_energy"].sum().backward()
+        gradients.append(found["node_attrs"].grad)
+    torch.testing.assert_close(*gradients[2:])
 
 
 def test_attributes_come_back_where_a_block_fails(typed: Case) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from copy import deepcopy
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from e3nn import o3
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from tests.integrations.test_nequip import TensorProductScatter, model_modifier
 from tests.machine import needs_compiler
@@ -87,7 +89,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, types: Tensor) -> Tensor:
         data = self.embed({"features": x, "types": types})
-        data["attrs"] = data["attrs"] + self.noise
+        if self.noise:
+            data["attrs"] = data["attrs"] + self.noise
         return self.block(data)["features"]
 
 
@@ -121,6 +124,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     for adapter in ADAPTERS:
         sys.modules.pop(adapter, None)
     del TensorProductScatter.enable_tpgen
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def arguments() -> tuple[Tensor, Tensor]:
@@ -168,6 +178,92 @@ def test_a_table_that_does_more_than_look_up_leaves_the_product(calls: list[int]
         convert(network)
     torch.testing.assert_close(network(*given), wanted, rtol=1e-5, atol=1e-5)
     assert type(network.block) is InteractionBlock
+    assert calls == []
+
+
+def _energy(network: Network, x: Tensor, seen: list[Tensor]) -> Tensor:
+    data = network.embed({"features": x, "types": arguments()[1]})
+    seen.append(data["attrs"])
+    return network.block(data)["features"].square().sum()
+
+
+def _alone(energy: Tensor, rows: Tensor, _table: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(energy, rows)
+
+
+def _with_the_table(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(energy, [rows, table])
+
+
+def _by_edges(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(energy, [get_gradient_edge(x) for x in (table, rows)])
+
+
+def _by_name(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(energy, iter([table, rows]))
+
+
+def _retained(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    rows.retain_grad()
+    energy.backward()
+    return rows.grad, table.grad
+
+
+def _backward_to(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    torch.autograd.backward(energy, inputs=[table, rows])
+    return rows.grad, table.grad
+
+
+def _hooked(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    seen: list[Tensor] = []
+    rows.register_hook(seen.append)
+    energy.backward()
+    return *seen, table.grad
+
+
+def _twice(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    first = torch.autograd.grad(energy, [rows, table], create_graph=True)
+    return torch.autograd.grad(sum(x.square().sum() for x in first), [rows, table])
+
+
+def _batched(energy: Tensor, rows: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(energy, [rows, table], torch.tensor([1.0, -2.0]), is_grads_batched=True)
+
+
+ASKED = [_alone, _with_the_table, _by_edges, _by_name, _retained, _backward_to, _hooked, _twice, _batched]
+
+
+@pytest.mark.parametrize("ask", ASKED, ids=lambda ask: ask.__name__)
+def test_gradients_by_attributes_are_those_of_stock(ask: Any, calls: list[int], float64: None) -> None:
+    torch.manual_seed(0)
+    stock, x = Network(), torch.randn(7, 9, requires_grad=True)
+    found = []
+    for network in (stock, convert(deepcopy(stock))):
+        energy = _energy(network, x, seen := [])
+        found.append(ask(energy, *seen, network.embed.embed_module.weight))
+    assert calls, "computed by type"
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_by_others_go_by_type(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
+    torch.manual_seed(0)
+    stock, x = Network(), torch.randn(7, 9, requires_grad=True)
+    network = convert(deepcopy(stock))
+    energy = _energy(network, x, seen := [])
+    monkeypatch.setattr(type(network.block.sc._tpgen), "forward", lambda *_: pytest.fail("the product ran"))
+    given = [x, *network.parameters()]
+    found = torch.autograd.grad(energy, given)
+    monkeypatch.undo()
+    wanted = torch.autograd.grad(_energy(stock, x, seen), [x, *stock.parameters()])
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_attributes_that_another_module_made_are_multiplied(calls: list[int], float64: None) -> None:
+    network = convert(Network())
+    leaf = network.embed.embed_module.weight[arguments()[1].view(-1)].detach().requires_grad_()
+    network.block({"features": torch.randn(7, 9), "types": arguments()[1], "attrs": leaf})["features"].sum().backward()
+    assert leaf.grad is not None
+    assert network.embed.embed_module.weight.grad is None
     assert calls == []
 
 

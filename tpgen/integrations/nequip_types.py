@@ -3,11 +3,10 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Optional
-from weakref import ref
 
 import torch
 from e3nn import o3
@@ -15,6 +14,7 @@ from nequip.data import AtomicDataDict
 from nequip.nn.embedding import NodeTypeEmbed
 from nequip.nn.interaction_block import InteractionBlock
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.utils import parametrize
 
@@ -22,7 +22,7 @@ from tpgen.conversion import species
 from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.swap import Finding, Kept, Swap
-from tpgen.errors import InputError
+from tpgen.integrations.nequip_gradients import also_by
 from tpgen.nn.multilinear import is_plain
 
 
@@ -34,6 +34,7 @@ def _as(name: str, function: Any) -> Any:
 
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
+_STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
 
 
 class TpgenSelfConnection(ProductBySpecies):
@@ -43,10 +44,17 @@ class TpgenSelfConnection(ProductBySpecies):
         """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
-                return self._tpgen_species.apply(x, self._get_weights(weight), self.table(), y[:, 0])
+                return self._typed(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
     product = _as("product", ProductBySpecies.forward)
+
+    def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
+        attributes = _STOOD.get()
+        if attributes is None or not attributes.requires_grad:
+            return found
+        return also_by(attributes, found, self._tpgen, (x, attributes[: len(x)], weight))
 
     def table(self) -> Tensor:
         """The embedding of each type, the parameter itself."""
@@ -72,13 +80,12 @@ class TpgenInteractionBlock(InteractionBlock):
 
     def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
-        if attributes.requires_grad:
-            table = get_gradient_edge(self.sc.table()).node
-            attributes.register_hook(partial(_check_asked, ref(attributes), table))  # weak, as they hold the hook
         data[ATTRIBUTES] = data[TYPES].view(-1, 1)
+        token = _STOOD.set(attributes)
         try:
             data = self.stock(data)
         finally:
+            _STOOD.reset(token)
             given[ATTRIBUTES] = attributes
         data[ATTRIBUTES] = attributes
         return data
@@ -92,18 +99,19 @@ class TpgenInteractionBlock(InteractionBlock):
             and all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
             and len(types) * self.sc.weight_numel >= species.WORTH
             and features.dtype == table.dtype
-            and attributes.requires_grad == table.requires_grad
+            and forward_ad._current_level < 0  # a tangent may be that of attributes alone
+            and _leads_to(attributes, table)
             and torch.equal(attributes, table[types])
         )
 
 
-def _check_asked(attributes: Callable[[], Any], table: Any, _gradient: Tensor) -> None:
-    """Refuse gradients by attributes themselves: what self-connections add to these goes to the table directly."""
-    if getattr(attributes(), "retains_grad", False) or not torch._C._will_engine_execute_node(table):
-        raise InputError(
-            f"{ATTRIBUTES}: a gradient by them is asked for, and self-connections by atom type give one to the table "
-            'of embeddings alone: convert the model with keep="*.sc"'
-        )
+def _leads_to(attributes: Tensor, table: Tensor) -> bool:
+    """Whether gradients by attributes go to the table and to nothing else; without gradients, both have none."""
+    if not attributes.requires_grad:
+        return not (table.requires_grad and torch.is_grad_enabled())
+    return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
+        get_gradient_edge(table).node if table.requires_grad else None
+    ]
 
 
 _UNUSUAL = (
