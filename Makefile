@@ -57,7 +57,7 @@ test-clients: clients
 PYTHONS := 3.10 3.12 3.13
 COMPILES = import pathlib, sys; [compile(pathlib.Path(f).read_text("utf-8"), f, "exec") for f in sys.stdin.read().split()]
 SHORT := tests/form tests/planner/test_plan.py tests/emitter/test_golden.py tests/kernels/test_golden_kernels.py \
-    tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/test_cli.py
+    tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/cli
 
 test-pythons:
 	@for version in $(PYTHONS); do \

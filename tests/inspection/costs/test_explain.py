@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tpgen
-from tests.test_cli import VECTORS, run
+from tests.cli.calls import VECTORS, run
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.cost import path_alone
 from tpgen.inspection.costs.explain import explain

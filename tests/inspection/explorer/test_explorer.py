@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import tpgen
+from tests.cli.calls import VECTORS, run
 from tests.inspection.explorer.browser import open_browser
 from tests.machine import needs_compiler
-from tests.test_cli import VECTORS, run
 from tpgen.drawing.path_map import diagram, hues
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.node_costs import node_costs
