@@ -3,25 +3,17 @@
 import json
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
-from e3nn import o3
 from torch import nn
 
 import tpgen
-from tpgen.cli.app import main
-from tpgen.cli.networks import find_network
-from tpgen.compiler.probe import capture
 from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
 from tpgen.inspection.report.values import reason
-from tpgen.inspection.report.verdict import verdict
 from tpgen.inspection.stages.dump import Request, example_arguments
-from tpgen.inspection.training import step
 from tpgen.kernels.libraries.compiler import find_compiler
 from tpgen.planner.problems import PROBLEMS
 
@@ -78,37 +70,6 @@ def test_a_report_of_everything_prints_its_verdict_alone(report) -> None:
     assert report.verdict["compilations"] == "for 4 shapes: 4 static, 3 automatic, 2 dynamic"
     assert report.verdict["to do"].startswith("compile with dynamic=True where shapes vary: 2 compilations, not 3")
     assert str(report["joint"]) not in text
-
-
-def _timed(backend: str, seconds: float, error: float) -> dict:
-    steps = {"forward_seconds": seconds / 3, "step_seconds": seconds}
-    return {"backend": backend, "error": error, "gradient_error": None, **steps}
-
-
-def test_the_verdict_says_what_to_do() -> None:
-    broken = {"reason": "a branch\nat length", "where": ["a.py:3 in forward: if x.sum() > 0"]}
-    partitions = [{"partitioner": name, "bytes": size} for name, size in (("default", 5000), ("min-cut", 1000))]
-    found = verdict(
-        {
-            "graphs": {"graphs": [{}, {}], "breaks": [broken]},
-            "partition": {"partitions": partitions},
-            "backends": {"backends": [_timed("eager", 0.003, 1e-7), _timed("inductor", 0.001, 1e-2)]},
-        }
-    )
-    assert found["graphs"] == "2, 1 break; the first: a branch at a.py:3 in forward: if x.sum() > 0"
-    assert found["saved for backward"] == "5 kB default, 1 kB min-cut"
-    assert found["forward / forward+backward"] == "eager 1.00 ms / 3.00 ms, inductor 333 µs / 1.00 ms"
-    assert found["numerics"] == "largest relative error 1.0e-02"
-    for advice in (
-        "take the break out of forward (at a.py:3",
-        "(min-cut): it saves 1 kB, not 5 kB",
-        "compile with Inductor: 3.00× as fast as eager",
-        "look at the numbers of inductor",
-    ):
-        assert advice in found["to do"]
-    slow = {"backends": {"backends": [_timed("eager", 0.001, 0.0), _timed("inductor", 0.002, 0.0)]}}
-    assert verdict(slow)["to do"] == "leave it eager: compiled it runs 0.50× as fast"
-    assert verdict({})["to do"] == "nothing"
 
 
 class Gathering(nn.Module):
@@ -265,28 +226,6 @@ def test_given_shapes_and_other_arguments() -> None:
     assert "factor" in data["static"][2]["reason"]
 
 
-def test_capture_of_a_whole_network() -> None:
-    network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), nn.Linear(24, 2))
-    rows = torch.randn(3, 6)
-    width = network[0](rows).shape[-1]
-    network[1] = nn.Linear(width, 2)
-    found = capture(network, [rows])
-    assert len(found.graphs) == 1
-    assert not found.breaks
-
-
-def test_the_command(tmp_path: Path) -> None:
-    arguments = ["report", "--preset", "full", "--in1", "1o", "--in2", "1o", "--strategy", "grouped"]
-    result = CliRunner().invoke(main, [*arguments, "--section", "partition", "--rows", "3"])
-    assert result.exit_code == 0, result.output
-    assert "Partition: what is saved for backward" in result.stdout
-    result = CliRunner().invoke(main, [*arguments, "--section", "graphs", "--no-inductor", "--json"])
-    assert list(json.loads(result.stdout)["sections"]) == ["graphs"]
-    result = CliRunner().invoke(main, [*arguments, "--section", "nothing"])
-    assert result.exit_code == 2
-    assert "error: unknown section 'nothing'; known sections:" in result.output
-
-
 def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     class InternalTorchDynamoError(RuntimeError):
         """Named as Dynamo's own."""
@@ -304,84 +243,6 @@ def test_a_backend_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
     assert "report on trace_network(module)" in section.data["missing"]["aot_eager"]
 
 
-class Selecting(nn.Module):
-    """Rows that a value decides on: no shape of the result is known before."""
-
-    def forward(self, x):
-        kept = x.detach().sum(1).nonzero().squeeze(1)
-        return torch.tanh(x[kept])
-
-
-def test_shapes_that_depend_on_values() -> None:
-    report = compile_report(Selecting(), [torch.ones(3, 2)], sections=["joint", "partition"])
-    assert not report.missing
-    text = report["joint"].text
-    assert "none of the module as a whole (DynamicOutputShapeException" in text
-    assert "give its result as an input); these are of the graphs that torch.compile captures" in text
-    assert "graph 0: nothing in the result depends on a parameter or a floating input" in text
-    (graph,) = report["joint"].data["graphs"]
-    assert graph["name"] == "graph 1"
-    assert "tanh" in graph["code"]
-    rows = report["partition"].text.splitlines()
-    assert rows[2].split()[:2] == ["graph", "partitioner"]
-    assert rows[3].split()[:2] == ["1", "default"]
-    assert {p["graph"] for p in report["partition"].data["partitions"]} == {"graph 1"}
-
-
-def test_frozen_parameters_have_no_gradient_in_captured_graphs_either() -> None:
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-            self.layer.bias.requires_grad_(False)
-
-        def forward(self, x):
-            return self.layer(x[x.detach().sum(1).nonzero().squeeze(1)])
-
-    report = compile_report(Last(), [torch.ones(3, 2)], sections=["joint"])
-    (graph,) = report["joint"].data["graphs"]
-    returned = graph["code"].splitlines()[-1]
-    assert returned.count("None") == 2, returned  # of the indices, and of the bias
-
-
-def test_what_no_stage_can_take_is_missing() -> None:
-    class Counting(nn.Module):
-        def forward(self, x):
-            return x.detach().nonzero()
-
-    report = compile_report(Counting(), [torch.ones(3, 2)], sections=["joint"])
-    assert "take it out of the module, and give its result as an input" in report.missing["joint"]
-
-
-class HoldsIrreps(nn.Module):
-    """Reads irreps in forward, as e3nn-style networks do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.irreps = o3.Irreps("2x0e+1o")
-
-    def forward(self, x):
-        return x * float(self.irreps[1].ir.l) + sum(mul for mul, _ in self.irreps)
-
-
-def test_irreps_as_attributes_do_not_stop_a_report() -> None:
-    report = compile_report(
-        HoldsIrreps(), [torch.randn(3, 5)], sections=["backends", "graphs", "partition"], inductor=False, repeats=1
-    )
-    assert not report.missing
-    assert not report["backends"].data["missing"]
-    (remark,) = report.remarks
-    assert "or compile trace_network(module), whose graph holds irreps as text" in remark
-    assert f"remark: {remark}" in str(report)
-    assert json.loads(report.to_json())["remarks"] == [remark]
-    with pytest.raises(NotImplementedError):
-        len(o3.Irrep("1o"))  # e3nn is as it was
-
-
-def test_a_report_without_irreps_has_no_remark() -> None:
-    assert compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["graphs", "partition"]).remarks == ()
-
-
 def test_an_error_without_words_says_where() -> None:
     def refused() -> None:
         raise NotImplementedError
@@ -390,93 +251,6 @@ def test_an_error_without_words_says_where() -> None:
         refused()
     line = caught.traceback[-1].lineno + 1
     assert reason(caught.value) == f"NotImplementedError: no reason given at test_report.py:{line} in refused"
-
-
-def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import torch\ndef made():\n    return torch.nn.ReLU(), [torch.ones(2, 2)]\ndef alone():\n    return 3\n"
-        "def several():\n    return torch.nn.ReLU(), [torch.ones(2, 2)], [], [[torch.ones(5, 2)]]\n"
-    )
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, ["report", "--section", "partition", *arguments])
-        return result.exit_code, result.output
-
-    code, said = run("--network", "mine:made")
-    assert code == 0
-    assert "Compile report of ReLU()" in said
-    code, said = run("mine:several", "--section", "recompilations")
-    assert "calls with 2 shapes" in said
-    for arguments, message in (
-        (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
-        (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),
-        (
-            ["--network", "mine"],
-            "error: unknown network 'mine'; known networks: tetris, tetris-e3nn; or give package.module:function",
-        ),
-        (["--network", "tetris", "--problem", "article"], "say which product, in one way"),
-    ):
-        code, said = run(*arguments)
-        assert code == 2
-        assert message in said
-
-
-class OfDict(nn.Module):
-    """Features in a dict, and a layer of which one parameter is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-        self.layer.bias.requires_grad_(False)
-
-    def forward(self, data):
-        return {"out": torch.tanh(self.layer(data["x"])) * data["scale"]}
-
-
-def test_inputs_in_dicts_are_varied_and_differentiated() -> None:
-    given = [{"x": torch.randn(4, 3), "scale": 2.0}]
-    report = compile_report(
-        OfDict(), given, sections=["backends", "recompilations", "joint"], inductor=False, repeats=1
-    )
-    assert not report.missing
-    assert report.inputs == ("{x: float32[4, 3], scale: float}",)
-    calls = report["recompilations"].data["calls"]
-    assert [call[0].split(",")[0] for call in calls] == [f"{{x: float32[{rows}" for rows in (4, 5, 9, 1)]
-    for row in report["backends"].data["backends"]:
-        assert row["gradient_error"] < 1e-5
-        assert row["step_seconds"] > 0
-    # the result, gradients of weight and x; none of the bias, which is frozen, and of the number
-    assert report["joint"].data["code"].splitlines()[-1].count("None") == 2
-
-
-def test_a_step_has_gradients_of_parameters_and_inputs() -> None:
-    module = OfDict()
-    results, gradients = step(module, [{"x": torch.randn(4, 3), "scale": 2.0}], module.parameters())
-    assert [tuple(result.shape) for result in results] == [(4, 2)]
-    assert gradients is not None
-    assert [tuple(gradient.shape) for gradient in gradients] == [(2, 3), (4, 3)]
-    assert step(nn.Identity(), [torch.ones(2, dtype=torch.int64)]) == ([], None)
-
-
-def test_what_has_no_gradients_is_timed_without() -> None:
-    given = [torch.arange(6).reshape(3, 2)]
-    section = compile_report(nn.Flatten(), given, sections=["backends"], inductor=False, repeats=1)["backends"]
-    assert "no gradients: nothing in the result depends on a parameter or a floating input" in section.text
-    assert all(row["step_seconds"] is row["gradient_error"] is None for row in section.data["backends"])
-
-
-def test_a_module_in_training_is_left_as_it_was() -> None:
-    network = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout())
-    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    given = [torch.randn(4, 3)]
-    state = torch.get_rng_state()
-    report = compile_report(network, given, sections=["backends"], inductor=False, repeats=1)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
-    assert network.training
-    assert any("draws random numbers at a call (dropout?)" in remark for remark in report.remarks)
-    assert not compile_report(network.eval(), given, sections=["partition"]).remarks
 
 
 @pytest.mark.parametrize("problem", ["mace-large", "tetris-1"])
@@ -488,10 +262,3 @@ def test_larger_products_have_a_partition(problem: str) -> None:
     assert not report.missing
     default, min_cut = report["partition"].data["partitions"]
     assert 0 < min_cut["bytes"] <= default["bytes"]
-
-
-def test_the_network_of_the_demo_has_a_partition_of_every_graph() -> None:
-    network = find_network("tetris")
-    report = compile_report(network.module, network.inputs, sections=["partition"])
-    assert not report.missing
-    assert report["partition"].text.startswith("there is none of the module as a whole (DynamicOutputShapeException")
