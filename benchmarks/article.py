@@ -7,6 +7,7 @@ Columns are the CPU, the CPU with torch.compile, and the same for a GPU, where t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,12 +63,13 @@ def contender_name(row: str, column: Column) -> str | None:
     return f"{family}/{column.backend or own}"
 
 
-def measure(task: str, calls: int, progress: bool) -> dict[str, Report]:
+def measure(task: str, calls: int, progress: bool, columns: Sequence[Column] | None = None) -> dict[str, Report]:
     """One run on each device that is there, all contenders in turn."""
+    columns = COLUMNS if columns is None else columns
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     reports = {}
     for device in devices:
-        cells = (contender_name(row, column) for row in ROWS for column in COLUMNS if column.device == device)
+        cells = (contender_name(row, column) for row in ROWS for column in columns if column.device == device)
         contenders = select_contenders(name for name in dict.fromkeys(cells) if name)
         reports[device] = run_benchmarks(
             select_problems(["article"]), contenders, [task], device=device, repeats=calls, progress=progress
@@ -87,7 +89,7 @@ def cell(reports: dict[str, Report], task: str, row: str, column: Column) -> str
     if record is not None:
         reason = "WRONG" if record.status == "wrong" else record.reason
         return reason if record.median is None else duration(record.median)
-    return "no GPU here" if column.device not in reports else _UNCOMPILED[row]
+    return "no GPU here" if column.device not in reports else _UNCOMPILED.get(row, "not measured")
 
 
 def table(reports: dict[str, Report], task: str, calls: int) -> Cells:

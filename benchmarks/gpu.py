@@ -1,13 +1,13 @@
 """Check and measure the kernels of this machine's GPU, in less than eight minutes: `make gpu`.
 
-It needs nothing but tpgen and torch with CUDA.  Send the JSON that it writes: everything else is in there.  With
-`--device cpu` it does what can be done without a GPU, which tests the script.
+It needs nothing but tpgen and torch with CUDA.  Of several GPUs it takes the first; CUDA_VISIBLE_DEVICES chooses
+another.  Send the JSON that it writes: everything else is in there.  With `--device cpu` it does what can be done
+without a GPU, which tests the script.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -21,19 +21,22 @@ from rich.console import Console
 
 from benchmarks import article
 from benchmarks.gpu_checks import CHECKS, ON_A_GPU, Finding
-from benchmarks.gpu_times import Clock, Row, copy_bandwidth, measured, shares_figure, times_table
+from benchmarks.gpu_times import TASKS, Case, Clock, Row, copy_bandwidth, measured, shares_figure, times_table
 from tpgen.benchmarking.contenders import select_contenders
+from tpgen.benchmarking.environment import environment
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.records import merge_reports
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.inspection.figures import save_figure
-from tpgen.kernels.cuda.driver import capability
+from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.kernels.operators.ops import kernel_supported
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 MINUTES = 7.5
+FOR_MEASUREMENTS = 0.4  # of the time
+GOALS = {"products": 0.80, "convolutions": 0.60}  # of a copy's bandwidth, to reach on channelwise problems
 RIVALS = ("e3nn/script", "cuequivariance/*", "openequivariance/*", "tpgen-auto/eager")
 LAYOUTS = ("mul_ir", "ir_mul")
 
@@ -80,7 +83,7 @@ class Wanted:
 
 
 @click.command(help=__doc__)
-@click.option("--device", default="cuda", show_default=True)
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--rows", multiple=True, type=int, default=(40000, 2000), show_default=True, help="Rows to measure at.")
 @click.option("--seconds", default=0.15, show_default=True, help="Measuring time of one task.")
 @click.option("--calls", default=300, show_default=True, help="Timed calls of the article's table.")
@@ -108,10 +111,34 @@ def main(
             guarded(report, name, partial(step, report, wanted, clock))
         else:
             report.leave_out(name, "time is up")
+        if report.on_gpu and (reason := dead()):
+            report.leave_out("what comes after", f"this process has lost the GPU: {reason}")
         json_to.write_text(json.dumps(asdict(report), indent=1) + "\n")
-    click.echo(f"written to {json_to}, after {clock.spent:.0f} s: send that file")
+        if report.on_gpu and dead():
+            break
+    click.echo(summary(report))
+    click.echo(f"written to {json_to.resolve()}, after {clock.spent:.0f} s: send that file")
     if not report.passed:
-        raise click.ClickException("some check failed")
+        raise click.ClickException("some check failed: the file says which, and why")
+
+
+def summary(report: Report) -> str:
+    """What a reader wants to know first: what failed, what was left out, and the shares that were reached."""
+    failed = [check["what"] for check in report.checks if not check["passed"]]
+    lines = [f"-- {len(report.checks) - len(failed)} of {len(report.checks)} checks passed"]
+    lines += [f"   failed: {what}" for what in failed]
+    if report.left_out:
+        lines.append(f"-- left out: {len(report.left_out)}, from {report.left_out[0]}")
+    for kind, goal in GOALS.items():
+        shares = [row["share of copy"] for row in report.times if "share of copy" in row and _kind(row) == kind]
+        if shares:
+            enough = sum(share >= goal for share in shares)
+            lines.append(f"-- {enough} of {len(shares)} {kind} reach {goal:.0%} of a copy's bandwidth")
+    return "\n".join(lines)
+
+
+def _kind(row: Row) -> str:
+    return "convolutions" if row["task"].startswith("conv") else "products"
 
 
 def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
@@ -125,25 +152,25 @@ def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
 
 def machine(report: Report, wanted: Wanted, clock: Clock) -> None:
     """What the figures are of, the bandwidth of a copy among it."""
-    nvrtc = find_nvrtc()
+    nvrtc = find_nvrtc(cuda=cuda_taken())
     report.machine = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
+        **asdict(environment()),
+        "cuda of torch": torch.version.cuda,
+        "cuda of the driver": cuda_taken(),
         "nvrtc": nvrtc and ".".join(map(str, nvrtc.version)),
-        "host": platform.processor() or platform.machine(),
-        "copy bytes per second": copy_bandwidth(report.device),
     }
     if report.on_gpu:
         here = torch.cuda.current_device()
         properties = torch.cuda.get_device_properties(here)
         report.machine |= {"gpu": properties.name, "capability": capability(here), "memory": properties.total_memory}
+    report.machine["copy bytes per second"] = copy_bandwidth(report.device)
     click.echo(json.dumps(report.machine, indent=1))
 
 
 def checks(report: Report, wanted: Wanted, clock: Clock) -> None:
-    """All checks; each may fail by itself."""
+    """All checks; each may fail by itself.  They leave time for the measurements."""
     for name, check in CHECKS.items():
-        if not clock.left:
+        if clock.left <= clock.seconds * FOR_MEASUREMENTS:
             report.leave_out(name, "time is up")
             continue
         if name in ON_A_GPU and not report.on_gpu:
@@ -158,7 +185,7 @@ def checks(report: Report, wanted: Wanted, clock: Clock) -> None:
 def _run_check(report: Report, clock: Clock, name: str, check: Callable[[str], Iterator[Finding]]) -> None:
     for what, passed, note in check(report.device):
         report.check(what, passed, note)
-        if not clock.left:
+        if clock.left <= clock.seconds * FOR_MEASUREMENTS:
             report.leave_out(f"{name} after {what}", "time is up")
             return
 
@@ -177,13 +204,7 @@ def times(report: Report, wanted: Wanted, clock: Clock) -> None:
     for rows in wanted.rows:
         for name in wanted.problems:
             for layout in LAYOUTS:
-                what = f"{name}, {rows} rows, {layout}"
-                if clock.left < clock.seconds / 3:
-                    report.leave_out(what, "time is up")
-                    continue
-                click.echo(f"   {what}; {clock.left:.0f} s left")
-                given = (name, rows, layout, report.device, wanted.seconds, report.machine)
-                guarded(report, what, partial(_measure, report, given))
+                _measure_case(report, wanted, clock, Case(name, rows, layout, report.device))
     click.echo(times_table(report.times))
     picture(
         report, "gpu-shares.png", lambda: save_figure(shares_figure(report.times), wanted.folder / "gpu-shares.png")
@@ -198,8 +219,21 @@ def picture(report: Report, name: str, draw: Callable[[], object]) -> None:
         report.leave_out(name, "needs matplotlib (pip install matplotlib)")
 
 
-def _measure(report: Report, given: tuple[str, int, str, str, float, Row]) -> None:
-    report.times.extend(measured(*given))
+def _measure_case(report: Report, wanted: Wanted, clock: Clock, case: Case) -> None:
+    """All tasks of a problem, each by itself: compiling one may take seconds."""
+    if clock.left < clock.seconds / 3:
+        report.leave_out(str(case), "time is up")
+        return
+    click.echo(f"   {case}; {clock.left:.0f} s left")
+    for task in TASKS:
+        if clock.left < clock.seconds / 3:
+            report.leave_out(f"{task} of {case}", "time is up")
+        else:
+            guarded(report, f"{task} of {case}", partial(_measure, report, wanted, case, task))
+
+
+def _measure(report: Report, wanted: Wanted, case: Case, task: str) -> None:
+    report.times.append(measured(case, task, report.device, wanted.seconds, report.machine))
 
 
 def rivals(report: Report, wanted: Wanted, clock: Clock) -> None:
@@ -221,8 +255,12 @@ def rivals(report: Report, wanted: Wanted, clock: Clock) -> None:
 
 
 def articles(report: Report, wanted: Wanted, clock: Clock) -> None:
-    """The comparison that tpgen grew out of, with its GPU columns."""
-    found = article.measure("forward", wanted.calls, progress=False)
+    """The comparison that tpgen grew out of, with its GPU columns; torch.compile takes a minute for its own."""
+    compiled = clock.left > clock.seconds / 4
+    if not compiled:
+        report.leave_out("the article's columns with torch.compile", "time is up")
+    columns = [column for column in article.COLUMNS if compiled or not column.backend]
+    found = article.measure("forward", wanted.calls, progress=False, columns=columns)
     report.article = [asdict(record) for made in found.values() for record in made.records]
     click.echo(article.table(found, "forward", wanted.calls).markdown())
     picture(report, "gpu-article.png", partial(article.plot, found, "forward", wanted.folder / "gpu-article.png"))

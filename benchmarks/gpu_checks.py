@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows, seconds_of
+from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands, random_polynomial_operands
@@ -24,8 +25,7 @@ from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.polynomial_plan import PolynomialPlan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.planner.polynomial_problems import POLYNOMIALS, PolynomialProblem
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
@@ -38,6 +38,7 @@ MODES = {
 }  # fmt: skip
 ONLY_WEIGHTED = ("uvw", "uuw", "u<vw")
 REPETITIONS = 100
+polynomial_of_rows: Callable[..., Tensor] = kernel_polynomial
 
 
 def plans() -> Iterator[tuple[str, Plan]]:
@@ -95,24 +96,39 @@ def polynomials(device: str) -> Iterator[Finding]:
     """Every named polynomial with its gradients, and linear layers, against float64 on the CPU."""
     for problem in POLYNOMIALS.values():
         for dtype in (torch.float64, torch.float32):
-            given = random_polynomial_operands(problem.plan, 50, problem.channels, problem.elements)
-            index = torch.arange(50) % problem.elements if problem.elements > 1 else None
-            one = of_polynomial(problem.plan, [x.to(device, dtype) for x in given], index)
-            error = max(map(relative, one, of_polynomial(problem.plan, [x.double() for x in given], index)))
             what = f"{problem.name}, {str(dtype).removeprefix('torch.')}"
-            yield what, error < 10 * TOLERANCE[dtype], f"{error:.1e}"
+            yield finding(what, partial(polynomials_compared, problem, dtype, device), 10 * TOLERANCE[dtype])
+    plan = make_linear_plan("12x0e+7x1o", "9x0e+33x1o")
     for layout in ("mul_ir", "ir_mul"):
-        plan = make_linear_plan("12x0e+7x1o", "9x0e+33x1o")
-        found = [of_linear(plan, layout, *where) for where in ((device, "kernel"), ("cpu", "einsum"))]
-        error = max(map(relative, *found))
-        yield f"a linear layer, {layout}", error < TOLERANCE[torch.float64], f"{error:.1e}"
+        both = partial(layers_compared, plan, layout, device)
+        yield finding(f"a linear layer, {layout}", both, TOLERANCE[torch.float64])
 
 
-def of_polynomial(plan: PolynomialPlan, given: list[Tensor], index: Tensor | None) -> list[Tensor]:
+def polynomials_compared(
+    problem: PolynomialProblem, dtype: torch.dtype, device: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Results of a kernel, and of matrix products in float64, which need no kernels and no compiler."""
+    plan = problem.plan
+    given = [x.to(dtype).double() for x in random_polynomial_operands(plan, 50, problem.channels, problem.elements)]
+    index = torch.arange(50) % problem.elements if problem.elements > 1 else None
+    graph = emit_polynomial(plan, "einsum", index is not None).module().to(dtype=torch.float64)
+    slow = of_polynomial(lambda inputs, rows: graph(*inputs, *([] if rows is None else [rows])), given, index)
+    call = plan.to_json(), str(forward_call(plan))
+    there = [x.to(device, dtype) for x in given], None if index is None else index.to(device)
+    return zip(of_polynomial(lambda inputs, rows: polynomial_of_rows(inputs, rows, *call), *there), slow, strict=True)
+
+
+def layers_compared(plan: LinearPlan, layout: str, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Results of a layer by a kernel, and by matrix products on the CPU."""
+    return zip(of_linear(plan, layout, device, "kernel"), of_linear(plan, layout, "cpu", "einsum"), strict=True)
+
+
+def of_polynomial(
+    compute: Callable[[list[Tensor], Tensor | None], Tensor], given: list[Tensor], index: Tensor | None
+) -> list[Tensor]:
     """A polynomial, its gradients, and those of a sum of their squares."""
     inputs = [x.detach().requires_grad_() for x in given]
-    rows = None if index is None else index.to(given[0].device)
-    out = kernel_polynomial(inputs, rows, plan.to_json(), str(forward_call(plan)))
+    out = compute(inputs, index)
     first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
     return [out, *first, *torch.autograd.grad(torch.stack([x.square().sum() for x in first]).sum(), inputs)]
 
@@ -142,12 +158,28 @@ def edges(device: str) -> Iterator[Finding]:
             what = f"convolution, {name}, {str(dtype).removeprefix('torch.')}"
             yield finding(what, partial(convolutions, made, given, graph), TOLERANCE[dtype])
     given, graph = convolution(plan, 40, device)
+    yield refused(given, graph)
+    yield agrees("and the device goes on working", lambda: product_of_edges(*given, **graph).isfinite().all())
+
+
+def refused(given: list[Tensor], graph: dict[str, Any]) -> Finding:
+    """An index out of range is an error that says its value, before anything is launched."""
+    what, out = "an index out of range is refused", graph["num_nodes"]
     try:
-        product_of_edges(*given, **graph | {"edge_dst": graph["edge_dst"] + graph["num_nodes"]})
-        yield "an index out of range is refused", False, ""
+        product_of_edges(*given, **graph | {"edge_dst": graph["edge_dst"].clone().fill_(out)})
     except TpgenError as error:
-        yield "an index out of range is refused", "out of range" in str(error), ""
-    yield "and the device goes on working", bool(product_of_edges(*given, **graph).isfinite().all()), ""
+        return what, f"got {out} to {out}" in str(error), str(error)
+    except Exception as fault:
+        return what, False, f"{type(fault).__name__}: {fault}"
+    return what, False, "no error"
+
+
+def agrees(what: str, holds: Callable[[], Any], note: str = "") -> Finding:
+    """Whether something holds; what goes wrong in it is its own failure."""
+    try:
+        return what, bool(holds()), note
+    except Exception as fault:
+        return what, False, f"{type(fault).__name__}: {fault}"
 
 
 def convolutions(plan: Plan, given: list[Tensor], graph: dict[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -178,13 +210,19 @@ def repetitions(device: str) -> Iterator[Finding]:
     given, graph = convolution(plan, 2000, device)
     first = convolved(given, graph)
     again = (convolved(given, graph) for _ in range(REPETITIONS))
-    same = all(torch.equal(a, b) for found in again for a, b in zip(first, found, strict=True))
-    yield f"{REPETITIONS} repetitions of a convolution give the same bits", same, ""
+    yield agrees(
+        f"{REPETITIONS} repetitions of a convolution give the same bits",
+        lambda: all(torch.equal(a, b) for found in again for a, b in zip(first, found, strict=True)),
+    )
     mixing = PROBLEMS["article"].plan
     rows = list(random_operands(mixing, 500, (*BACKWARD, "out"), device=device, dtype=torch.float32).values())
     one = mixed(mixing, rows)
-    same = all(torch.equal(a, b) for _ in range(REPETITIONS) for a, b in zip(one, mixed(mixing, rows), strict=True))
-    yield f"{REPETITIONS} repetitions of a product that mixes copies give the same bits", same, ""
+    yield agrees(
+        f"{REPETITIONS} repetitions of a product that mixes copies give the same bits",
+        lambda: all(
+            torch.equal(a, b) for _ in range(REPETITIONS) for a, b in zip(one, mixed(mixing, rows), strict=True)
+        ),
+    )
 
 
 def mixed(plan: Plan, given: list[Tensor]) -> list[Tensor]:
@@ -229,11 +267,9 @@ def graphs(device: str) -> Iterator[Finding]:
         "a product with gradients": (given[0], lambda: mixed_of(given, text)),
     }
     for name, (changed, call) in calls.items():
-        found, replay = recorded(call)
-        changed.mul_(0.5)
-        replay()
-        yield f"CUDA graphs: {name}", all(map(torch.equal, found, call())), ""
-    yield refilled(nodal, graph)
+        yield agrees(f"CUDA graphs: {name}", partial(replayed, changed, call))
+    other = "CUDA graphs: a convolution with gradients, of other edges"
+    yield agrees(other, partial(refilled, nodal, graph))
     small, text = product_of("mace-medium", 1, device)
     product_of_rows(*small, description=text)
     _, replay = recorded(lambda: [product_of_rows(*small, description=text) for _ in range(100)])
@@ -242,7 +278,15 @@ def graphs(device: str) -> Iterator[Finding]:
     yield "launch overhead", once < 3e-6, f"{1e6 * once:.1f} us in a CUDA graph, {1e6 * eager:.1f} us without"
 
 
-def refilled(given: list[Tensor], graph: dict[str, Any]) -> Finding:
+def replayed(changed: Tensor, call: Callable[[], list[Tensor]]) -> bool:
+    """Whether a replay with other numbers gives what a call gives."""
+    found, replay = recorded(call)
+    changed.mul_(0.5)
+    replay()
+    return all(map(torch.equal, found, call()))
+
+
+def refilled(given: list[Tensor], graph: dict[str, Any]) -> bool:
     """A convolution is replayed with other edges in the same tensors; those of the warm-up are known."""
 
     def call() -> list[Tensor]:
@@ -252,7 +296,7 @@ def refilled(given: list[Tensor], graph: dict[str, Any]) -> Finding:
     for name in ("edge_src", "edge_dst"):
         graph[name].copy_(graph[name].flip(0) * 7 % graph["num_nodes"])
     replay()
-    return "CUDA graphs: a convolution with gradients, of other edges", all(map(torch.equal, found, call())), ""
+    return all(map(torch.equal, found, call()))
 
 
 def mixed_of(given: list[Tensor], text: str) -> list[Tensor]:
@@ -280,11 +324,11 @@ def product_of(name: str, rows: int, device: str) -> tuple[list[Tensor], str]:
 
 
 CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
-    "values": values,
     "edges": edges,
     "polynomials": polynomials,
     "repetitions": repetitions,
     "streams": streams,
     "CUDA graphs": graphs,
+    "values": values,  # the longest by far
 }
 ON_A_GPU = ("streams", "CUDA graphs")

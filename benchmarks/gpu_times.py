@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
@@ -67,39 +68,74 @@ def convolution(
     return [given["x1"][:nodes].clone(), given["x2"], given["w"]], graph
 
 
-def measured(name: str, rows: int, layout: str, device: str, seconds: float, machine: Row) -> Iterator[Row]:
-    """The tasks of a named problem."""
-    plan = PROBLEMS[name].plan
-    for task, call in tasks(plan, rows, layout, device).items():
-        start = now(device)
-        call()
-        first = now(device) - start
-        row: Row = {"problem": name, "rows": rows, "layout": layout, "task": task, "first call": first}
-        row["seconds"] = seconds_of(call, device, seconds)
-        yield row | expected(plan, layout, task, rows, row["seconds"], machine)
+def measured(case: Case, task: str, device: str, seconds: float, machine: Row) -> Row:
+    """One task of a named problem; its first call compiles."""
+    start = now(device)
+    call = TASKS[task](case)
+    call()
+    first = now(device) - start
+    row: Row = {"problem": case.name, "rows": case.rows, "layout": case.layout, "task": task, "first call": first}
+    row["seconds"] = seconds_of(call, device, seconds)
+    return row | expected(case.plan, case.layout, task, case.rows, row["seconds"], machine)
 
 
-def tasks(plan: Plan, rows: int, layout: str, device: str) -> dict[str, Callable[[], object]]:
-    """Product and convolution, forward, with all gradients and as a step of force training; the product as a graph."""
-    given = random_operands(plan, rows, (*BACKWARD, "out"), device=device, dtype=torch.float32)
-    inputs = [given[n].requires_grad_() for n in BACKWARD]
-    text, g = describe(plan, layout), given["out"]
-    grouped = TensorProduct.from_plan(plan, strategy="grouped", layout=layout, internal_weights=False).to(device)
-    nodal, graph = convolution(plan, rows, device, layout=layout)
-    nodal = [x.requires_grad_() for x in nodal]
-    g_nodes = torch.randn(graph["num_nodes"], plan.irreps_out.dim, device=device)
-    on_rows = partial(product_of_rows, *inputs, description=text)
-    on_edges = partial(product_of_edges, *nodal, **graph)
-    product, edges = on_rows(), on_edges()
-    return {
-        "forward": without_gradients(on_rows),
-        "backward": lambda: torch.autograd.grad(product, inputs, g, retain_graph=True),
-        "force step": lambda: force_step(on_rows, inputs),
-        "conv forward": without_gradients(on_edges),
-        "conv backward": lambda: torch.autograd.grad(edges, nodal, g_nodes, retain_graph=True),
-        "conv force step": lambda: force_step(on_edges, nodal),
-        "graph forward": without_gradients(partial(grouped, *inputs)),
-    }
+@dataclass(frozen=True)
+class Case:
+    """A named problem of so many rows; operands are made when a task first asks for them."""
+
+    name: str
+    rows: int
+    layout: str
+    device: str
+
+    @property
+    def plan(self) -> Plan:
+        return PROBLEMS[self.name].plan
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.rows} rows, {self.layout}"
+
+    @cached_property
+    def given(self) -> dict[str, Tensor]:
+        return random_operands(self.plan, self.rows, (*BACKWARD, "out"), device=self.device, dtype=torch.float32)
+
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        return [self.given[n].requires_grad_() for n in BACKWARD]
+
+    def on_rows(self) -> Tensor:
+        return product_of_rows(*self.inputs, description=describe(self.plan, self.layout))
+
+    @cached_property
+    def nodal(self) -> tuple[list[Tensor], dict[str, Any]]:
+        given, graph = convolution(self.plan, self.rows, self.device, layout=self.layout)
+        return [x.requires_grad_() for x in given], graph
+
+    def on_edges(self) -> Tensor:
+        given, graph = self.nodal
+        return product_of_edges(*given, **graph)
+
+    def by_graph(self) -> Callable[[], Tensor]:
+        options: dict[str, Any] = {"strategy": "grouped", "layout": self.layout, "internal_weights": False}
+        return partial(TensorProduct.from_plan(self.plan, **options).to(self.device), *self.inputs)
+
+
+def gradients(product: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
+    """The backward pass alone of a product that is computed once."""
+    g = torch.randn_like(product)
+    return lambda: torch.autograd.grad(product, inputs, g, retain_graph=True)
+
+
+# Product and convolution, forward, with all gradients and as a step of force training; the product as a graph.
+TASKS: dict[str, Callable[[Case], Callable[[], object]]] = {
+    "forward": lambda case: without_gradients(case.on_rows),
+    "backward": lambda case: gradients(case.on_rows(), case.inputs),
+    "force step": lambda case: lambda: force_step(case.on_rows, case.inputs),
+    "conv forward": lambda case: without_gradients(case.on_edges),
+    "conv backward": lambda case: gradients(case.on_edges(), case.nodal[0]),
+    "conv force step": lambda case: lambda: force_step(case.on_edges, case.nodal[0]),
+    "graph forward": lambda case: without_gradients(case.by_graph()),
+}
 
 
 def without_gradients(call: Callable[[], Tensor]) -> Callable[[], object]:
@@ -118,7 +154,7 @@ def force_step(call: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[Tensor
 
 def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, machine: Row) -> Row:
     """The share of a copy's bandwidth that was reached, and the one that the model predicts."""
-    if task.startswith("graph") or task.endswith("step"):
+    if task.startswith("graph") or task.endswith("step") or "copy bytes per second" not in machine:
         return {}
     chip = chip_of(machine.get("capability", 90))
     schedule = plan_schedule(form_of(plan, layout), cuda_target("float32"))

@@ -143,6 +143,67 @@ def test_a_gpu_that_answers_no_more_ends_the_checks(monkeypatch: pytest.MonkeyPa
     assert [check["what"] for check in report.checks] == ["a"]
 
 
+def test_a_lost_gpu_ends_the_run_and_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "STEPS", {"first": lambda *_: None, "second": None})
+    monkeypatch.setattr(gpu, "dead", lambda: "an illegal memory access")
+    monkeypatch.setattr(gpu.Report, "on_gpu", True)
+    done, found = run(tmp_path)
+    assert found["left_out"] == ["what comes after: this process has lost the GPU: an illegal memory access"]
+    assert "second" not in done.output
+
+
+def test_one_task_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(case: gpu_times.Case, task: str, *_: Any) -> dict[str, Any]:
+        if task == "backward":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return {"task": task}
+
+    monkeypatch.setattr(gpu, "measured", measured)
+    report, wanted = gpu.Report("cpu"), gpu.Wanted((), (), 0, 0, Path())
+    gpu._measure_case(report, wanted, gpu_times.Clock(60), gpu_times.Case("article", 2, "mul_ir", "cpu"))
+    assert [row["task"] for row in report.times] == [task for task in gpu_times.TASKS if task != "backward"]
+    (failed,) = report.checks
+    assert (failed["what"], failed["passed"]) == ("backward of article, 2 rows, mul_ir", False)
+    assert failed["note"] == "OutOfMemoryError: CUDA out of memory"
+
+
+def test_the_summary_says_what_failed_what_is_missing_and_how_near_the_goals_are() -> None:
+    report = gpu.Report("cpu")
+    report.check("a", True)
+    report.check("b", False)
+    report.leave_out("c", "time is up")
+    for task, share in (("forward", 0.9), ("backward", 0.5), ("conv forward", 0.7)):
+        report.times.append({"task": task, "share of copy": share})
+    report.times.append({"task": "force step"})
+    assert gpu.summary(report).splitlines() == [
+        "-- 1 of 2 checks passed",
+        "   failed: b",
+        "-- left out: 1, from c: time is up",
+        "-- 1 of 2 products reach 80% of a copy's bandwidth",
+        "-- 1 of 1 convolutions reach 60% of a copy's bandwidth",
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize("broken", [None, lambda *_, **__: torch.zeros(1)])
+def test_an_index_out_of_range_must_be_refused_with_its_value(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, graph = gpu_times.convolution(SMALL, 40, "cpu")
+    if broken:
+        monkeypatch.setattr(gpu_checks, "product_of_edges", broken)
+    _, passed, note = gpu_checks.refused(given, graph)
+    assert (passed, "got 2 to 2" in note) == (not broken, not broken)
+
+
+@needs_compiler
+def test_polynomials_are_compared_with_what_needs_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = gpu_checks.POLYNOMIALS["turned"]
+    monkeypatch.setattr(gpu_checks, "POLYNOMIALS", {"turned": problem})
+    assert all(passed for _, passed, _ in gpu_checks.polynomials("cpu"))
+    kernel = gpu_checks.polynomial_of_rows
+    monkeypatch.setattr(gpu_checks, "polynomial_of_rows", lambda *given: 1.001 * kernel(*given))
+    assert [passed for _, passed, _ in gpu_checks.polynomials("cpu")] == [False, False, True, True]
+
+
 def test_checks_end_with_the_time() -> None:
     report = gpu.Report("cpu")
     gpu.checks(report, gpu.Wanted((), (), 0, 0, Path()), gpu_times.Clock(0))

@@ -49,11 +49,11 @@ def explain(
     found: Explanation | PolynomialExplanation | NetworkExplanation
     if problem is None:
         refuse_options(
-            (*RUN_NAMES, "rows", "gpu", "plot"),
+            (*RUN_NAMES, "rows", "plot"),
             "a network says itself how its products are written and how many rows they have, and has no picture",
         )
         made = find_network(str(network))
-        found = explain_network(made.module, made.inputs, measure=measure)
+        found = explain_network(made.module, made.inputs, measure=measure, gpu=gpu)
     elif isinstance(problem, PolynomialProblem):
         refuse_options(("layout", "backend", "plot"), OF_POLYNOMIALS)
         found = explain_product(

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from tpgen.cli import main
 from tpgen.errors import BackendError
 from tpgen.inspection.costs.explain import explain
+from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on, product_on
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.problems import PROBLEMS
@@ -91,4 +93,46 @@ def test_an_unknown_gpu_is_named() -> None:
 def test_on_the_command_line() -> None:
     result = CliRunner().invoke(main, ["explain", "small-contraction", "--gpu", "H200"], catch_exceptions=False)
     assert "on H200" in result.stdout
-    assert CliRunner().invoke(main, ["explain", "tetris", "--gpu", "H200"]).exit_code == 2
+    whole = CliRunner().invoke(main, ["explain", "tetris", "--gpu", "H200"], catch_exceptions=False).stdout
+    assert "H200 forward" in whole
+    assert "% of it in convolutions.1.message" in whole
+
+
+class Network(torch.nn.Module):
+    """A product that is called twice, and one without a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = TensorProduct.from_plan(PROBLEMS["nequip-aspirin"].plan, strategy="grouped")
+        self.large = TensorProduct.from_plan(PROBLEMS["self-connection"].plan, strategy="grouped")
+
+    def forward(self, rows: int) -> None:
+        for count in (rows, 2 * rows):
+            self._call(self.twice, count)
+        self._call(self.large, rows)
+
+    def _call(self, product: TensorProduct, rows: int) -> None:
+        plan = product.plan
+        given = [torch.zeros(rows, plan.irreps_in1.dim), torch.zeros(rows, plan.irreps_in2.dim)]
+        product(*given, *([] if product.internal_weights else [torch.zeros(rows, plan.weight_numel)]))
+
+
+def test_a_network_is_the_sum_of_its_calls_and_says_what_takes_most() -> None:
+    found = explain_network(Network(), [10], ceilings=GIVEN, gpu="a100")
+    twice, large = found.products
+    one = product_on("A100", PROBLEMS["nequip-aspirin"].plan, 30).passes
+    assert twice.gpu_seconds == pytest.approx({name: p.seconds for name, p in one.items()})
+    assert (found.gpu, large.gpu_seconds, large.on_gpu) == ("A100", {}, 0.0)
+    lines = str(found).splitlines()
+    assert "100 % of it in twice" in lines[-3]
+    assert lines[-2].startswith("they are 4 launches")
+    assert lines[-1].startswith("large on A100: no kernel: matrix products of the library are faster")
+    assert json.loads(found.to_json())["products"][0]["gpu_seconds"] == twice.gpu_seconds
+    assert "A100 forward" in found._repr_html_()
+
+
+def test_without_a_gpu_named_a_network_has_no_such_columns() -> None:
+    found = explain_network(Network(), [2], ceilings=GIVEN)
+    assert "backward" not in str(found)
+    with pytest.raises(BackendError, match="unknown GPU 'H2000'"):
+        explain_network(Network(), [2], ceilings=GIVEN, gpu="H2000")

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from statistics import median
 from typing import Any
@@ -27,8 +28,10 @@ from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.clock import device_of, now, timed
 from tpgen.inspection.costs.explain import explain, operand_bytes
 from tpgen.inspection.costs.explanation import Explanation
+from tpgen.inspection.costs.gpu import product_on
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import reason
+from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
@@ -49,16 +52,26 @@ class ProductInNetwork:
     bytes: int
     predicted_seconds: float | None
     seconds: float | None = None  # measured
+    gpu_seconds: dict[str, float] = field(default_factory=dict)  # passes on a named GPU, predicted; none: no kernel
+
+    @property
+    def on_gpu(self) -> float:
+        """Both passes on the named GPU."""
+        return sum(self.gpu_seconds.values())
 
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """All products of a network that one forward calls; ``seconds`` is the whole forward, measured."""
+    """All products of a network that one forward calls; ``seconds`` is the whole forward, measured.
+
+    ``gpu`` is the one that was named, whose times are predicted.
+    """
 
     network: str
     products: tuple[ProductInNetwork, ...]
     not_called: tuple[str, ...]
     seconds: float | None = None
+    gpu: str = ""
 
     @property
     def share(self) -> float | None:
@@ -89,6 +102,9 @@ class NetworkExplanation(Shown):
         if self.seconds:
             columns += ["measured", "of forward"]
             rows = [(*r, *_times(p, self.seconds)) for r, p in zip(rows, self.products, strict=True)]
+        if self.gpu:
+            columns += [f"{self.gpu} forward", "backward"]
+            rows = [(*r, *_on_gpu(p)) for r, p in zip(rows, self.products, strict=True)]
         return [columns, *map(list, rows)]
 
     def _head(self) -> str:
@@ -98,6 +114,25 @@ class NetworkExplanation(Shown):
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
             found.append(f"forward: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
+        return found + (self._gpu_foot() if self.gpu else [])
+
+    def _gpu_foot(self) -> list[str]:
+        """What the products take together on the named GPU, which of them takes most, and which have no kernel."""
+        with_kernel = [p for p in self.products if p.gpu_seconds]
+        found = []
+        if with_kernel:
+            passes = {name: sum(p.gpu_seconds[name] for p in with_kernel) for name in with_kernel[0].gpu_seconds}
+            most, whole = max(with_kernel, key=lambda p: p.on_gpu), sum(passes.values())
+            told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in passes.items())
+            launches = len(passes) * sum(p.calls for p in with_kernel)
+            found += [
+                f"products on {self.gpu}: {told}, predicted, not measured; "
+                f"{100 * most.on_gpu / whole:.0f} % of it in {most.module or '(itself)'}",
+                f"they are {launches} launches, each of which costs some microseconds beside that",
+            ]
+        for p in self.products:
+            if not p.gpu_seconds and p.explanation.on_gpu:
+                found.append(f"{p.module or '(itself)'} on {self.gpu}: {p.explanation.on_gpu}")
         return found
 
     def __str__(self) -> str:
@@ -148,14 +183,24 @@ def _times(product: ProductInNetwork, whole: float) -> tuple[str, str]:
     return duration(product.seconds), f"{100 * (product.seconds or 0) / whole:.0f} %"
 
 
+def _on_gpu(product: ProductInNetwork) -> tuple[str, str]:
+    return duration(product.gpu_seconds.get("forward")), duration(product.gpu_seconds.get("backward"))
+
+
 def explain_network(
-    network: nn.Module, inputs: Sequence[Any], *, measure: bool = False, ceilings: Ceilings | None = None
+    network: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    measure: bool = False,
+    ceilings: Ceilings | None = None,
+    gpu: str | None = None,
 ) -> NetworkExplanation:
     """Explain each product that a forward of the network calls, for the rows it is called with.
 
     Operations, bytes and predictions are sums over the calls of a product.  The network runs once, without gradients
     and in evaluation mode, to see the calls; with ``measure`` some more times, for the time of every product in its
-    place and of the whole.  ``ceilings`` are those of `explain`.
+    place and of the whole.  ``ceilings`` and ``gpu`` are those of `explain`: with ``gpu`` (A100, H200, ...) the table
+    says what the kernels of each product should take there, and what they take together.
 
     Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
     """
@@ -179,11 +224,12 @@ def explain_network(
         if measure:
             seconds, whole = _measured(network, inputs, watch)
     products = tuple(
-        _explained(path, module, seen[path], ceilings, seconds.get(path))
+        replace(_explained(path, module, seen[path], ceilings, gpu), seconds=seconds.get(path))
         for path, module in held.items()
         if path in seen
     )
-    return NetworkExplanation(type(network).__name__, products, tuple(p for p in held if p not in seen), whole)
+    named = chip_named(gpu).name if gpu else ""
+    return NetworkExplanation(type(network).__name__, products, tuple(p for p in held if p not in seen), whole, named)
 
 
 def _check(network: object, inputs: object) -> None:
@@ -205,16 +251,27 @@ class Call:
 
 
 def _explained(
-    path: str, product: TensorProduct, calls: Sequence[Call], ceilings: Ceilings | None, seconds: float | None
+    path: str, product: TensorProduct, calls: Sequence[Call], ceilings: Ceilings | None, gpu: str | None
 ) -> ProductInNetwork:
     """The largest call explained, and the costs of all summed."""
     largest = max(calls, key=lambda call: call.rows)
-    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings)
+    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, gpu=gpu)
     itemsize = product.output_mask.dtype.itemsize
     costs = [(c.rows * product.plan.flops, operand_bytes(product.plan, c.rows, itemsize, c.nodes)) for c in calls]
     predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
     flops, moved = (sum(column) for column in zip(*costs, strict=True))
-    return ProductInNetwork(path, len(calls), found, flops, moved, predicted, seconds)
+    on_gpu = _gpu_seconds(product, calls, gpu) if gpu else {}
+    return ProductInNetwork(path, len(calls), found, flops, moved, predicted, gpu_seconds=on_gpu)
+
+
+def _gpu_seconds(product: TensorProduct, calls: Sequence[Call], gpu: str) -> dict[str, float]:
+    """Each pass over all calls, as the model of a GPU's kernels predicts it; nothing where there is no kernel."""
+    found: dict[str, float] = {}
+    for call, times in Counter(calls).items():
+        made = product_on(gpu, product.plan, call.rows, product.layout, product.output_mask.dtype, call.nodes)
+        for name, one in made.passes.items():
+            found[name] = found.get(name, 0.0) + times * one.seconds
+    return found
 
 
 @dataclass
