@@ -11,7 +11,8 @@ from e3nn import o3
 
 from tests.cases import run_python
 from tpgen.errors import PlanError, PlanIndexError
-from tpgen.planner.linear import FORMAT, LinearPlan, linear_plan_from_json, make_linear_plan
+from tpgen.planner.linear import FORMAT, LinearPlan, make_linear_plan
+from tpgen.planner.linear_json import linear_plan_from_json
 from tpgen.planner.strict import MAX_WEIGHTS
 
 ARGUMENTS: list[dict[str, Any]] = [

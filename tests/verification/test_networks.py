@@ -63,10 +63,21 @@ def test_where_nothing_was_compared_nothing_has_passed(case: str) -> None:
 
 
 def test_what_was_not_compared_is_named() -> None:
-    detached, only = Does(lambda s, x: x.detach()), ["equivariant", "first order"]
-    report = verify(detached, (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"], only=only)
+    report = verify(Does(lambda s, x: x.detach()), (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"])
     assert report.passed
     assert "every law that was compared holds; not compared: first order" in str(report)
+
+
+@pytest.mark.parametrize(
+    "law, why", [("first order", "can be differentiated"), ("e3nn", "no law of a network"), ("stock", "no law of")]
+)
+def test_what_was_asked_for_and_not_compared_has_not_passed(law: str, why: str) -> None:
+    detached = Does(lambda s, x: x.detach())
+    report = verify(detached, (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"], only=["equivariant", law])
+    assert not report.passed
+    assert not report.failed
+    assert f"every law that was compared holds; not compared, though asked for: {law}" in str(report)
+    assert why in report.finding(law).why
 
 
 def test_a_network_that_raises_breaks_a_law() -> None:

@@ -37,8 +37,8 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Ask a product or network every law it must obey.
 
     The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
-    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, or
-    nothing was compared.
+    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, nothing was compared, or a
+    law of --only was not compared.
     """
     with Console(stderr=True).status("verify") as status:
         report = _verified(progress=lambda law: status.update(f"verify: {law}"), **options)

@@ -72,32 +72,37 @@ def convert(
     _check_network("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
-    if report is not None and not callable(report):
-        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
+    _check_report(report)
     chosen = make_selection(network, keep, only)
     swaps, kept = _split(selected(network, collect(network, given), chosen))
     if not swaps:
         raise TpgenError(_nothing(network, kept))
     names = _names(network)
-    found = Conversion(
-        type(network).__name__,
-        _replaced(swaps, names),
-        _stayed(kept, names),
-        *_compared(network, given, chosen, prove, measure),
-    )
+    compared = _compared(network, given, chosen, prove, measure)
+    found = Conversion(type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared)
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    if unasked := [k for k in kept if not k.asked]:  # a warning that is an error leaves the network as it was
-        many = len(unasked) > 1
-        warnings.warn(
-            f"{len(unasked)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
-            f"{names[unasked[0].module][0]!r}: {unasked[0].why}; tpgen.conversion_report(network) names all",
-            stacklevel=2,
-        )
+    _warn([k for k in kept if not k.asked], names)  # a warning that is an error leaves the network as it was
     apply_all(swaps)
     if report:
         _report(report, found, swaps)
     return network
+
+
+def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
+    """That some modules stay as they are, although nobody asked for it."""
+    if kept:
+        many = len(kept) > 1
+        warnings.warn(
+            f"{len(kept)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
+            f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
+            stacklevel=3,
+        )
+
+
+def _check_report(report: object) -> None:
+    if report is not None and not callable(report):
+        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
 
 
 def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:

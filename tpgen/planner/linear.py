@@ -17,27 +17,13 @@ from typing import Any, NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.drawing.path_map import PathMap, Route, path_picture
-from tpgen.errors import PlanError, PlanIndexError, unknown
+from tpgen.drawing.path_map import path_picture
+from tpgen.errors import PlanError, PlanIndexError
 from tpgen.notebook import Shown, preformatted
 from tpgen.planner.instruction import parse_irreps
+from tpgen.planner.linear_table import linear_map, linear_plan_lines
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, PathScale, normalization_factors
-from tpgen.planner.plan import Segment, WeightSlice, digest_of, segments
-from tpgen.planner.strict import (
-    MAX_DIM,
-    MAX_WEIGHTS,
-    Reader,
-    boolean,
-    check,
-    constant,
-    entries,
-    index,
-    irreps,
-    list_of,
-    one_of,
-    read_fields,
-)
-from tpgen.text import table
+from tpgen.planner.plan import Segment, WeightSlice, check_known, digest_of, segments
 
 FORMAT = "tpgen.linear/1"
 NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -148,47 +134,19 @@ class LinearPlan(Shown):
     def _repr_html_(self) -> str:
         return preformatted(str(self)) + path_picture(linear_map(self))
 
-    @property
-    def title(self) -> str:
-        """What its text begins with."""
-        shared = "shared" if self.shared_weights else "per row"
-        channels = "" if self.f_in is None else f", {self.f_in} -> {self.f_out} channels"
-        biases = f", {self.bias_numel} biases" if self.bias_numel else ""
-        return (
-            f"linear {self.digest}: {self.irreps_in} -> {self.irreps_out}{channels}\n"
-            f"{self.path_normalization} normalisation, {self.weight_numel} weights {shared}{biases}"
-        )
 
-
-def linear_plan_lines(plan: LinearPlan) -> list[tuple[str, int | None]]:
-    """The lines of a plan's text, each with the path it is of, where it is of one."""
-    rows = [("path", "in", "out", "weights", "coefficient", "flops"), *map(_row, plan.paths)]
-    head, *found = table(rows, left=(1, 2)).split("\n")
-    above: list[tuple[str, int | None]] = [(text, None) for text in (*plan.title.split("\n"), "", head)]
-    paths = [(text, path.index) for text, path in zip(found, plan.paths, strict=True)]
-    if not paths:
-        return [*((text, None) for text in plan.title.split("\n")), ("", None), (_no_path(plan), None)]
-    return [*above, *paths, ("", None), (f"per row {plan.flops} flops", None)]
-
-
-def _no_path(plan: LinearPlan) -> str:
-    """Said in the place of a table that would be empty."""
-    rest = "biases alone" if plan.bias_numel else "zero"
-    return f"no path, as no input has the irrep of an output that it is joined to: the output is {rest}"
-
-
-def linear_map(plan: LinearPlan) -> PathMap:
-    """Which segment each path joins with which."""
-    routes = (
-        Route(p.index, (("in", p.in1.index),), (("out", p.out.index),), f"path {p.index}: {p.in1} → {p.out}", p.flops)
-        for p in plan.paths
-    )
-    return PathMap({"in": tuple(map(str, plan.irreps_in))}, {"out": tuple(map(str, plan.irreps_out))}, tuple(routes))
-
-
-def _row(path: LinearPath) -> tuple[str, ...]:
-    weights = f"{path.weight.start}:{path.weight.stop}"
-    return str(path.index), str(path.in1), str(path.out), weights, f"{path.coefficient:.6g}", str(path.flops)
+def _fields(plan: LinearPlan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "irreps_in": str(plan.irreps_in),
+        "irreps_out": str(plan.irreps_out),
+        "pairs": [list(pair) for pair in plan.pairs],
+        "biases": list(plan.biases),
+        "f_in": plan.f_in,
+        "f_out": plan.f_out,
+        "path_normalization": plan.path_normalization,
+        "shared_weights": plan.shared_weights,
+    }
 
 
 def make_linear_plan(
@@ -213,8 +171,7 @@ def make_linear_plan(
     [(0, 1, (4, 8)), (1, 0, (3, 2)), (2, 1, (2, 8))]
     """
     inputs, outputs = segments(parse_irreps(irreps_in, "irreps_in")), segments(parse_irreps(irreps_out, "irreps_out"))
-    if not isinstance(path_normalization, str) or path_normalization not in NORMALIZATIONS:
-        raise PlanError(unknown("path_normalization", path_normalization, NORMALIZATIONS))
+    check_known("path_normalization", path_normalization, NORMALIZATIONS)
     channels = _channels(f_in, f_out)
     bound = _every(inputs, outputs) if pairs is None else _bind(pairs, inputs, outputs)
     flags = _biases(biases, outputs)
@@ -326,56 +283,3 @@ def _slices(shapes: list[tuple[int, int]]) -> tuple[WeightSlice, ...]:
     """Weights stand one after the other in the order of the instructions."""
     starts = accumulate((prod(shape) for shape in shapes[:-1]), initial=0)
     return tuple(WeightSlice(start, shape) for start, shape in zip(starts, shapes, strict=False))
-
-
-# -- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def _fields(plan: LinearPlan) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "irreps_in": str(plan.irreps_in),
-        "irreps_out": str(plan.irreps_out),
-        "pairs": [list(pair) for pair in plan.pairs],
-        "biases": list(plan.biases),
-        "f_in": plan.f_in,
-        "f_out": plan.f_out,
-        "path_normalization": plan.path_normalization,
-        "shared_weights": plan.shared_weights,
-    }
-
-
-def linear_plan_from_json(text: str) -> LinearPlan:
-    """Read a plan back, strictly.
-
-    Raises `PlanError` that names the field where anything is missing, unknown, of a wrong type or out of range.
-
-    >>> plan = make_linear_plan("2x0e", "2x0e", biases=True)
-    >>> linear_plan_from_json(plan.to_json()) == plan
-    True
-    """
-    values = read_fields(text, _READERS)
-    del values["format"]
-    plan = make_linear_plan(**values)
-    weights = plan.weight_numel * (plan.f_in or 1) * (plan.f_out or 1)
-    check(weights <= MAX_WEIGHTS, "pairs", f"at most {MAX_WEIGHTS} weights", weights)
-    for name, dim in (("f_in", plan.flat.irreps_in.dim), ("f_out", plan.flat.irreps_out.dim)):
-        check(dim <= MAX_DIM, name, f"the dimension of all channels may be at most {MAX_DIM}", dim)
-    return plan
-
-
-def _channel_count(name: str, value: Any) -> int | None:
-    return None if value is None else index(name, value)
-
-
-_READERS: dict[str, Reader] = {
-    "format": constant(FORMAT),
-    "irreps_in": irreps,
-    "irreps_out": irreps,
-    "pairs": entries(lambda where, entry: tuple(index(where, i) for i in entry), 2, "instructions"),
-    "biases": list_of(boolean, "flags"),
-    "f_in": _channel_count,
-    "f_out": _channel_count,
-    "path_normalization": one_of(NORMALIZATIONS),
-    "shared_weights": boolean,
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -219,13 +219,8 @@ def make_plan(
         _variances("in2_var", in2_var, irreps[1]),
         _variances("out_var", out_var, irreps[2]),
     )
-    for what, name, known in (
-        ("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS),
-        ("path_normalization", path_normalization, PATH_NORMALIZATIONS),
-    ):
-        if not isinstance(name, str) or name not in known:
-            raise PlanError(unknown(what, name, known))
-
+    check_known("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS)
+    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
     _check_not_built(asked, built)
@@ -248,6 +243,12 @@ def make_plan(
         ),
         weight_slices=slices,
     )
+
+
+def check_known(what: str, name: object, known: Collection[str]) -> None:
+    """Raises `PlanError` that lists what is known."""
+    if not isinstance(name, str) or name not in known:
+        raise PlanError(unknown(what, name, known))
 
 
 def _check_not_built(asked: list[Instruction], built: bool) -> None:

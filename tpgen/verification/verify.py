@@ -100,11 +100,13 @@ class Verification(Shown):
     device: str
     seconds: float
     findings: tuple[Finding, ...]
+    asked: tuple[str, ...] = ()  # laws that were asked for by name
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared, and no comparison failed."""
-        return not self.failed and any(finding.status == PASSED for finding in self.findings)
+        """Whether something was compared, all that was asked for by name among it, and no comparison failed."""
+        missing = set(self.asked).intersection(self.not_compared)
+        return not self.failed and not missing and any(finding.status == PASSED for finding in self.findings)
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -122,10 +124,11 @@ class Verification(Shown):
         """The verdict in a few words."""
         if self.failed:
             return f"BROKEN: {', '.join(self.failed)}"
-        if not self.passed:
+        if not any(finding.status == PASSED for finding in self.findings):
             return "nothing was compared"
         if self.not_compared:
-            return f"every law that was compared holds; not compared: {', '.join(self.not_compared)}"
+            asked = "" if self.passed else ", though asked for"
+            return f"every law that was compared holds; not compared{asked}: {', '.join(self.not_compared)}"
         return "every law holds"
 
     def finding(self, law: str, part: str = "") -> Finding:
@@ -199,7 +202,8 @@ def verify(
         ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
         of known names, such as ``positions`` and ``forces``, need no word.
     only
-        names of `LAWS`, or "stock"; all of them where it is left out.
+        names of `LAWS`, or "stock"; all of them where it is left out.  What is asked for by name and cannot be compared
+        has not passed.
     rows
         of random operands, for tpgen's modules.
     backend
@@ -219,14 +223,8 @@ def verify(
     chosen = _chosen(only)
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
-    start, findings = time.perf_counter(), []
-    asked = [name for name in chosen if name in LAWS and LAWS[name].applies(made)]
-    with told(progress, len(asked)) as begin:
-        for name in asked:
-            begin(name)
-            findings += _findings(name, LAWS[name], made)
-    if _is_network(made) and STOCK in chosen:
-        findings += _proof(made, inputs or ())
+    start = time.perf_counter()
+    findings = _found(chosen, made, inputs or (), progress)
     return Verification(
         made.kind,
         made.title,
@@ -234,8 +232,15 @@ def verify(
         str(made.dtype).removeprefix("torch."),
         str(made.device),
         time.perf_counter() - start,
-        tuple(findings),
+        tuple(findings if only is None else [*findings, *_no_laws(chosen, made)]),
+        () if only is None else tuple(chosen),
     )
+
+
+def _applies(name: str, subject: Subject) -> bool:
+    if name == STOCK:
+        return _is_network(subject) and bool(conversion_report(subject.module).replaced)
+    return LAWS[name].applies(subject)
 
 
 def _chosen(only: str | Iterable[str] | None) -> list[str]:
@@ -279,6 +284,21 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
     return made.compiled_with(backend)
 
 
+def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[Finding]:
+    findings: list[Finding] = []
+    there = [name for name in names if _applies(name, subject)]
+    with told(progress, len(there)) as begin:
+        for name in there:
+            begin(name)
+            findings += _proof(subject, inputs) if name == STOCK else _findings(name, LAWS[name], subject)
+    return findings
+
+
+def _no_laws(names: Sequence[str], subject: Subject) -> list[Finding]:
+    why = f"no law of a {subject.kind} like this one"
+    return [Finding(name, "", NOT_COMPARED, why=why) for name in names if not _applies(name, subject)]
+
+
 def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
     """What a law finds; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
@@ -293,9 +313,6 @@ def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
 
 def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
     """A converted network against the stock one that it came from, in float64."""
-    report = conversion_report(subject.module)
-    if not report.replaced:
-        return []
     proof = conversion_report(subject.module, prove=inputs).proof
     assert proof is not None
     return [

@@ -8,7 +8,8 @@ from html import escape
 from tpgen.drawing.path_map import PathMap, hues
 from tpgen.form.linear import AnyPlan
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-from tpgen.planner.linear import LinearPlan, linear_map
+from tpgen.planner.linear import LinearPlan
+from tpgen.planner.linear_table import linear_map
 from tpgen.planner.plan_table import plan_map
 from tpgen.text import duration
 

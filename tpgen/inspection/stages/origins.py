@@ -15,7 +15,8 @@ from torch import fx
 from tpgen.compiler.backends import script
 from tpgen.emitter.graph_writer import Provenance as NodeProvenance
 from tpgen.inspection.stages.dump import FormRequest
-from tpgen.planner.linear import LinearPlan, linear_plan_lines
+from tpgen.planner.linear import LinearPlan
+from tpgen.planner.linear_table import linear_plan_lines
 from tpgen.planner.plan_table import plan_lines
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.

@@ -23,7 +23,7 @@ from tpgen.kernels.libraries.compiler import target
 from tpgen.kernels.placement.matrix import AnySchedule
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner import linear, plan_json
+from tpgen.planner import linear, linear_json, plan_json
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.remember import Shelf, remembered
 
@@ -170,7 +170,7 @@ def _read_plan(fields: Any) -> AnyPlan:
 # Readers of plans by their format; what has no format is refused by the first.
 _PLANS: dict[str, Callable[[str], AnyPlan]] = {
     plan_json.FORMAT: plan_json.plan_from_json,
-    linear.FORMAT: linear.linear_plan_from_json,
+    linear.FORMAT: linear_json.linear_plan_from_json,
 }
 
 
