@@ -98,7 +98,7 @@ def test_a_copy_has_its_buffers_in_the_same_order() -> None:
     assert [name for name, _ in deepcopy(network).named_buffers()] == [name for name, _ in network.named_buffers()]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "late"])
 def test_averages_go_on(when: str) -> None:
     """Torch pairs the buffers of a network and its average by their order; an average made before is converted too."""
     network = Layer()
@@ -107,6 +107,12 @@ def test_averages_go_on(when: str) -> None:
     if when == "before":
         average = convert(AveragedModel(network), **GRAPHS)
         convert(network, **GRAPHS)
+    elif when == "late":
+        average = AveragedModel(network)
+        convert(network, **GRAPHS)
+        with pytest.raises((RuntimeError, ValueError)):  # torch's own, as the page says
+            average.update_parameters(network)
+        convert(average, **GRAPHS)
     else:
         average = AveragedModel(convert(network, **GRAPHS))
     for model, averaged in ((network, average), (stock, wanted)):

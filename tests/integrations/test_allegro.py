@@ -176,10 +176,34 @@ def test_dtypes_without_kernels_run_allegros_own_code(monkeypatch: pytest.Monkey
 def test_couplings_of_another_sign_are_not_tpgens() -> None:
     network, other = convert(Network()), Network(factor=-1.0)
     inputs = arguments(network.tp)
-    with pytest.warns(UserWarning, match=r"tp is computed by Allegro's own code .*load them before you convert"):
+    with pytest.warns(UserWarning, match=r"^tp is computed by Allegro's own code .*were loaded.* before you convert"):
         network.load_state_dict(other.state_dict())
     torch.testing.assert_close(network(*inputs), other(*inputs))
     assert conversion_report(network).replaced[0].now.startswith("Allegro's own code")
+
+
+def test_couplings_that_were_written_to_are_noticed_and_so_is_their_return() -> None:
+    network = convert(Network())
+    inputs = arguments(network.tp)
+    right = network.tp.w3j.clone()
+    with torch.no_grad():
+        network.tp.w3j.mul_(-1)
+    with pytest.warns(UserWarning, match=r"^a product is computed by Allegro's own code .* were written to"):
+        found = network(*inputs)
+    torch.testing.assert_close(found, restore(deepcopy(network))(*inputs))
+    assert conversion_report(network).replaced[0].now.startswith("Allegro's own code")
+    network.tp.w3j.copy_(right)
+    torch.testing.assert_close(network(*inputs), -found)
+    assert conversion_report(network).replaced[0].now.startswith("tpgen polynomial, kernel")
+
+
+def test_rounded_couplings_are_still_tpgens() -> None:
+    network = convert(Network())
+    network.load_state_dict(network.state_dict())
+    network.bfloat16()
+    inputs = [x.bfloat16() if x.is_floating_point() else x for x in arguments(network.tp)]
+    network(*inputs)
+    assert conversion_report(network).replaced[0].now.startswith("tpgen polynomial, kernel")
 
 
 def patched() -> nn.Module:

@@ -12,6 +12,8 @@ from tests.kernels.test_products import identical, on_threads
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.libraries import build
+from tpgen.kernels.native.runtime import runtime
+from tpgen.kernels.operators.call import OUT, Call
 from tpgen.kernels.operators.ops import describe, kernel_conv
 from tpgen.kernels.operators.runtime import Product, product_of
 from tpgen.planner.plan import Plan, make_plan
@@ -53,6 +55,39 @@ def test_value_and_gradients(name: str, edges: int) -> None:
     g = torch.randn_like(got)
     for a, b in zip(torch.autograd.grad(got, inputs, g), torch.autograd.grad(wanted, inputs, g), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@ALL
+@pytest.mark.parametrize("ends", [(torch.int32, torch.int32), (torch.int32, torch.int64), (torch.int64, torch.int32)])
+def test_indices_of_32_bits_are_read_as_they_are(name: str, ends: tuple[torch.dtype, ...], monkeypatch) -> None:
+    plan = PLANS[name]
+    *inputs, src, dst = graph(plan)
+    narrow = src.to(ends[0]), dst.to(ends[1])
+
+    def orders(*edges: Tensor) -> list[Tensor]:
+        out = kernel_conv(*inputs, *edges, NODES, describe(plan))
+        first = torch.autograd.grad(out.sin().sum(), inputs, create_graph=True)
+        return [out, *first, *torch.autograd.grad(sum(x.square().sum() for x in first), inputs)]
+
+    wanted = orders(src, dst)
+    monkeypatch.setattr(Tensor, "long", lambda _: pytest.fail("copied"))
+    monkeypatch.setattr(Tensor, "to", lambda *_: pytest.fail("copied"))
+    found = orders(*narrow)
+    monkeypatch.undo()
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = PLANS["channel"]
+    x1, x2, w, src, dst = (x.detach() for x in graph(plan))
+    product = product_of(describe(plan))
+    call = Call(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
+    wanted = product.run(call)
+    if runtime() is None:
+        pytest.skip("no runtime on this machine")
+    (found,) = product.quick(call._replace(src=src.int(), dst=dst.int()))
+    assert torch.equal(found, *wanted)
+    assert not product.quick(call._replace(src=src.short()))
 
 
 @ALL
@@ -125,7 +160,7 @@ def test_isolated_nodes_and_self_loops() -> None:
         ({"dst": torch.full((5,), -1)}, r"edge_dst holds an index out of range: indices run from 0 to 5"),
         ({"nodes": 0}, r"edge_dst holds an index out of range"),
         ({"nodes": -1}, r"num_nodes must not be negative, got -1"),
-        ({"src": torch.zeros(5)}, r"edge_src must be int64, got torch.float32"),
+        ({"src": torch.zeros(5)}, r"edge_src must be int64 or int32, got torch.float32: .*edge_src.long"),
         ({"dst": torch.zeros(4, dtype=torch.int64)}, r"edge_dst must have shape \(5,\).*got \(4,\)"),
     ],
 )

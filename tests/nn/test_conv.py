@@ -129,11 +129,30 @@ def test_scripts(name: str, strategy: str) -> None:
         torch.testing.assert_close(*pair)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_edges_may_be_int32(strategy: str) -> None:
     conv = TensorProductConv.from_plan(PLANS["per-row"], strategy=strategy).double()
     operands, src, dst = _graph(PLANS["per-row"])
-    assert torch.equal(conv(*operands, src.int(), dst.int()), conv(*operands, src, dst))
+    wanted = conv(*operands, src, dst)
+    gradients = torch.autograd.grad(wanted.sin().sum(), operands)
+    narrow = src.int(), dst.int()
+    runs = {
+        "called": conv,
+        "scripted": torch.jit.script(conv),
+        "traced": torch.jit.trace(conv, (*operands, *narrow), check_trace=False),
+        "compiled": torch.compile(conv, fullgraph=True, backend="aot_eager", dynamic=True),
+        "exported": torch.export.export(conv, (*operands, *narrow)).module(),
+    }
+    for name, run in runs.items():
+        got = run(*operands, *narrow)
+        torch.testing.assert_close(got, wanted, msg=name)
+        torch.testing.assert_close(torch.autograd.grad(got.sin().sum(), operands), gradients, msg=name)
+    each = torch.stack([src, dst]).int()
+    batched = torch.func.vmap(lambda s: conv(*operands, s, narrow[1]))(each)
+    torch.testing.assert_close(batched, torch.stack([conv(*operands, s.long(), dst) for s in each]))
+    with pytest.raises(InputError, match="edge_src.* indices run from 0 to 6.* got 100 to"):
+        conv(*operands, narrow[0] + 100, narrow[1])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

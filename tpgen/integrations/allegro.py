@@ -42,12 +42,16 @@ class TpgenContracter(Contracter):
     _tpgen_plan: str
     _tpgen_call: str
     _tpgen_planned: bool  # whether the couplings are those of the plan
+    _tpgen_version: int  # of the couplings when that was asked last: torch counts what is written to a tensor
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
         """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not torch.compiler.is_compiling() and self.w3j._version != self._tpgen_version:
+                self._compare(self.w3j, "a product", "were written to")
         if not self._tpgen_planned or not runs_on(x1):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
@@ -65,16 +69,22 @@ class TpgenContracter(Contracter):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
-        theirs: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
+        self._compare(state_dict.get(f"{prefix}w3j", self.w3j), prefix[:-1], "were loaded")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._tpgen_version = self.w3j._version
+
+    def _compare(self, couplings: Tensor, name: str, why: str) -> None:
+        """Find out whether these couplings are those that the kernel was made for, as rounded as their dtype is."""
         ours = _couplings(polynomial_from_json(self._tpgen_plan), self)
-        self._tpgen_planned = theirs.shape == ours.shape and not _differ(ours, theirs)
+        limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
+        self._tpgen_version = self.w3j._version
+        self._tpgen_planned = couplings.shape == ours.shape and not _differ(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
-                f"{prefix[:-1]} is computed by Allegro's own code from now on: the couplings that were loaded are none "
-                "of tpgen's; load them before you convert",
-                stacklevel=2,
+                f"{name} is computed by Allegro's own code from now on: its couplings {why}, and are none of tpgen's; "
+                "load or change them before you convert",
+                stacklevel=3,
             )
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def _now(module: Any, extra: Mapping[str, Any]) -> str:
@@ -127,6 +137,7 @@ def _contracter(module: Any, options: dict[str, Any]) -> Finding:
         "_tpgen_plan": plan.to_json(),
         "_tpgen_call": str(forward_call(plan)),
         "_tpgen_planned": True,
+        "_tpgen_version": module.w3j._version,
         "_tpgen_sizes": sizes,
     }
     return Swap(module, TpgenContracter, _now, extra, partial(_exact, module, couplings))
@@ -152,8 +163,8 @@ def _couplings(plan: PolynomialPlan, module: Any) -> Tensor:
     return couplings.squeeze(0) if len(found) == 1 else couplings
 
 
-def _differ(a: Tensor, b: Tensor) -> bool:
-    return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=_ROUNDING)
+def _differ(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
+    return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=limit)
 
 
 def _exact(module: Any, couplings: Tensor) -> None:

@@ -19,12 +19,6 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.nn.usual import quick_call
 
 
-def _long(name: str, index: Tensor) -> Tensor:
-    if not torch.jit.is_scripting():
-        check_edge_index(name, index)
-    return index.long() if index.dtype == torch.int32 else index
-
-
 @compile_mode("script")
 class TensorProductConv(TensorProduct):
     r"""Gather, product, scatter as one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
@@ -69,9 +63,10 @@ class TensorProductConv(TensorProduct):
         weight
             ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
         edge_src, edge_dst
-            row of ``x`` each edge reads, and row of the result it is added to: int64 ``(edges,)``, in any order, with
-            repetitions and self-loops as they come.  int32 is taken too, and copied.  An `EdgeOrder` stands for both
-            of them and the number of nodes; rows of ``y`` and ``weight`` are in its order then.
+            row of ``x`` each edge reads, and row of the result it is added to: int64 or int32 ``(edges,)``, in any
+            order, with repetitions and self-loops as they come.  Kernels on a CPU read int32 as it is; on a GPU, and
+            for graphs, it is copied.  An `EdgeOrder` stands for both of them and the number of nodes; rows of ``y``
+            and ``weight`` are in its order then.
         num_nodes
             rows of the result; as many as ``x`` has where it is left out.
         check_index
@@ -92,7 +87,11 @@ class TensorProductConv(TensorProduct):
             made = self._quick_edges(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             if made is not None:
                 return made
-        edge_src, edge_dst = _long("edge_src", edge_src), _long("edge_dst", edge_dst)
+        if not torch.jit.is_scripting():
+            check_edge_index("edge_src", edge_src)
+            check_edge_index("edge_dst", edge_dst)
+        if not self._by_kernel:  # graphs are written for int64; kernels read either
+            edge_src, edge_dst = edge_src.long(), edge_dst.long()
         if torch.jit.is_scripting():
             return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
         w = self._given_weight(weight)

@@ -270,12 +270,18 @@ static void finish(real* d_out, const num* a_out) {
   unstage<1, 16, 3>(a_out + 80, d_out + 80);
   unstage<1, 16, 3>(a_out + 128, d_out + 128);
 }
-static int inside(const i64* index, i64 n, i64 size) {
+struct Ends {
+  const void* at;
+  bool narrow;  // int32, else int64
+  inline i64 operator[](i64 e) const { return narrow ? ((const int*)at)[e] : ((const i64*)at)[e]; }
+};
+enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // of a call
+template <class Index> static int inside(const Index index, i64 n, i64 size) {
   for (i64 m = 0; m < n; ++m) if (index[m] < 0 || index[m] >= size) return 0;
   return 1;
 }
 // rows by owner, and within one owner in their order; first[o] is where owner o begins
-static void sort_rows(const i64* key, i64 n, i64 owners, i64* first, i64* order) {
+template <class Index> static void sort_rows(const Index key, i64 n, i64 owners, i64* first, i64* order) {
   for (i64 o = 0; o <= owners; ++o) first[o] = 0;
   for (i64 m = 0; m < n; ++m) ++first[key[m]];
   for (i64 o = 0, sum = 0; o <= owners; ++o) { sum += first[o]; first[o] = sum; }
@@ -290,11 +296,12 @@ static i64 owner_at(const i64* first, i64 owners, i64 place) {
   }
   return low;
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const i64* src, const i64* dst, i64 sources, i64 destinations, i64 check) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how) {
   int fault = 0;
   expect_writes(d_out, destinations * 176 * (i64)sizeof(real));
-  if (check && !inside(src, rows, sources)) return 2;
-  if (check && !inside(dst, rows, destinations)) return 3;
+  const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};
+  if (how & CHECKED && !inside(src, rows, sources)) return 2;
+  if (how & CHECKED && !inside(dst, rows, destinations)) return 3;
   const i64 owners = destinations;
   const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
   const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;

@@ -25,12 +25,13 @@ class KernelText(Protocol):
     def write_rows(self, indexed: bool) -> None: ...
 
 
-INDEXED_ARGUMENTS = ", const i64* src, const i64* dst, i64 sources, i64 destinations, i64 check"
+INDEXED_ARGUMENTS = ", const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how"
 
 
 def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     """Write ``tpgen_kernel``."""
     if indexed:
+        w.raw(header("edges"))
         w.raw(header("order"))
     arguments = ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
     extra = INDEXED_ARGUMENTS if indexed else ""
@@ -55,8 +56,9 @@ def _expectations(w: Writer, p: Placement, indexed: bool) -> None:
 
 
 def _ownership(w: Writer, p: Placement) -> None:
-    w.line("if (check && !inside(src, rows, sources)) return 2;")
-    w.line("if (check && !inside(dst, rows, destinations)) return 3;")
+    w.line("const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};")
+    w.line("if (how & CHECKED && !inside(src, rows, sources)) return 2;")
+    w.line("if (how & CHECKED && !inside(dst, rows, destinations)) return 3;")
     if p.owner:
         key, owners = ("src", "sources") if p.owner == "x1" else ("dst", "destinations")
         w.line(f"const i64 owners = {owners};")

@@ -1,11 +1,11 @@
 // Rows in the order of what they point to.  Needs: i64.
 
-static int inside(const i64* index, i64 n, i64 size) {
+template <class Index> static int inside(const Index index, i64 n, i64 size) {
   for (i64 m = 0; m < n; ++m) if (index[m] < 0 || index[m] >= size) return 0;
   return 1;
 }
 // rows by owner, and within one owner in their order; first[o] is where owner o begins
-static void sort_rows(const i64* key, i64 n, i64 owners, i64* first, i64* order) {
+template <class Index> static void sort_rows(const Index key, i64 n, i64 owners, i64* first, i64* order) {
   for (i64 o = 0; o <= owners; ++o) first[o] = 0;
   for (i64 m = 0; m < n; ++m) ++first[key[m]];
   for (i64 o = 0, sum = 0; o <= owners; ++o) { sum += first[o]; first[o] = sum; }

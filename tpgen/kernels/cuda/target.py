@@ -129,7 +129,7 @@ class CudaKernel:
         """Launch it on the current stream; a fault where edges point nowhere."""
         device = _device_of([*operands, *results])
         loaded = self.on(device)
-        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges, device)
+        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges.wide(), device)
         if fault:
             return fault
         with need_driver().on(device):

@@ -36,8 +36,8 @@ watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
 _POINTERS = [ctypes.c_void_p] * 8
-# operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and whether to
-# check that they do
+# operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and flags: their
+# dtypes, and whether to check them
 _ARGUMENTS = {
     False: [*_POINTERS, ctypes.c_int64],
     True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],

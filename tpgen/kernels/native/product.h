@@ -19,6 +19,7 @@ struct Call {
 };
 
 enum { UNFIT = -1 };  // beside the faults of kernels
+enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // what a kernel must know of a call with edges, as in cpp/edges.h
 
 typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
 typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
@@ -31,8 +32,9 @@ static int position(int dtype) {
 }
 static const i64 BYTES[] = {4, 8, 2};
 
+static bool is_narrow(const Tensor& index) { return index.dtype == aoti_torch_dtype_int32(); }
 static bool fits_index(const Tensor& index, i64 edges) {
-  return index.is(edges) && index.dtype == aoti_torch_dtype_int64();
+  return index.is(edges) && (index.dtype == aoti_torch_dtype_int64() || is_narrow(index));
 }
 static bool fits(const Call& c) {
   const Tensor &x1 = c.operands[0], &x2 = c.operands[1], &w = c.operands[2], &g = c.operands[3];
@@ -91,8 +93,9 @@ static int launch(const Call& c, i64 mask) {
   const i64 rows = c.operands[1].sizes[0];
   if (!c.src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
   const i64 sources = c.operands[0].sizes[0], nodes = c.operands[3] ? c.operands[3].sizes[0] : c.nodes;
+  const i64 how = (c.product.check ? CHECKED : 0) | (is_narrow(c.src) ? NARROW_SRC : 0) | (is_narrow(c.dst) ? NARROW_DST : 0);
   return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, c.src.data(), c.dst.data(), sources,
-                           nodes, c.product.check);
+                           nodes, how);
 }
 
 // Fill the results; `UNFIT` where operands do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.

@@ -28,6 +28,7 @@ int aoti_torch_dtype_float32();
 int aoti_torch_dtype_float64();
 int aoti_torch_dtype_bfloat16();
 int aoti_torch_dtype_int64();
+int aoti_torch_dtype_int32();
 int aoti_torch_device_type_cpu();
 }
 

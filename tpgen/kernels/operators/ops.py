@@ -63,7 +63,7 @@ def kernel_conv(
         x1: node features ``(nodes, in1)``.
         x2: edge attributes ``(edges, in2)``.
         w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
-        edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64, or int32, which is copied.
+        edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
         num_nodes: rows of the result.
         description: what `describe` returns.
 
@@ -72,8 +72,9 @@ def kernel_conv(
     Raises `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _alike(x1, x2, w)
-    src, dst = _index("edge_src", edge_src), _index("edge_dst", edge_dst)
-    return _products.form(_product_call(x1, x2, w, description, src, dst, num_nodes))[0]
+    _check_index("edge_src", edge_src)
+    _check_index("edge_dst", edge_dst)
+    return _products.form(_product_call(x1, x2, w, description, edge_src, edge_dst, num_nodes))[0]
 
 
 def quick_product(
@@ -90,11 +91,10 @@ def quick_product(
     return made[0] if made else None
 
 
-def _index(name: str, index: Tensor) -> Tensor:
+def _check_index(name: str, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         kind = type(index).__name__
         raise InputError(f"{name} must be a tensor of int64 or int32, got {kind}: use torch.as_tensor({name})")
-    return index.long() if index.dtype == torch.int32 else index
 
 
 def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -215,8 +215,8 @@ def _fault(code: int, call: Call) -> Exception:
 
 
 def _check_index(name: str, index: Tensor, rows: int, device: torch.device) -> None:
-    if index.dtype != torch.int64:
-        raise InputError(f"{name} must be int64, got {index.dtype}")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"{name} must be int64 or int32, got {index.dtype}: convert it with {name}.long()")
     if tuple(index.shape) != (rows,):
         raise InputError(f"{name} must have shape ({rows},), one index for every row of x2, got {tuple(index.shape)}")
     if index.device != device:

@@ -156,7 +156,7 @@ class CompiledKernel:
         if edges is None:
             return self._function(*pointers, rows)
         indices = edges.src.data_ptr(), edges.dst.data_ptr()
-        return self._function(*pointers, rows, *indices, edges.sources, edges.destinations, edges.check)
+        return self._function(*pointers, rows, *indices, edges.sources, edges.destinations, edges.how)
 
 
 def _compiled(description: Description, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> Kernel:
@@ -171,7 +171,7 @@ def _interpreted(description: Description, opened: tuple[str, ...], dtype: torch
     sweep = make_sweep(path_terms(form), opened)
 
     def run(operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
-        index = {} if edges is None else {"x1": edges.src, "out": edges.dst}
+        index = {} if edges is None else {"x1": edges.wide().src, "out": edges.wide().dst}
         given = {name: x for name, x in zip(SLOTS, operands, strict=True) if x is not None}
         found = interpret(sweep, form, {name: x[index[name]] if name in index else x for name, x in given.items()})
         for name, result in zip(SLOTS, results, strict=True):
