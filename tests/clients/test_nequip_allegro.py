@@ -53,7 +53,7 @@ def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: 
 
 
 def test_energies_are_conserved() -> None:
-    compare_dynamics(calculator_of, small().model, steps=50)
+    compare_dynamics(calculator_of, small().model)
 
 
 def products(model: torch.nn.Module) -> set[str]:

@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         "x2": (call.x2[1:], call.x2[0]),
         "w": (call.w[1:], call.w.expand(ROWS, -1)),
         "g": (None, call.g[:, 1:], call.g.half()),
-        "src": (None, call.src[1:], call.src.int()),
+        "src": (None, call.src[1:], call.src.short()),
         "dst": (None, call.dst - NODES),
         "mask": (0, 16, -1, 3),  # the last has no kernel yet
         "nodes": (-1,),
