@@ -47,7 +47,7 @@ def test_a_converted_model_scripts() -> None:
 
 
 def test_its_export_for_lammps_writes_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function itself; its model comes from here, as a checkpoint takes a training run to make and holds no classes."""
+    """The function itself; its model comes from here, as a checkpoint takes a training run to make."""
     import sevenn._keys as keys
     from sevenn.scripts import deploy as program
 

@@ -151,7 +151,7 @@ def test_edges_may_be_int32(strategy: str) -> None:
     each = torch.stack([src, dst]).int()
     batched = torch.func.vmap(lambda s: conv(*operands, s, narrow[1]))(each)
     torch.testing.assert_close(batched, torch.stack([conv(*operands, s.long(), dst) for s in each]))
-    with pytest.raises(InputError, match="edge_src.* indices run from 0 to 6.* got 100 to"):
+    with pytest.raises(InputError, match=r"edge_src.* indices run from 0 to 6.* got 100 to"):
         conv(*operands, narrow[0] + 100, narrow[1])
 
 
