@@ -163,6 +163,50 @@ def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytes
     assert sorted_ == [5, 4, 5]
 
 
+def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
+    gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As networks do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
+    asked = list[str]()
+    for name in ("order_of", "in_range"):
+        find = getattr(orders, name)
+        monkeypatch.setattr(orders, name, lambda i, n, name=name, find=find: asked.append(name) or find(i, n))
+    given, text = operands(PLAN, 6), describe(PLAN)
+    edge_index = torch.tensor([[0, 3, 3, 1, 0, 2], [2, 1, 2, 0, 0, 3]])
+
+    def layer(x1: torch.Tensor) -> torch.Tensor:
+        return kernel_conv(x1, given["x2"], given["w"], edge_index[0], edge_index[1], 4, text)
+
+    def definition(x1: torch.Tensor) -> torch.Tensor:
+        found = reference_product(PLAN, x1[edge_index[0]], given["x2"], given["w"])
+        return found.new_zeros(4, found.shape[1]).index_add(0, edge_index[1], found)
+
+    x1 = given["x1"][:4].clone().requires_grad_()
+    for _ in range(3):
+        found, wanted = layer(x1), definition(x1)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        pairs = zip(*(torch.autograd.grad(y.sin().sum(), x1) for y in (found, wanted)), strict=True)
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert sorted(asked) == ["in_range"] * 2 + ["order_of"] * 2  # both ends, each once
+    edge_index[1] = edge_index[1].flip(0)
+    torch.testing.assert_close(layer(x1), definition(x1), rtol=1e-12, atol=1e-12)
+    assert sorted(asked) == ["in_range"] * 4 + ["order_of"] * 3
+
+
+def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, long = orders._Memory[int](), torch.zeros(40, dtype=torch.int64)
+    asked = list[int]()
+    for start in (*range(20), 19, 0):
+        assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))
+    assert asked == [*range(20), 0]
+    assert [len(parts.known) for parts in memory._kept.values()] == [orders._PARTS]
+    assert memory.of(long[0:2], 6, lambda i, n: -1) == -1  # other rows
+    assert memory.of(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
+    del long
+    assert not len(memory._kept)
+
+
 def test_a_captured_convolution_sorts_in_its_graph(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay may find other edges in the same tensors, and no order of outside may be pointed to."""
     src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])

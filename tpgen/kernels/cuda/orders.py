@@ -1,7 +1,8 @@
 """The order of edges by the row that they are added to: sorted once for an index, as long as its tensor lives.
 
-A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  What
-is known is known of a tensor and its version; tensors of inference mode have none, so nothing is kept of them.
+A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  Most
+give a row of one ``edge_index``, and take that row anew in every layer: so what is known is known of a part of the
+whole tensor, and of its version.  Tensors of inference mode have no version, so nothing is kept of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,15 @@ class Order(NamedTuple):
 
 
 Known = TypeVar("Known")
+_PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices keeps the last of them
+
+
+@dataclass
+class _Parts(Generic[Known]):
+    """What is known of the parts of a tensor, by where they stand in it and the rows that they point into."""
+
+    version: int
+    known: dict[tuple, Known] = field(default_factory=dict)
 
 
 @dataclass
@@ -35,11 +45,18 @@ class _Memory(Generic[Known]):
         """What is found, once."""
         if index.is_inference():  # writes to such a tensor are not counted
             return find(index, rows)
-        state = index._version, rows
-        kept = self._kept.get(index)
-        if kept is None or kept[0] != state:
-            kept = self._kept[index] = state, find(index, rows)
-        return kept[1]
+        whole = index._base if index._base is not None else index  # they count writes together
+        parts = self._kept.get(whole)
+        if parts is None or parts.version != index._version:
+            parts = self._kept[whole] = _Parts[Known](index._version)
+        part = index.storage_offset(), index.stride(), index.shape, rows
+        found = parts.known.get(part)
+        if found is None:
+            found = find(index, rows)
+            if len(parts.known) >= _PARTS:
+                parts.known.pop(next(iter(parts.known)), None)
+            parts.known[part] = found
+        return found
 
 
 _orders, _ranges = _Memory[Order](), _Memory[bool]()
