@@ -69,7 +69,8 @@ class TpgenContracter(Contracter):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
-        self._compare(state_dict.get(f"{prefix}w3j", self.w3j), prefix[:-1], "were loaded")
+        loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
+        self._compare(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = self.w3j._version
 
