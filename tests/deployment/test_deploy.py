@@ -146,6 +146,11 @@ def test_a_program_in_cpp_loads_torchscript(folder: Path, tmp_path: Path) -> Non
         ("model.pt2", lambda x: x[:1000], "model.pt2 is not what was deployed: copy the whole folder again"),
         ("kernels/0.so", lambda x: b"", "kernels/0.so is not what was deployed"),
         ("manifest.json", lambda x: x.replace(b'"torch": "', b'"torch": "9'), "deployed with torch 92.*use that one"),
+        (
+            "manifest.json",
+            lambda x: x.replace(b'"features": [', b'"features": ["xop", '),
+            "processor with xop: dep",
+        ),
     ],
 )
 def test_damaged_folders_say_so(folder: Path, tmp_path: Path, file: str, damage, message: str) -> None:

@@ -93,6 +93,14 @@ def test_a_network_that_decides_by_values() -> None:
         network_program(Deciding(), [torch.ones(2)])
 
 
+@pytest.mark.parametrize("given, why", [([], "missing 1 required"), ([torch.ones(2, 3)], "mat1 and mat2 shapes")])
+def test_a_network_that_cannot_be_called(given: list[Tensor], why: str) -> None:
+    with pytest.raises(
+        DeployError, match=rf"Linear cannot be called with these inputs, .*{why}.*the arguments of one call"
+    ):
+        network_program(nn.Linear(2, 3), given)
+
+
 @needs_compiler
 def test_a_product_without_a_kernel_on_the_target() -> None:
     """Sums over edges in bfloat16 are computed on float32 copies, which only Python makes."""

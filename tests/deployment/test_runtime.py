@@ -82,7 +82,8 @@ def test_operators_without_python_compute_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lacks, message",
     [
-        ("a kernel", r"tpgen: a kernel is missing or not what was deployed: 1.so; copy the whole folder again"),
+        ("half a kernel", r"tpgen: a kernel is missing or not what was deployed: 1.so; copy the whole folder again"),
+        ("one bit", r"tpgen: a kernel is missing or not what was deployed: 1.so; copy the whole folder again"),
         ("a feature", r"tpgen: built for a processor with xop; deploy on the machine that it is to run on"),
         ("a version", r"tpgen: built with torch 99.0, and this is torch \d.\d+; use that torch or a later one"),
     ],
@@ -96,9 +97,12 @@ def test_what_cannot_run_says_why_at_the_first_call(
         monkeypatch.setattr(torch, "__version__", "99.0.0")
     runtime.write_runtime(KERNELS, tmp_path)
     monkeypatch.undo()
-    if lacks == "a kernel":
-        file = tmp_path / "kernels" / "1.so"
-        file.write_bytes(file.read_bytes()[:1000])
+    file = tmp_path / "kernels" / "1.so"
+    whole = file.read_bytes()
+    if lacks == "half a kernel":
+        file.write_bytes(whole[:1000])
+    if lacks == "one bit":
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     said, results, _ = elsewhere(tmp_path)
     assert re.match(message, said[0])
     assert set(results) == {None}

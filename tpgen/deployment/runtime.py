@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +28,8 @@ def write_runtime(kernels: Sequence[Needed | NeededPolynomial], folder: Path) ->
     for needed, file in zip(kernels, files, strict=True):
         shutil.copyfile(needed.library(), folder / "kernels" / file)
     source = folder / "libtpgen.cpp"
-    sized = [(file, (folder / "kernels" / file).stat().st_size) for file in files]
-    source.write_text(deployed_text(table(kernels, sized, features())), encoding="utf-8")
+    sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
+    source.write_text(deployed_text(table(kernels, sums, features())), encoding="utf-8")
     _compile(source, folder / LIBRARY)
     source.unlink()
 

@@ -14,7 +14,7 @@ from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.polynomial.operator import SCHEMA
 from tpgen.kernels.polynomial.runtime import kernels_of as polynomial_kernels
 
-File = tuple[str, int]  # name and size
+File = tuple[str, int]  # name and checksum
 
 
 def table(kernels: Sequence[Needed | NeededPolynomial], files: Sequence[File], features: Sequence[str]) -> str:
@@ -42,10 +42,10 @@ def _products(kernels: Sequence[tuple[Needed, File]]) -> Iterator[str]:
         flags = f"{int(product.shared)}, {int(product.description.check_index)}"
         yield f"static Product product_{number} = {{{{{_list(product.dims)}}}, {flags}, 0, {{}}}};"
     yield "static const Entry KERNELS[] = {"
-    for needed, (file, size) in kernels:
+    for needed, (file, checksum) in kernels:
         place = f"{int(needed.indexed)}, {_dtype(needed.dtype)}, {needed.mask}"
         product_of_it = f"&product_{texts.index(needed.description)}"
-        yield f'  {{{_quoted(needed.description)}, {product_of_it}, {place}, "{file}", {size}}},'
+        yield f'  {{{_quoted(needed.description)}, {product_of_it}, {place}, "{file}", {checksum}}},'
     yield "};"
 
 
@@ -57,10 +57,10 @@ def _polynomials(kernels: Sequence[tuple[NeededPolynomial, File]]) -> Iterator[s
         yield f"static const Given given_{number}[] = {{{', '.join(given)}}};"
         yield f"static const Opened opened_{number}[] = {{{', '.join(opened)}}};"
     yield "static Polynomial POLYNOMIALS[] = {"
-    for number, ((needed, (file, size)), s) in enumerate(zip(kernels, signatures, strict=True)):
+    for number, ((needed, (file, checksum)), s) in enumerate(zip(kernels, signatures, strict=True)):
         texts = f"{_quoted(needed.description)}, {_quoted(needed.call)}"
         counts = f"{_dtype(needed.dtype)}, {len(s.given)}, {len(s.opened)}"
-        yield f'  {{{texts}, {counts}, given_{number}, opened_{number}, "{file}", {size}, 0}},'
+        yield f'  {{{texts}, {counts}, given_{number}, opened_{number}, "{file}", {checksum}, 0}},'
     yield "};"
 
 

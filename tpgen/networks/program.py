@@ -21,7 +21,8 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
 
     ``inputs`` are the arguments of one call.  Each size that is no size of a parameter stays open; sizes that are
     equal in ``inputs`` are taken to be the same size, so give two rows or more, and other numbers of atoms than edges.
-    Raises `DeployError` for an `EdgeOrder`, and where the network decides by values, which a program cannot.
+    Raises `DeployError` for an `EdgeOrder`, where the network cannot be called with these inputs, and where it decides
+    by values, which a program cannot.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
     >>> program.module()(torch.randn(7, 3)).shape
@@ -36,14 +37,24 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
     try:
         with torch.no_grad():
             frozen(*inputs)  # what is written at a first call must not be traced
+    except Exception as error:
+        raise DeployError(
+            f"{type(network).__name__} cannot be called with these inputs, in evaluation and under torch.no_grad() "
+            f"({type(error).__name__}: {_first_line(error)}): give the arguments of one call, each of them"
+        ) from error
+    try:
+        with torch.no_grad():
             graph = make_fx(frozen, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
         return export(graph, tuple(inputs), dynamic_shapes=tree_map(_open, tuple(inputs)))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
         raise DeployError(
-            f"{type(network).__name__} cannot be written as one program: {reason}; take what depends on values, such "
-            "as a search for neighbours, out of forward and give its result as an input"
+            f"{type(network).__name__} cannot be written as one program: {_first_line(error)}; take what depends on "
+            "values, such as a search for neighbours, out of forward and give its result as an input"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _open(x: Any) -> Any:

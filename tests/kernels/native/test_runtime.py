@@ -116,6 +116,14 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
     assert same(second(), wanted)
 
 
+def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
+    call = call_of("shared", OUT)
+    wanted, number = by_runtime(call), product_of(call.description)._number
+    product_of.cache_clear()
+    assert same(by_runtime(call), wanted)
+    assert product_of(call.description)._number == number != native.NOTHING
+
+
 # -- what it leaves to Python ------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ It needs torch and nothing else.  Run as a program it computes the example input
 import hashlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def load(folder=Path(__file__).parent):
     here = torch.__version__.split("+")[0]
     if here != manifest["torch"]:
         raise RuntimeError(f"deployed with torch {manifest['torch']}, and this is {here}: use that one, or deploy anew")
+    lacking = _lacking(manifest["features"])
+    if lacking:
+        raise RuntimeError(f"built for a processor with {lacking}: deploy on the machine that it is to run on")
     _operators(folder)
     os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")  # or operands that do not fit give wrong numbers
     package = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
@@ -37,6 +41,12 @@ def load(folder=Path(__file__).parent):
         return package(*inputs)
 
     return network
+
+
+def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
+    """What this processor lacks of what the package may use, where the system says what it has."""
+    found = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return " and ".join(sorted(set(features) - set(found[1].split()))) if found else ""
 
 
 def _operators(folder):

@@ -10,8 +10,7 @@ void* dlsym(void*, const char*);
 char* dlerror();
 int dladdr(const void*, void* found);
 void* fopen(const char*, const char*);
-int fseek(void*, long, int);
-long ftell(void*);
+u64 fread(void*, u64, u64, void*);
 int fclose(void*);
 int setenv(const char*, const char*, int);
 void aoti_torch_check(bool, const char*, const char*, unsigned, const char*);
@@ -44,23 +43,29 @@ static const char* lacking_feature() {
 #endif
   return 0;
 }
-static i64 size_of(const char* path) {
+// the checksum of a file, CRC-32 as zlib's; one that no file has where it cannot be read
+static i64 sum_of(const char* path) {
   void* file = fopen(path, "rb");
   if (!file) return -1;
-  fseek(file, 0, 2);  // to its end
-  const i64 size = ftell(file);
+  unsigned char bytes[TEXT];
+  unsigned sum = ~0u;
+  while (const u64 count = fread(bytes, 1, sizeof bytes, file))
+    for (u64 n = 0; n < count; ++n) {
+      sum ^= bytes[n];
+      for (int bit = 0; bit < 8; ++bit) sum = sum >> 1 ^ (sum & 1 ? 0xEDB88320u : 0);
+    }
   fclose(file);
-  return size;
+  return ~sum;
 }
 // the function of a kernel's file, which stands in a folder beside this library
-static void* load(const char* name, i64 size) {
+static void* load(const char* name, i64 sum) {
   struct { const char* file; void* base; const char* name; void* address; } here;
   char path[TEXT];
   if (!dladdr((const void*)&load, &here)) return 0;
   const char* end = here.file;
   for (const char* c = here.file; *c; ++c) if (*c == '/') end = c + 1;
   snprintf(path, TEXT, "%.*skernels/%s", (int)(end - here.file), here.file, name);
-  if (size_of(path) != size) {  // a file that is cut off would end the process that loads it
+  if (sum_of(path) != sum) {  // a file that is cut off would end the process that loads it
     refuse("a kernel is missing or not what was deployed: ", name, "copy the whole folder again, or deploy anew");
     return 0;
   }
@@ -86,10 +91,10 @@ static void open_kernels() {
     refuse("built for a processor with ", lacking, "deploy on the machine that it is to run on");
   for (const Entry& entry : KERNELS) {
     if (*refusal) return;
-    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry.file, entry.size);
+    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry.file, entry.sum);
   }
   for (Polynomial& p : POLYNOMIALS)
-    if (!*refusal) p.kernel = load(p.file, p.size);
+    if (!*refusal) p.kernel = load(p.file, p.sum);
 }
 
 static const char* const FAULTS[] = {"", "out of memory for scratch space", "edge_src holds an index out of range",

@@ -5,5 +5,5 @@ struct Entry {
   Product* product;
   i64 edges, dtype, mask;
   const char* file;
-  i64 size;  // of the file
+  i64 sum;  // of the file
 };

@@ -11,7 +11,7 @@ struct Polynomial {
   const Given* given;
   const Opened* opened;
   const char* file;
-  i64 size;  // of the file
+  i64 sum;  // of the file
   void* kernel;
 };
 struct Sizes { i64 rows, elements, channels; };

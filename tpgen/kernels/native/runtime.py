@@ -59,6 +59,7 @@ class Runtime:
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
         self._library = library
         self._guard = threading.Lock()
+        self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operator tpgen_native::run")
         self._registered = _register_unusual()
@@ -66,11 +67,13 @@ class Runtime:
             library.tpgen_make_large_by(_make_large)
         self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
 
-    def add_product(self, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
-        """The number of a product without kernels yet, or `NOTHING`."""
+    def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
+        """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
         fields = (ctypes.c_int64 * 7)(*dims, shared, check, limit)
         with self._guard:
-            return self._library.tpgen_add_product(fields)
+            if description not in self._numbers:
+                self._numbers[description] = self._library.tpgen_add_product(fields)
+            return self._numbers[description]
 
     def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
         """Enter the kernel that opens the slots of a mask."""

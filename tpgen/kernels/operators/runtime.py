@@ -29,6 +29,7 @@ class Product:
     """The kernels of one description, built when first needed."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self.description: Description = read_description(text)
         self.dims = self.description.dims
         self.shared = self.description.plan.shared_weights
@@ -66,7 +67,7 @@ class Product:
             return
         with self._entering:
             if self._number == NOTHING:
-                self._number = native.add_product(self.dims, self.shared, self.description.check_index, LARGE)
+                self._number = native.number(self._text, self.dims, self.shared, self.description.check_index, LARGE)
         if self._number != NOTHING:
             native.set_kernel(self._number, indexed, dtype, mask, address)
             self._native = native.run
