@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,17 +46,26 @@ _SUM = """extern "C" const char* add_{n}(unsigned blocks, const k{n}::num* sums,
 }}
 """
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
+_COUNTED = ("-DCOUNTED", "-fsanitize=thread", "-fsanitize-coverage=trace-pc")  # calls to traffic.cpp, no library's
+
+
+class Traffic(NamedTuple):
+    """What the warps of a kernel asked of an area of memory; traffic.cpp says how it is counted."""
+
+    bytes: int
+    answered: int  # sectors of 32 bytes, or rounds of the banks of shared memory, over all requests
+    fewest: int  # that could have answered the same requests
 
 
 class Library:
     """Texts compiled for a CPU into one library, whose functions return what is wrong."""
 
-    def __init__(self, text: str, folder: Path) -> None:
+    def __init__(self, text: str, folder: Path, counted: bool = False) -> None:
+        self.counted, self.traffic = counted, dict[str, Traffic]()
         file, library = folder / "kernels.cpp", folder / "kernels.so"
         file.write_text(f'#include "{_HERE / "standin.h"}"\n{text}', encoding="utf-8")
-        command = [need_compiler().path, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:3000]
+        kernels = _object(file, folder / "kernels.o", "-O0", *(_COUNTED if counted else ()))
+        _compile("-shared", "-o", str(library), *map(str, (kernels, *_runtime())))
         self._library = ctypes.CDLL(str(library))
 
     def call(self, name: str, *values: object) -> None:
@@ -60,11 +75,48 @@ class Library:
         fault = function(*values).decode()
         assert not fault, f"{name}: {fault}"
 
+    @contextmanager
+    def watching(self, tensors: Mapping[str, Tensor | None]) -> Iterator[None]:
+        """Counts, where that is compiled in, what kernels ask of shared memory and of these tensors meanwhile."""
+        if not self.counted:
+            yield
+            return
+        watched = {name: x for name, x in tensors.items() if x is not None and x.numel()}
+        numbers = ctypes.c_uint64 * len(watched)
+        begins = [x.data_ptr() for x in watched.values()]
+        ends = [x.data_ptr() + x.numel() * x.element_size() for x in watched.values()]
+        self._library.traffic_watch(len(watched), numbers(*begins), numbers(*ends))
+        yield
+        counts = (ctypes.c_uint64 * (3 * (1 + len(watched))))()
+        self._library.traffic_read(counts)
+        rows = zip(*[iter(counts)] * 3, strict=True)
+        self.traffic = {name: Traffic(*row) for name, row in zip(("shared", *watched), rows, strict=True)}
+
+
+@cache
+def _runtime() -> tuple[Path, ...]:
+    """What runs threads and counts, compiled once in a process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return tuple(_object(_HERE / f"{name}.cpp", folder / f"{name}.o", "-O1") for name in ("standin", "traffic"))
+
+
+def _object(file: Path, to: Path, *options: str) -> Path:
+    _compile("-std=c++20", "-w", "-fPIC", *options, "-c", str(file), "-o", str(to))
+    return to
+
+
+def _compile(*options: str) -> None:
+    done = subprocess.run([need_compiler().path, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+
 
 class StandIn:
     """Kernels in one library; copies are made as on a device where ``copies`` is 2 (sm_90), 1 (sm_80) or 0."""
 
-    def __init__(self, sources: Sequence[CudaSource], copies: Sequence[int], folder: Path) -> None:
+    def __init__(
+        self, sources: Sequence[CudaSource], copies: Sequence[int], folder: Path, counted: bool = False
+    ) -> None:
         self.sources = sources
         text = []
         for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
@@ -72,7 +124,7 @@ class StandIn:
             text.append(_KERNEL.format(text=source.text, **values))
             if source.placement.sums_weights:
                 text.append(_SUM.format(n=n))
-        self.library = Library("".join(text), folder)
+        self.library = Library("".join(text), folder, counted)
 
     def run(
         self,
@@ -93,14 +145,23 @@ class StandIn:
         inner = [[around and around[1] for around in row] for row in (given, room)]
         call = arguments(*inner, operands["x2"].shape[0], gather, sums)
         geometry = (blocks, placement.threads, placement.shared, seed)
-        self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
-        if placement.sums_weights:
-            count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
-            pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
-            self.library.call(f"add_{n}", -(-count // 256), *pointers, blocks)
+        with self.library.watching(_tensors_of(*inner, gather) | {"sums": sums}):
+            self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
+            if placement.sums_weights:
+                count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
+                pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
+                self.library.call(f"add_{n}", -(-count // 256), *pointers, blocks)
         for around in (*given, *room):
             assert around is None or _untouched(*around), "written beside a tensor"
         return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+
+
+def _tensors_of(
+    given: Sequence[Tensor | None], opened: Sequence[Tensor | None], gather: Gather | None
+) -> dict[str, Tensor | None]:
+    """All that a call points to but its scratch, by name."""
+    indices = {} if gather is None else {n: getattr(gather, n) for n in ("first", "order", "src", "dst")}
+    return dict(zip((*SLOTS, *(f"d_{s}" for s in SLOTS)), (*given, *opened), strict=True)) | indices
 
 
 def _computed(dtype: torch.dtype) -> torch.dtype:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from itertools import cycle, product
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
 from tests.kernels.cuda.standin import StandIn
-from tests.machine import needs_compiler, needs_nvrtc
+from tests.machine import needs_compiler
 from tpgen.form.linear import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.cuda.target import obstacle_on
 from tpgen.kernels.placement.planning import plan_schedule
@@ -78,10 +76,3 @@ def test_the_library_has_the_large_ones() -> None:
     assert graphs_are_faster(narrow, "float32", chip) is None
     assert "matrix products of the library are faster" in str(graphs_are_faster(wide, "float32", chip))
     assert obstacle_on(narrow, torch.float32, chip) is None
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("opened", [("out",), ("x1", "x2", "w")])
-def test_nothing_spills(opened: tuple[str, ...]) -> None:
-    source = source_of(plan_of("narrow", True), "mul_ir", "float32", opened, 80)
-    assert not any(used.spills for used in need_nvrtc().compile(source.text, 80).usage.values())

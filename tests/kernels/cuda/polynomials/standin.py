@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.kernels.cuda.standin import Library, _inside, _untouched
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
+from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.polynomial.load import Sizes
 
@@ -26,7 +28,7 @@ _RUN = """extern "C" const char* run_{entry}_{n}(unsigned blocks, unsigned count
 class PolynomialStandIn:
     """The kernels of some sources."""
 
-    def __init__(self, sources: Sequence[CudaPolynomialSource], folder: Path) -> None:
+    def __init__(self, sources: Sequence[CudaPolynomialSource], folder: Path, counted: bool = False) -> None:
         self.sources = sources
         text = []
         for n, source in enumerate(sources):
@@ -34,7 +36,7 @@ class PolynomialStandIn:
             text += [f"#define tpgen_{entry} {entry}_{n}\n" for entry in there]
             text += [f"namespace k{n} {{\n{source.text}\n}}\n"]
             text += [f"#undef tpgen_{entry}\n{_RUN.format(n=n, entry=entry)}" for entry in there]
-        self.library = Library("".join(text), folder)
+        self.library = Library("".join(text), folder, counted)
 
     def run(
         self, n: int, given: Sequence[Tensor], index: Tensor | None, sizes: Sizes, at_once: int = 3, seed: int = 0
@@ -50,14 +52,26 @@ class PolynomialStandIn:
         order = None if index is None else order_of(index, sizes.elements)
         inner = [[x for _, x in part] for part in (around, room, scratch)]
         call = call_of(geometry, *inner, order)
-        self.library.call(f"run_kernel_{n}", geometry.blocks, placement.threads, placement.shared, seed, call)
-        if placement.folded:
-            shared = placement.added * placement.lane_bytes
-            self.library.call(f"run_sum_{n}", geometry.blocks_of_weights, placement.threads, shared, seed, call)
-        if placement.summed:
-            self.library.call(f"run_channels_{n}", geometry.blocks_of_channels, placement.threads, 0, seed, call)
+        names = (*placement.given, *(f"d_{slot}" for slot in placement.opened), *_scratch(placement))
+        tensors = dict(zip(names, (x for part in inner for x in part), strict=True))
+        with self.library.watching(tensors | ({} if order is None else {"first": order.first, "order": order.order})):
+            self._launch(n, geometry, seed, call)
         assert all(_untouched(*pair) for pair in (*around, *room, *scratch)), "written beside a tensor"
         return [x.clone() for _, x in room]
+
+    def _launch(self, n: int, geometry: Geometry, seed: int, call: ctypes.Array) -> None:
+        p = geometry.placement
+        self.library.call(f"run_kernel_{n}", geometry.blocks, p.threads, p.shared, seed, call)
+        if p.folded:
+            shared = p.added * p.lane_bytes
+            self.library.call(f"run_sum_{n}", geometry.blocks_of_weights, p.threads, shared, seed, call)
+        if p.summed:
+            self.library.call(f"run_channels_{n}", geometry.blocks_of_channels, p.threads, 0, seed, call)
+
+
+def _scratch(placement: CudaPolynomialPlacement) -> list[str]:
+    """Names of what a call gets as scratch."""
+    return ["sums", *(f"sums of {slot}" for slot in placement.summed)]
 
 
 def _shape(placement: object, slot: str, sizes: Sizes) -> tuple[int, ...]:

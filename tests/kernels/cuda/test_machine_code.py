@@ -1,0 +1,63 @@
+"""What NVRTC makes of each kernel of a named problem: registers below a ceiling, nothing in memory for want of them.
+
+It needs no driver and no GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cuda.named import BACKWARD, FORWARD, KERNELS, POLYNOMIAL_CALLS, QUICK, QUICK_CALLS, Call, Kernel
+from tests.machine import needs_nvrtc
+from tpgen.kernels.cuda.nvrtc import Usage, need_nvrtc
+
+ARCHITECTURES = (80, 90)
+ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_channels")
+# Registers of a thread in float32: up to 168 leave room for three blocks of four warps on a multiprocessor.
+MOST = {"products": 152, "convolutions": 152, "mixing": 144, "linear": 104, "polynomials": 255}
+# bfloat16 is computed with as float32; a double takes two registers.
+OTHER_DTYPES = [
+    Kernel("nequip-aspirin", FORWARD, dtype="bfloat16"),
+    Kernel("diffdock-l1", BACKWARD, dtype="bfloat16"),
+    Kernel("mace-medium", BACKWARD, indexed=True, dtype="bfloat16"),
+    Kernel("mixed-mul", BACKWARD, "ir_mul", True, dtype="float64"),
+    Kernel("mace-large", FORWARD, dtype="float64"),
+    Call("small-contraction", "second", "float64"),
+    Call("turned", "backward", "float64"),
+]
+
+
+def compiled(kernel: Kernel | Call, arch: int) -> dict[str, Usage]:
+    source = kernel.source(arch)
+    found = need_nvrtc().compile(source.text, arch)
+    assert found.code.startswith(b"\x7fELF")
+    assert set(found.usage) == {name for name in ENTRIES if f" {name}(" in source.text}
+    return found.usage
+
+
+def check(kernel: Kernel | Call, arch: int) -> None:
+    for name, used in compiled(kernel, arch).items():
+        assert (used.spills, used.stack) == (0, 0), name
+        assert used.registers <= (255 if kernel.dtype == "float64" else MOST[kernel.family]), name
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "kernel, arch", [(k, ARCHITECTURES[n % 2]) for n, k in enumerate([*QUICK, *OTHER_DTYPES])], ids=str
+)
+def test_nothing_spills(kernel: Kernel | Call, arch: int) -> None:
+    check(kernel, arch)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("call", QUICK_CALLS, ids=str)
+def test_no_polynomial_spills(call: Call) -> None:
+    check(call, 80)
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kernel", [*KERNELS, *POLYNOMIAL_CALLS], ids=str)
+def test_nothing_spills_of_any_named_problem(kernel: Kernel | Call, arch: int) -> None:
+    check(kernel, arch)
