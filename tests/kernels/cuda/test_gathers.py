@@ -88,9 +88,11 @@ def test_auto_knows_which_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     row = KERNEL_TARGETS["cuda"]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(driver, "capability", lambda device: 90)
-    monkeypatch.setitem(row.__dict__, "missing", lambda: None)
+    monkeypatch.setitem(row.__dict__, "missing", lambda device: None)
     chosen = {n: choose_strategy(find_problem(n).plan, Config(device="cuda")) for n in ("article", "self-connection")}
     assert str(chosen["article"]) == "kernel (a generated CUDA C++ kernel, compiled at the first call)"
     assert chosen["self-connection"].strategy == "grouped"
     assert "; no kernel: matrix products of the library are faster: about" in chosen["self-connection"].reason
-    assert target.slower(form_of(find_problem("article").plan, "mul_ir"), torch.float32) is None
+    assert (
+        target.slower(form_of(find_problem("article").plan, "mul_ir"), torch.float32, torch.device("cuda", 0)) is None
+    )

