@@ -45,6 +45,7 @@ struct ThreadIndex { struct { __attribute__((always_inline)) operator unsigned()
 static const ThreadIndex threadIdx;
 
 DEVICE unsigned char* shared_memory() { return standin::shared(); }
+DEVICE int this_warp() { return standin::current / 32; }
 DEVICE void __syncthreads() { standin::meet_block(); }
 DEVICE void __syncwarp() { standin::meet_warp(); }
 template <class T> DEVICE T __shfl_xor_sync(unsigned, T value, unsigned mask) {

@@ -11,11 +11,12 @@ import pytest
 
 from tpgen.errors import EmitError
 from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
 from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import predict
-from tpgen.kernels.cuda.placement import CudaPlacement, cuda_target, place_cuda
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.polynomials.model import predict_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.polynomial.load import Sizes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tpgen.kernels.cpp.text import Writer, number
+from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.group_text import GroupText
-from tpgen.kernels.cuda.placement import CudaPlacement
 from tpgen.kernels.cuda.tables import TableSet
 
 
@@ -63,13 +63,18 @@ class ChannelText:
             for units in p.work:
                 listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
                 w.line(f"{{{', '.join(listed + ['{255, 0, 0}'] * (depth - len(units)))}}},")
-        with w.block("DEVICE void compute_units(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
-            w.line("const Unit u = work[threadIdx.x / 32][n];")
-            with w.block("switch (u.group)"):
-                for group in p.groups:
-                    w.line(
-                        f"case {group.number}: group_{group.number}(s, u.chunk{'' if p.serial else ', u.set'}); break;"
-                    )
+        with w.block("DEVICE void compute_units(const Step& s)"):
+            w.line("const int warp = this_warp();")
+            with w.block(f"for (int n = 0; n < {depth}; ++n)"):
+                self._one_unit()
+
+    def _one_unit(self) -> None:
+        w, p = self.w, self.p
+        w.line("const Unit u = work[warp][n];")
+        with w.block("switch (u.group)"):
+            for group in p.groups:
+                where = "u.chunk" if p.serial else "u.chunk, u.set"
+                w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
 
     def write_step(self) -> None:
         """One step, once its rows are there."""

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2
 
+from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import D, Gather, Part, Share
+from tpgen.kernels.cuda.gathers import D, Gather, Part
 from tpgen.kernels.cuda.groups import LANES, Group, power_of_two
-from tpgen.kernels.cuda.placement import AnyPlacement, CudaPlacement
 from tpgen.kernels.sweep.statements import Product
 from tpgen.kernels.sweep.sweep import PathSweep
 
-_OVERHEAD = 40  # instructions of a unit for its places, and of a warp for each step
+AnyPlacement = CudaPlacement | GatherPlacement
+
+_OVERHEAD = 40  # instructions of a warp for each step, whatever it does, and of a gather
+_UNIT = 20  # of a unit, for its places
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def _channel_work(p: CudaPlacement) -> Work:
 
 def instructions(p: CudaPlacement, group: Group) -> int:
     """Of one warp, for one unit."""
-    return _OVERHEAD + _touches(p, group) + (_row(group) + _folding(group)) * _rows(p)
+    return _UNIT + _touches(p, group) + (_row(group) + _folding(group)) * _rows(p)
 
 
 def _row(group: Group) -> int:
@@ -87,7 +90,7 @@ def products(term: Product) -> int:
 def _folding(group: Group) -> int:
     """Choices, shuffles and additions of the sum over lanes."""
     summed = {s.component for p in group.paths for stage in p.stages[1:] for s in stage.statements}  # type: ignore[union-attr]
-    return 4 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
+    return 3 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
 
 
 def _common(p: CudaPlacement) -> int:
@@ -101,17 +104,20 @@ def _common(p: CudaPlacement) -> int:
 
 
 def _gathers_work(p: GatherPlacement) -> Work:
-    longest = sum(max(sum(map(_share, shares)) for shares in phase) for phase in p.phases) + _OVERHEAD
-    shares = [s for phase in p.phases for taken in phase for s in taken]
-    touched = sum(_rounds(s.gather, lambda part: _reads(p, part)) + s.gather.components for s in shares)
-    issued = sum(map(_share, shares)) + p.warps * _OVERHEAD
-    arithmetic = sum(_rounds(s.gather, _multiply_adds) for s in shares)
-    return Work(longest, issued, arithmetic, touched, 4 + len(p.phases), _cached(p))
+    taken = [_share(g) for g in p.gathers]  # instructions of a warp for some items, by gather
+    longest = sum(max(sum(taken[s.gather.number] for s in shares) for shares in phase) for phase in p.phases)
+    return Work(
+        longest=longest + _OVERHEAD,
+        issued=sum(g.chunks * taken[g.number] for g in p.gathers) + p.warps * _OVERHEAD,
+        arithmetic=sum(g.chunks * _rounds(g, _multiply_adds) for g in p.gathers),
+        touched=sum(g.chunks * (_rounds(g, lambda part: _reads(p, part)) + g.components) for g in p.gathers),
+        barriers=4 + len(p.phases),
+        cached=_cached(p),
+    )
 
 
-def _share(share: Share) -> int:
+def _share(g: Gather) -> int:
     """Instructions of a warp for some items of a gather."""
-    g = share.gather
     folded = 2 * g.components * int(log2(g.width))
     return _OVERHEAD + _rounds(g, _part) + folded + 2 * g.components
 

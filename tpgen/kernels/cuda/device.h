@@ -13,6 +13,8 @@
 
 extern __shared__ __align__(128) unsigned char tpgen_shared[];
 DEVICE unsigned char* shared_memory() { return tpgen_shared; }
+// Which warp a thread is of, as a number that the compiler knows to be one for all its lanes: they never part then.
+DEVICE int this_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
 DEVICE unsigned at(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
 
 #if COPIES == 2

@@ -23,6 +23,8 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     chip: Chip
     indexed: bool = False
+    rows: int = 1
+    warps: int = 1
 
     small = _SMALL
 
@@ -38,7 +40,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return operand == "w" and operand in self.row_operands
 
     @property
-    def warps(self) -> int:
+    def usual_warps(self) -> int:
         return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
 
     # -- gathers --

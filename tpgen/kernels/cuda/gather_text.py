@@ -48,8 +48,9 @@ class GathersText:
                 for shares in warps:
                     listed = [f"{{{s.gather.number}, {s.chunk}}}" for s in shares]
                     w.line(f"{{{', '.join(listed + ['{~0u, 0}'] * (depth - len(shares)))}}},")
-            with w.block(f"DEVICE void phase_{n}(const Step& s)"), w.block(f"for (int n = 0; n < {depth}; ++n)"):
-                w.line(f"const Share share = shares_{n}[threadIdx.x / {LANES}][n];")
+            head = f"DEVICE void phase_{n}(const Step& s, const int warp)"
+            with w.block(head), w.block(f"for (int n = 0; n < {depth}; ++n)"):
+                w.line(f"const Share share = shares_{n}[warp][n];")
                 with w.block("switch (share.gather)"):
                     for number in sorted({s.gather.number for shares in warps for s in shares}):
                         w.line(f"case {number}: gather_{number}(s, share.chunk); break;")
@@ -60,10 +61,11 @@ class GathersText:
             for start, size in p.unreached(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
+        w.line("const int warp = this_warp();")
         for n in range(len(p.phases)):
             if n:
                 w.line("__syncthreads();")
-            w.line(f"phase_{n}(s);")
+            w.line(f"phase_{n}(s, warp);")
 
 
 class _GatherText:

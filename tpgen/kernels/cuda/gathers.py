@@ -18,6 +18,7 @@ from tpgen.kernels.sweep.stage import Stage
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Local, Reduce, Statement
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.remember import remembered
 
 P, D = "P", "D"  # what stands between the stages of a path: inputs coupled, and cotangents times weights
 # Weights come last: their gradients stand where they stood.
@@ -125,11 +126,7 @@ def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
     """The gathers of open slots, of which some are carried from row to row, by phase."""
-    found: dict[tuple[str, int], list[Part]] = {}
-    for slot in opened:
-        for path in make_sweep(schedule.terms, (slot,)).paths:
-            for stage in path.stages:
-                _collect(found, path.term, stage)
+    found = _collected(schedule, opened)
     places = _between(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
@@ -137,6 +134,17 @@ def make_gathers(
         shape = (rows, 1) if target not in carried else (1, rows)
         made.append(_gather(number, target, place, tuple(parts), *shape))
     return tuple(_widened(made, warps))
+
+
+@remembered("what gathers on a GPU add up", entries=64)
+def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[Part]]:
+    """The parts of each target and segment; nobody may change them."""
+    found: dict[tuple[str, int], list[Part]] = {}
+    for slot in opened:
+        for path in make_sweep(schedule.terms, (slot,)).paths:
+            for stage in path.stages:
+                _collect(found, path.term, stage)
+    return found
 
 
 def between(gathers: tuple[Gather, ...]) -> dict[str, int]:

@@ -10,9 +10,10 @@ from typing import Generic, TypeVar
 from tpgen.kernels.cpp.text import GeneratedSource, Writer, read_header
 from tpgen.kernels.cuda.channel_text import ChannelText
 from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gather_text import GathersText
-from tpgen.kernels.cuda.placement import AnyPlacement, place_cuda
+from tpgen.kernels.cuda.placement import place_cuda
 from tpgen.kernels.cuda.rows_text import RowsText
 from tpgen.kernels.placement.matrix import AnySchedule
 
@@ -101,8 +102,9 @@ class KernelText:
             write()
 
     def _prelude(self) -> None:
-        w = self.w
-        write_numbers(w, self.dtype, f"THREADS = {self.p.threads}, ROWS = {self.p.rows}, STAGES = {self.p.stage_count}")
+        w, p = self.w, self.p
+        counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
+        write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
         w.raw(header("copies"))
         w.raw(header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
 
@@ -128,7 +130,7 @@ class KernelText:
 
     def _kernel(self) -> None:
         p, w = self.p, self.w
-        with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, 1) {ENTRY}(const Call call)'):
+        with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
             w.line("unsigned char* const shared = shared_memory();")
             w.line("u64* const barriers = (u64*)shared;")
             w.line("if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);")

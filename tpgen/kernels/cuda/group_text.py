@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
 from tpgen.kernels.cuda.groups import LANES, Group, Held, power_of_two
-from tpgen.kernels.cuda.placement import CudaPlacement, looped
 from tpgen.kernels.cuda.tables import TableSet
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import (

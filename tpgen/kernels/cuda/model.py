@@ -16,11 +16,11 @@ that is fetched one step ahead; a warp issues an instruction every other cycle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.counts import work_of
+from tpgen.kernels.cuda.counts import AnyPlacement, work_of
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.placement import AnyPlacement
 
 LATENCY = 900  # cycles from asking for a number in memory to having it
 _BARRIER = 40  # cycles that all warps wait for each other
@@ -60,24 +60,33 @@ class Prediction:
         return f"{100 * self.share:.0f} % of the copy bandwidth"
 
 
-def predict(placement: AnyPlacement, edges_per_node: float = 20.0, registers: int = 128) -> Prediction:
-    """The prediction for a kernel of so many registers, and for graphs with so many edges to a node."""
+def _filled(rows: int, edges: float) -> float:
+    """How full steps of so many rows are, where the edges of each node are steps of their own.
+
+    >>> _filled(8, 20), _filled(32, 20)
+    (0.8333333333333334, 0.625)
+    """
+    return edges / (ceil(edges / rows) * rows)
+
+
+def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction:
+    """The prediction for graphs with so many edges to a node."""
     p, chip = placement, placement.chip
     work = work_of(p)
     size = _bytes(p, edges_per_node)
     memory = chip.bandwidth / size  # rows a second
     one = memory / chip.processors / chip.clock  # rows a cycle and processor
-    blocks = min(p.blocks_at_once, max(1, REGISTERS // (registers * p.threads)))
     step = work.longest * PACE + work.barriers * _BARRIER
     step = max(step, LATENCY) if p.stage_count > 1 else step + LATENCY
-    copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * p.rows
-    cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / p.rows
+    rows = p.rows * (_filled(p.rows, edges_per_node) if p.owner else 1)
+    copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * rows
+    cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / rows
     return Prediction(
         bytes=size,
         memory=memory,
-        latency=blocks * p.rows / step / one,
-        issue=p.rows / cycles(chip, p.schedule.target.dtype, work.issued, work.arithmetic) / one,
-        shared=p.rows / (work.touched + copied / BANKS) / one,
+        latency=p.blocks_at_once * rows / step / one,
+        issue=rows / cycles(chip, p.schedule.target.dtype, work.issued, work.arithmetic) / one,
+        shared=rows / (work.touched + copied / BANKS) / one,
         cache=_CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
     )
 

@@ -1,22 +1,24 @@
-"""A channel schedule on blocks and warps: which warp does what, with tables and sums over channels between."""
+"""The placement that a kernel gets: of all steps and warps that a block may have, what the model ranks first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
+from collections.abc import Iterator
+from dataclasses import replace
 
+from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
-from tpgen.kernels.cuda.steps import RowSteps, check_room
-from tpgen.kernels.cuda.tables import TableSet, table_sets
+from tpgen.kernels.cuda.model import predict
+from tpgen.kernels.cuda.steps import check_room
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
-from tpgen.kernels.placement.values import Target, View
+from tpgen.kernels.placement.values import Target
+from tpgen.remember import remembered
 
-_WARPS = 4
+_WARPS = (2, 4, 8)
+_GAIN = 1.02  # what another step than the usual one must bring, times
 
 
 def cuda_target(dtype: str) -> Target:
@@ -24,101 +26,7 @@ def cuda_target(dtype: str) -> Target:
     return Target(dtype, lanes=1, registers=255)
 
 
-@dataclass(frozen=True)
-class CudaPlacement(ChannelPlacement, RowSteps):
-    """A `ChannelPlacement` of single lanes on a chip; an indexed one finds the rows of x1 and out by its edges."""
-
-    chip: Chip
-    indexed: bool = False
-
-    # -- what adds and what stores --
-
-    def added(self, operand: str) -> bool:
-        """Whether an open slot has an area of its own, to add to: rows meet in it, or paths in a loop over copies."""
-        return self.carried(operand) or any(v.touches > 1 and looped(v) for v in self.schedule.views_of(operand))
-
-    def in_place(self, operand: str) -> bool:
-        """A lane reads what it writes."""
-        return operand in self.row_operands
-
-    # -- work --
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        return make_groups(self.schedule, self.sweep.paths, 1 if self.serial else self.rows)
-
-    @property
-    def slots(self) -> int:
-        """Parts that the sum over channels has for each row: 32 channels of a group each."""
-        return sum(group.chunks for group in self.groups)
-
-    def sets(self, group: Group) -> int:
-        """Sets of rows that warps take."""
-        return self.rows // group.rows
-
-    @cached_property
-    def units(self) -> tuple[Unit, ...]:
-        return tuple(
-            Unit(group, chunk, rows)
-            for group in self.groups
-            for chunk in range(group.chunks)
-            for rows in range(1 if self.serial else self.sets(group))
-        )
-
-    @cached_property
-    def work(self) -> tuple[tuple[Unit, ...], ...]:
-        return balance(self.units, self.warps)
-
-    @property
-    def warps(self) -> int:
-        return next((w for w in (1, 2) if len(self.units) <= w), _WARPS)
-
-    @property
-    def unit_count(self) -> int:
-        return len(self.units)
-
-    # -- tables and sums over channels --
-
-    @property
-    def between(self) -> dict[str, int]:
-        return {"T": self.table_size} | {f"p_{o}": self.slots * self.dim[o] for o in self.summed}
-
-    @cached_property
-    def table_sets(self) -> tuple[TableSet, ...]:
-        return table_sets(self.schedule.tables, self.sweep.tables)
-
-    @property
-    def table_size(self) -> int:
-        """Numbers of all tables of one row."""
-        return max((s.offset + s.size for s in self.table_sets), default=0)
-
-    @property
-    def summed(self) -> tuple[str, ...]:
-        """Open slots that are sums over channels."""
-        return tuple(o for o in self.schedule.scalar_operands if o in self.opened)
-
-    def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what of such a slot is summed: all of it, where it has no channels."""
-        return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
-
-    def __str__(self) -> str:
-        lines = self.head
-        for n, units in enumerate(self.work):
-            lines.append(f"  warp {n}: " + ", ".join(f"group {u.group.number}.{u.chunk} rows {u.rows}" for u in units))
-        for group in self.groups:
-            paths = ", ".join(str(p.term.path) for p in group.paths)
-            lines.append(f"  group {group.number}: paths {paths}; {group.channels} channels, {group.width} lanes a row")
-        return "\n".join(lines)
-
-
-AnyPlacement = CudaPlacement | GatherPlacement
-
-
-def looped(view: View) -> bool:
-    """Whether a segment has copies of the other input as well."""
-    return prod(n for _, n in view.axes) > view.components
-
-
+@remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
     """Where a kernel that opens some slots, given in any order, keeps what it works on.
 
@@ -127,6 +35,21 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     base = place(schedule, opened, indexed)
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
-    placement: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
-    check_room(placement)
-    return placement
+    one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
+    usual = replace(one, rows=one.usual_rows)
+    usual = replace(usual, warps=usual.usual_warps)
+    check_room(usual)
+    share = predict(usual).share
+    if share == 1:
+        return usual
+    best = max(_others(usual), key=lambda p: predict(p).share, default=usual)
+    return best if predict(best).share > _GAIN * share else usual
+
+
+def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
+    """Placements with more or fewer rows in a step, and other warps, as far as they fit."""
+    for rows in usual.row_choices:
+        for warps in _WARPS:
+            p = replace(usual, rows=rows, warps=warps)
+            if p.warps <= p.unit_count and p.shared <= p.chip.block_shared:
+                yield p

@@ -76,6 +76,7 @@ class RowsText:
             (short, "int r = 0; r < n; ++r"),
         ):
             if operands:
+                w.raw("#pragma unroll 1")  # few threads have a row at all
                 with w.block(f"for ({head})"):
                     w.line(f"const i64 e = {self._edge};")
                     for o in operands:
@@ -112,6 +113,7 @@ class RowsText:
         rest = [o for o in p.results if o not in whole]
         for operands, head in ((whole, "int r = first_row(); r < n; r = next_row(r)"), (rest, "int r = 0; r < n; ++r")):
             if operands:
+                w.raw("#pragma unroll 1")  # few threads have a row at all
                 with w.block(f"for ({head})"):
                     w.line(f"const i64 e = {self._edge};")
                     for o in operands:

@@ -20,6 +20,8 @@ from tpgen.kernels.sweep.terms import SLOTS
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
 _ROWS = 32  # of a step, at most
+_REGISTERS = 2**18  # bytes of a multiprocessor
+_NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OpenedSlots):
@@ -28,12 +30,14 @@ class RowSteps(OpenedSlots):
     owner: str | None
     chip: Chip
     indexed: bool
+    rows: int  # of a step
+    warps: int  # of a block
     small = 8 * KIB  # bytes: a step of less than that takes more rows
 
     @property
     @abstractmethod
-    def warps(self) -> int:
-        """Of a block."""
+    def usual_warps(self) -> int:
+        """Of a block, where nothing speaks for another number."""
 
     @property
     @abstractmethod
@@ -92,17 +96,27 @@ class RowSteps(OpenedSlots):
         return tuple(o for o in self.opened if not self.carried(o) and self.dim[o])
 
     @cached_property
-    def rows(self) -> int:
-        """Rows of a step."""
+    def usual_rows(self) -> int:
+        """Rows of a step, where nothing speaks for another number."""
         if self.indexed:
             return next((r for r in (4, 2) if self._bytes(2 * r) <= self.chip.block_shared // 3), 1)
-        large = [o for o in self._moved if self.row_bytes(o) > _SHORT]
-        whole = next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
-        if self._bytes(whole) > self.chip.block_shared // 2:
+        rows = self._whole_rows
+        if self._bytes(rows) > self.chip.block_shared // 2:
             return 1
-        while whole < _ROWS and self._bytes(2 * whole) <= self.small:
-            whole *= 2
-        return whole
+        while rows < _ROWS and self._bytes(2 * rows) <= self.small:
+            rows *= 2
+        return rows
+
+    @property
+    def row_choices(self) -> tuple[int, ...]:
+        """Rows that a step may have: so many that copies move long ones whole."""
+        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if r >= self._whole_rows)
+
+    @property
+    def _whole_rows(self) -> int:
+        """The fewest rows side by side that fill multiples of 16 bytes, where they are long; 1 where none do."""
+        large = [] if self.indexed else [o for o in self._moved if self.row_bytes(o) > _SHORT]
+        return next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
 
     @property
     def _moved(self) -> tuple[str, ...]:
@@ -180,8 +194,12 @@ class RowSteps(OpenedSlots):
 
     @property
     def blocks_at_once(self) -> int:
-        """Blocks of one multiprocessor, as far as shared memory decides; a block leaves 1 KiB to the system."""
-        return max(1, min(self.chip.shared // (self.shared + KIB), 64 // self.warps, 32))
+        """Blocks that one multiprocessor has room for; a block leaves 1 KiB to the system.
+
+        So many registers are left to each thread that nothing is put aside in memory; the compiler is told.
+        """
+        registers = _REGISTERS // (self.threads * self.number * _NUMBERS)
+        return max(1, min(self.chip.shared // (self.shared + KIB), registers, 64 // self.warps, 32))
 
 
 def check_room(placement: RowSteps) -> None:

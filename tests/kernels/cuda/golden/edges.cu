@@ -10,7 +10,7 @@
 typedef long long i64; typedef unsigned long long u64;
 typedef double real;  // in memory
 typedef double num;  // in registers
-enum { THREADS = 128, ROWS = 4, STAGES = 2 };
+enum { THREADS = 128, BLOCKS = 2, ROWS = 4, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -24,6 +24,8 @@ enum { THREADS = 128, ROWS = 4, STAGES = 2 };
 
 extern __shared__ __align__(128) unsigned char tpgen_shared[];
 DEVICE unsigned char* shared_memory() { return tpgen_shared; }
+// Which warp a thread is of, as a number that the compiler knows to be one for all its lanes: they never part then.
+DEVICE int this_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
 DEVICE unsigned at(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
 
 #if COPIES == 2
@@ -301,8 +303,9 @@ static __constant__ const Unit work[4][1] = {
   {{255, 0, 0}},
 };
 DEVICE void compute_units(const Step& s) {
+  const int warp = this_warp();
   for (int n = 0; n < 1; ++n) {
-    const Unit u = work[threadIdx.x / 32][n];
+    const Unit u = work[warp][n];
     switch (u.group) {
       case 0: group_0(s, u.chunk); break;
       case 1: group_1(s, u.chunk); break;
@@ -328,6 +331,7 @@ DEVICE int rows_of(i64 q, i64 end) {
 }
 DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
   fetch_begin(barrier, n * 2368);
+#pragma unroll 1
   for (int r = first_row(); r < n; r = next_row(r)) {
     const i64 e = call.order[q + r];
     fetch_row(stage + 0 + r * 992, call.x1 + call.src[e] * 124, 992, barrier);
@@ -344,7 +348,7 @@ DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
   deliver_end();
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call call) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const Call call) {
   unsigned char* const shared = shared_memory();
   u64* const barriers = (u64*)shared;
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);

@@ -1,5 +1,5 @@
 // cuda placement: opens x1, x2, w; float32, sm_90
-//   a step is 32 rows: 72 units on 4 warps
+//   a step is 32 rows: 69 units on 2 warps
 //   shared memory: 21632 bytes, 2 stages of 6784
 //   gather 0, phase 0: P + 0: paths 0; 128 items, 1 lanes each
 //   gather 1, phase 0: P + 4: paths 1; 128 items, 1 lanes each
@@ -11,8 +11,8 @@
 //   gather 7, phase 1: D + 22: paths 3; 64 items, 1 lanes each
 //   gather 8, phase 2: x1 + 0: paths 0, 1; 128 items, 1 lanes each
 //   gather 9, phase 2: x1 + 4: paths 2, 3; 64 items, 1 lanes each
-//   gather 10, phase 2: x2 + 0: paths 0, 2; 32 items, 2 lanes each
-//   gather 11, phase 2: x2 + 1: paths 1, 3; 32 items, 4 lanes each
+//   gather 10, phase 2: x2 + 0: paths 0, 2; 32 items, 1 lanes each
+//   gather 11, phase 2: x2 + 1: paths 1, 3; 32 items, 2 lanes each
 //   gather 12, phase 3: w + 0: paths 0; 384 items, 1 lanes each
 //   gather 13, phase 3: w + 12: paths 1; 256 items, 1 lanes each
 //   gather 14, phase 3: w + 20: paths 2; 128 items, 1 lanes each
@@ -20,7 +20,7 @@
 typedef long long i64; typedef unsigned long long u64;
 typedef float real;  // in memory
 typedef float num;  // in registers
-enum { THREADS = 128, ROWS = 32, STAGES = 2 };
+enum { THREADS = 64, BLOCKS = 8, ROWS = 32, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -34,6 +34,8 @@ enum { THREADS = 128, ROWS = 32, STAGES = 2 };
 
 extern __shared__ __align__(128) unsigned char tpgen_shared[];
 DEVICE unsigned char* shared_memory() { return tpgen_shared; }
+// Which warp a thread is of, as a number that the compiler knows to be one for all its lanes: they never part then.
+DEVICE int this_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
 DEVICE unsigned at(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
 
 #if COPIES == 2
@@ -534,10 +536,9 @@ DEVICE void gather_9(const Step& s, const int chunk) {
 }
 DEVICE void gather_10(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int n = lane % 16 + chunk * 16;
-  const int sharer = lane / 16;
+  const int n = lane + chunk * 32;
   const bool inside = n < s.rows * 1;
-  const bool alive = inside && sharer == 0;
+  const bool alive = inside;
   const int item = inside ? n : 0;
   const int row = item / 1, copy = item % 1;
   num sum[1] = {};
@@ -547,7 +548,7 @@ DEVICE void gather_10(const Step& s, const int chunk) {
     // path 0: 4x0e x 1x0e -> 3x0e (uvw)
     const int v = 0;
     #pragma unroll 4
-    for (int m = sharer; m < 4; m += 2) {
+    for (int m = 0; m < 4; m += 1) {
       const int u = m;
       const num D0 = D[u + v];
       const num x1_0 = widen(row_x1[u]);
@@ -561,7 +562,7 @@ DEVICE void gather_10(const Step& s, const int chunk) {
     // path 2: 2x1o x 1x0e -> 2x1o (uvw)
     const int v = 0;
     #pragma unroll 2
-    for (int m = sharer; m < 2; m += 2) {
+    for (int m = 0; m < 2; m += 1) {
       const int u = m;
       const num D0 = D[16 + u * 3 + v * 3];
       const num D1 = D[17 + u * 3 + v * 3];
@@ -579,7 +580,6 @@ DEVICE void gather_10(const Step& s, const int chunk) {
       sum[0] += d2_0;
     }
   }
-  sum_lanes<16, 32>(sum);
   if (alive) {
     real* const to = s.d_x2 + row * 4;
     to[copy] = narrow(sum[0]);
@@ -587,8 +587,8 @@ DEVICE void gather_10(const Step& s, const int chunk) {
 }
 DEVICE void gather_11(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int n = lane % 8 + chunk * 8;
-  const int sharer = lane / 8;
+  const int n = lane % 16 + chunk * 16;
+  const int sharer = lane / 16;
   const bool inside = n < s.rows * 1;
   const bool alive = inside && sharer == 0;
   const int item = inside ? n : 0;
@@ -600,7 +600,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
     // path 1: 4x0e x 1x1o -> 2x1o (uvw)
     const int v = 0;
     #pragma unroll 1
-    for (int m = sharer; m < 4; m += 4) {
+    for (int m = sharer; m < 4; m += 2) {
       const int u = m;
       const num D0 = D[4 + u * 3 + v * 3];
       const num D1 = D[5 + u * 3 + v * 3];
@@ -624,7 +624,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
     // path 3: 2x1o x 1x1o -> 3x0e (uvw)
     const int v = 0;
     #pragma unroll 1
-    for (int m = sharer; m < 2; m += 4) {
+    for (int m = sharer; m < 2; m += 2) {
       const int u = m;
       const num D0 = D[22 + u + v];
       const num x1_0 = widen(row_x1[4 + u * 3]);
@@ -642,7 +642,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
       sum[2] += d2_2;
     }
   }
-  sum_lanes<8, 32>(sum);
+  sum_lanes<16, 32>(sum);
   if (alive) {
     real* const to = s.d_x2 + row * 4;
     to[1 + copy * 3] = narrow(sum[0]);
@@ -755,15 +755,13 @@ DEVICE void gather_15(const Step& s, const int chunk) {
   }
 }
 struct Share { unsigned gather, chunk; };
-static __device__ const Share shares_0[4][3] = {
-  {{1, 0}, {2, 0}, {0, 0}},
-  {{1, 1}, {2, 1}, {0, 1}},
-  {{1, 2}, {3, 0}, {0, 2}},
-  {{1, 3}, {3, 1}, {0, 3}},
+static __device__ const Share shares_0[2][6] = {
+  {{1, 0}, {1, 2}, {2, 0}, {3, 0}, {0, 0}, {0, 2}},
+  {{1, 1}, {1, 3}, {2, 1}, {3, 1}, {0, 1}, {0, 3}},
 };
-DEVICE void phase_0(const Step& s) {
-  for (int n = 0; n < 3; ++n) {
-    const Share share = shares_0[threadIdx.x / 32][n];
+DEVICE void phase_0(const Step& s, const int warp) {
+  for (int n = 0; n < 6; ++n) {
+    const Share share = shares_0[warp][n];
     switch (share.gather) {
       case 0: gather_0(s, share.chunk); break;
       case 1: gather_1(s, share.chunk); break;
@@ -772,15 +770,13 @@ DEVICE void phase_0(const Step& s) {
     }
   }
 }
-static __device__ const Share shares_1[4][5] = {
-  {{4, 0}, {7, 0}, {5, 4}, {6, 0}, {~0u, 0}},
-  {{4, 1}, {7, 1}, {5, 5}, {6, 1}, {~0u, 0}},
-  {{4, 2}, {5, 0}, {5, 2}, {5, 6}, {6, 2}},
-  {{4, 3}, {5, 1}, {5, 3}, {5, 7}, {6, 3}},
+static __device__ const Share shares_1[2][9] = {
+  {{4, 0}, {4, 2}, {7, 0}, {5, 0}, {5, 2}, {5, 4}, {5, 6}, {6, 0}, {6, 2}},
+  {{4, 1}, {4, 3}, {7, 1}, {5, 1}, {5, 3}, {5, 5}, {5, 7}, {6, 1}, {6, 3}},
 };
-DEVICE void phase_1(const Step& s) {
-  for (int n = 0; n < 5; ++n) {
-    const Share share = shares_1[threadIdx.x / 32][n];
+DEVICE void phase_1(const Step& s, const int warp) {
+  for (int n = 0; n < 9; ++n) {
+    const Share share = shares_1[warp][n];
     switch (share.gather) {
       case 4: gather_4(s, share.chunk); break;
       case 5: gather_5(s, share.chunk); break;
@@ -789,15 +785,13 @@ DEVICE void phase_1(const Step& s) {
     }
   }
 }
-static __device__ const Share shares_2[4][3] = {
-  {{9, 0}, {11, 2}, {8, 2}},
-  {{9, 1}, {11, 3}, {8, 3}},
-  {{11, 0}, {10, 0}, {8, 0}},
-  {{11, 1}, {10, 1}, {8, 1}},
+static __device__ const Share shares_2[2][5] = {
+  {{10, 0}, {9, 0}, {9, 1}, {8, 1}, {8, 3}},
+  {{11, 0}, {11, 1}, {8, 0}, {8, 2}, {~0u, 0}},
 };
-DEVICE void phase_2(const Step& s) {
-  for (int n = 0; n < 3; ++n) {
-    const Share share = shares_2[threadIdx.x / 32][n];
+DEVICE void phase_2(const Step& s, const int warp) {
+  for (int n = 0; n < 5; ++n) {
+    const Share share = shares_2[warp][n];
     switch (share.gather) {
       case 8: gather_8(s, share.chunk); break;
       case 9: gather_9(s, share.chunk); break;
@@ -806,15 +800,13 @@ DEVICE void phase_2(const Step& s) {
     }
   }
 }
-static __device__ const Share shares_3[4][8] = {
-  {{13, 0}, {13, 4}, {14, 0}, {12, 0}, {12, 4}, {12, 8}, {15, 0}, {15, 4}},
-  {{13, 1}, {13, 5}, {14, 1}, {12, 1}, {12, 5}, {12, 9}, {15, 1}, {15, 5}},
-  {{13, 2}, {13, 6}, {14, 2}, {12, 2}, {12, 6}, {12, 10}, {15, 2}, {~0u, 0}},
-  {{13, 3}, {13, 7}, {14, 3}, {12, 3}, {12, 7}, {12, 11}, {15, 3}, {~0u, 0}},
+static __device__ const Share shares_3[2][15] = {
+  {{13, 0}, {13, 2}, {13, 4}, {13, 6}, {14, 0}, {14, 2}, {12, 0}, {12, 2}, {12, 4}, {12, 6}, {12, 8}, {12, 10}, {15, 0}, {15, 2}, {15, 4}},
+  {{13, 1}, {13, 3}, {13, 5}, {13, 7}, {14, 1}, {14, 3}, {12, 1}, {12, 3}, {12, 5}, {12, 7}, {12, 9}, {12, 11}, {15, 1}, {15, 3}, {15, 5}},
 };
-DEVICE void phase_3(const Step& s) {
-  for (int n = 0; n < 8; ++n) {
-    const Share share = shares_3[threadIdx.x / 32][n];
+DEVICE void phase_3(const Step& s, const int warp) {
+  for (int n = 0; n < 15; ++n) {
+    const Share share = shares_3[warp][n];
     switch (share.gather) {
       case 12: gather_12(s, share.chunk); break;
       case 13: gather_13(s, share.chunk); break;
@@ -850,13 +842,14 @@ DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64
   }
 }
 DEVICE void compute(const Step& s) {
-  phase_0(s);
+  const int warp = this_warp();
+  phase_0(s, warp);
   __syncthreads();
-  phase_1(s);
+  phase_1(s, warp);
   __syncthreads();
-  phase_2(s);
+  phase_2(s, warp);
   __syncthreads();
-  phase_3(s);
+  phase_3(s, warp);
 }
 DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
@@ -868,7 +861,7 @@ DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   else copy(call.d_w + q * 30, s.d_w, n * 30);
   deliver_end();
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call call) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const Call call) {
   unsigned char* const shared = shared_memory();
   u64* const barriers = (u64*)shared;
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);

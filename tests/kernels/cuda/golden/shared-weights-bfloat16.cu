@@ -6,7 +6,7 @@
 typedef long long i64; typedef unsigned long long u64;
 typedef unsigned short real;  // in memory
 typedef float num;  // in registers
-enum { THREADS = 32, ROWS = 16, STAGES = 2 };
+enum { THREADS = 32, BLOCKS = 5, ROWS = 16, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -20,6 +20,8 @@ enum { THREADS = 32, ROWS = 16, STAGES = 2 };
 
 extern __shared__ __align__(128) unsigned char tpgen_shared[];
 DEVICE unsigned char* shared_memory() { return tpgen_shared; }
+// Which warp a thread is of, as a number that the compiler knows to be one for all its lanes: they never part then.
+DEVICE int this_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
 DEVICE unsigned at(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
 
 #if COPIES == 2
@@ -304,8 +306,9 @@ static __constant__ const Unit work[1][1] = {
   {{0, 0, 0}},
 };
 DEVICE void compute_units(const Step& s) {
+  const int warp = this_warp();
   for (int n = 0; n < 1; ++n) {
-    const Unit u = work[threadIdx.x / 32][n];
+    const Unit u = work[warp][n];
     switch (u.group) {
       case 0: group_0(s, u.chunk); break;
     }
@@ -345,7 +348,7 @@ DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   else copy(call.d_x1 + q * 48, s.d_x1, n * 48);
   deliver_end();
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 1) tpgen_kernel(const Call call) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const Call call) {
   unsigned char* const shared = shared_memory();
   u64* const barriers = (u64*)shared;
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);

@@ -184,7 +184,7 @@ class _Text:
             w.line("const Task task = find_task(call, blockIdx.x / chunks);")
             w.line("if (task.from >= task.to) return;")
             w.line("num* const shared = (num*)shared_memory();")
-            w.line(f"const int warp = threadIdx.x / {LANES}, lane = threadIdx.x % {LANES};")
+            w.line(f"const int warp = this_warp(), lane = threadIdx.x % {LANES};")
             w.line(f"const int width = (int)call.width, rows = {LANES} / width;")
             w.line("const i64 c = chunk * width + lane % width;")
             tables = [f"shared + {LANES} * COEFFICIENTS * {n} + lane" for n in range(len(at.coefficients))]
@@ -221,7 +221,7 @@ class _Text:
         w, at = self.w, self.at
         with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
             w.line(f"const i64 chunks = (call.channels + {LANES - 1}) / {LANES}, e = blockIdx.x / chunks;")
-            w.line(f"const int warp = threadIdx.x / {LANES}, lane = threadIdx.x % {LANES};")
+            w.line(f"const int warp = this_warp(), lane = threadIdx.x % {LANES};")
             w.line(f"const i64 c = blockIdx.x % chunks * {LANES} + lane, t = task_of(call, e);")
             w.line("const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;")
             w.line("num* const sums = (num*)shared_memory() + lane;")

@@ -1,0 +1,110 @@
+"""A channel schedule on blocks and warps: which warp does what, with tables and sums over channels between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
+from tpgen.kernels.cuda.steps import RowSteps
+from tpgen.kernels.cuda.tables import TableSet, table_sets
+from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.values import View
+
+_WARPS = 4
+
+
+@dataclass(frozen=True)
+class CudaPlacement(ChannelPlacement, RowSteps):
+    """A `ChannelPlacement` of single lanes on a chip; an indexed one finds the rows of x1 and out by its edges."""
+
+    chip: Chip
+    indexed: bool = False
+    rows: int = 1
+    warps: int = 1
+
+    # -- what adds and what stores --
+
+    def added(self, operand: str) -> bool:
+        """Whether an open slot has an area of its own, to add to: rows meet in it, or paths in a loop over copies."""
+        return self.carried(operand) or any(v.touches > 1 and looped(v) for v in self.schedule.views_of(operand))
+
+    def in_place(self, operand: str) -> bool:
+        """A lane reads what it writes."""
+        return operand in self.row_operands
+
+    # -- work --
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        return make_groups(self.schedule, self.sweep.paths, 1 if self.serial else self.rows)
+
+    @property
+    def slots(self) -> int:
+        """Parts that the sum over channels has for each row: 32 channels of a group each."""
+        return sum(group.chunks for group in self.groups)
+
+    def sets(self, group: Group) -> int:
+        """Sets of rows that warps take."""
+        return self.rows // group.rows
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(
+            Unit(group, chunk, rows)
+            for group in self.groups
+            for chunk in range(group.chunks)
+            for rows in range(1 if self.serial else self.sets(group))
+        )
+
+    @cached_property
+    def work(self) -> tuple[tuple[Unit, ...], ...]:
+        return balance(self.units, self.warps)
+
+    @property
+    def usual_warps(self) -> int:
+        return next((w for w in (1, 2) if len(self.units) <= w), _WARPS)
+
+    @property
+    def unit_count(self) -> int:
+        return len(self.units)
+
+    # -- tables and sums over channels --
+
+    @property
+    def between(self) -> dict[str, int]:
+        return {"T": self.table_size} | {f"p_{o}": self.slots * self.dim[o] for o in self.summed}
+
+    @cached_property
+    def table_sets(self) -> tuple[TableSet, ...]:
+        return table_sets(self.schedule.tables, self.sweep.tables)
+
+    @property
+    def table_size(self) -> int:
+        """Numbers of all tables of one row."""
+        return max((s.offset + s.size for s in self.table_sets), default=0)
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """Open slots that are sums over channels."""
+        return tuple(o for o in self.schedule.scalar_operands if o in self.opened)
+
+    def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
+        """Start and size of what of such a slot is summed: all of it, where it has no channels."""
+        return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
+
+    def __str__(self) -> str:
+        lines = self.head
+        for n, units in enumerate(self.work):
+            lines.append(f"  warp {n}: " + ", ".join(f"group {u.group.number}.{u.chunk} rows {u.rows}" for u in units))
+        for group in self.groups:
+            paths = ", ".join(str(p.term.path) for p in group.paths)
+            lines.append(f"  group {group.number}: paths {paths}; {group.channels} channels, {group.width} lanes a row")
+        return "\n".join(lines)
+
+
+def looped(view: View) -> bool:
+    """Whether a segment has copies of the other input as well."""
+    return prod(n for _, n in view.axes) > view.components
