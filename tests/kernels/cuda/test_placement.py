@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -30,7 +31,6 @@ from tpgen.planner.problems import PROBLEMS, find_problem
 
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
 AIMED_AT = {False: 0.85, True: 0.65}  # of a copy's bandwidth: products, and convolutions
-SHORT = {("mace-large", BACKWARD, True, 80): 0.55}  # all that falls short of it: arithmetic takes longer than memory
 CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
 
 
@@ -90,12 +90,28 @@ def test_what_is_aimed_at_is_predicted(name: str, layout: str, arch: int) -> Non
     """At least 0.85 of a copy's bandwidth for products, 0.65 for convolutions: a design that is worse shows here."""
     for opened, indexed in product((FORWARD, BACKWARD), (False, True)):
         share = predict(placed(name, opened, indexed, arch, layout)).share
-        short = SHORT.get((name, opened, indexed, arch))
-        if short is None:
-            assert share >= AIMED_AT[indexed]
-        else:  # known, and to be taken off the list once it is mended
-            assert share == pytest.approx(short, abs=0.005)
-            assert share < AIMED_AT[indexed]
+        assert share >= AIMED_AT[indexed]
+
+
+@pytest.mark.parametrize("name", ["mace-large", "mixed-mul", "tetris-1", "article"])
+def test_a_step_is_what_the_model_ranks_first(name: str) -> None:
+    """None is a fiftieth better; eight warps bring mace-large's gradients on edges from half to all of a bandwidth."""
+    schedule = plan_schedule(form_of(find_problem(name).plan, "mul_ir"), cuda_target("float32"))
+    for indexed in (False, True):
+        chosen = place_cuda(schedule, BACKWARD, chip_of(80), indexed)
+        others = [replace(chosen, rows=rows, warps=warps) for rows in chosen.row_choices for warps in (2, 4, 8)]
+        shares = {(p.rows, p.warps): predict(p).share for p in others if p.shared <= p.chip.block_shared}
+        assert predict(chosen).share >= max(shares.values()) / 1.02
+        if name == "mace-large" and indexed:
+            assert chosen.warps == 8
+            assert predict(chosen).share > 1.5 * shares[1, 4]
+
+
+def test_a_step_counts_no_more_rows_than_a_node_has_edges() -> None:
+    placement = placed("article", FORWARD, indexed=True)
+    assert placement.owner == "out"
+    full, few = (predict(placement, edges) for edges in (float(placement.rows), 1.0))
+    assert few.latency * few.memory < full.latency * full.memory
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

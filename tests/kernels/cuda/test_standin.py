@@ -70,7 +70,7 @@ def test_what_is_missing_shows(what: str, broken: StandIn) -> None:
 
 def test_phases_wait_for_each_other(tmp_path: Path) -> None:
     """A kernel that mixes copies, without the barrier between the products with weights and the gradients of inputs."""
-    mixing = Case(mode_plan("uvw", True, False, 9, 3), "mul_ir", "float32", ("x1", "x2", "w"), 2)
+    mixing = Case(mode_plan("uvw", True, False, 5, 3), "mul_ir", "float32", ("x1", "x2", "w"), 2)
     broken = _changed(mixing.source, "phase_1(s, warp);\n  __syncthreads();", "phase_1(s, warp);")
     stand_in, given = StandIn([mixing.source, broken], [2, 2], tmp_path), mixing.operands
     right = stand_in.run(0, given)

@@ -20,6 +20,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
 _ROWS = 32  # of a step, at most
+_BATCH = 2_000  # rows that are to reach every multiprocessor
 _REGISTERS = 2**18  # bytes of a multiprocessor
 _NUMBERS = 128  # that a thread has in registers, at least
 
@@ -109,8 +110,9 @@ class RowSteps(OpenedSlots):
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Rows that a step may have: so many that copies move long ones whole."""
-        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if r >= self._whole_rows)
+        """Rows that a step may have: so many that copies move long ones whole, and all processors have some."""
+        most = max(self.usual_rows, _BATCH // self.chip.processors)
+        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._whole_rows <= r <= most)
 
     @property
     def _whole_rows(self) -> int:

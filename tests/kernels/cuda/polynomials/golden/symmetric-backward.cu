@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_kernel(const C
   const Task task = find_task(call, blockIdx.x / chunks);
   if (task.from >= task.to) return;
   num* const shared = (num*)shared_memory();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = this_warp(), lane = threadIdx.x % 32;
   const int width = (int)call.width, rows = 32 / width;
   const i64 c = chunk * width + lane % width;
   prologue(call, task.element, c < call.channels ? c : call.channels - 1, warp, shared + 32 * COEFFICIENTS * 0 + lane);
@@ -175,7 +175,7 @@ DEVICE void epilogue(const Call& call, i64 e, i64 c, int warp, const num* da1) {
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_sum(const Call call) {
   const i64 chunks = (call.channels + 31) / 32, e = blockIdx.x / chunks;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = this_warp(), lane = threadIdx.x % 32;
   const i64 c = blockIdx.x % chunks * 32 + lane, t = task_of(call, e);
   const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;
   num* const sums = (num*)shared_memory() + lane;
