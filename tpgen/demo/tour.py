@@ -20,7 +20,7 @@ from tpgen.benchmarking.markdown import markdown_report
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.run import run_benchmarks, select_problems
 from tpgen.demo.deployed import called_from_cpp
-from tpgen.demo.polynomials import ASKED, POLYNOMIALS, write_polynomial
+from tpgen.demo.polynomials import OF_PRODUCTS, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential
 from tpgen.demo.tetris import Tetris, Training, train
 from tpgen.errors import TpgenError
@@ -125,11 +125,11 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Section:
             write_explorer(problem.plan, page, rows=problem.rows, measure=bool(tour.compiled))
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: verify"):
-            report = verify(problem.plan, only=ASKED)
+            report = verify(problem.plan, only=OF_PRODUCTS)
         (folder / name / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
         (folder / name / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
         console.print(f"   {name}: verified ({counted(report.findings)})")
-        wrong += [] if report.passed else [f"{name} breaks {', '.join(report.failed)}"]
+        wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(_product_text(problem, files, str(report)))
     return Section("\n".join(texts), tuple(wrong))
 
@@ -179,7 +179,7 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
         with console.status(f"   {name}: write every stage, verify"):
             text, report = write_polynomial(name, folder / name)
         console.print(f"   {name}: every stage in {folder / name}, verified ({counted(report.findings)})")
-        wrong += [] if report.passed else [f"{name} breaks {', '.join(report.failed)}"]
+        wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(text)
     return Section("\n".join(texts), tuple(wrong))
 
@@ -311,7 +311,7 @@ def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
     console.print(f"   a converted potential: verified ({counted(report.findings)})")
-    wrong = [] if report.passed else [f"the potential breaks {', '.join(report.failed)}"]
+    wrong = [] if report.passed else [f"the potential: {report.said}"]
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
     return Section(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
