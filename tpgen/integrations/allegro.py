@@ -22,6 +22,7 @@ from tpgen.conversion.obstacles import replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.integrations.nequip import offer_modifier
+from tpgen.kernels.polynomial.rows import run_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
@@ -57,7 +58,7 @@ class TpgenContracter(Contracter):
         given = [x1, x2.index_select(0, idxs)]
         for weights in self._by_segment():
             given.append(weights)
-        found = torch.ops.tpgen.polynomial(given, None, self._tpgen_plan, self._tpgen_call)[0]
+        found = run_polynomial(given, None, self._tpgen_plan, self._tpgen_call)
         return found.view(-1, self.mul, self.base_dim_out)
 
     def _by_segment(self) -> list[Tensor]:

@@ -17,6 +17,7 @@ from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.polynomial.rows import run_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
@@ -41,6 +42,7 @@ class MaceContraction(nn.Module):
     """
 
     _tpgen_plan: str
+    _tpgen_call: str
     _tpgen_signs: list[list[float]]  # of the paths of each weight, highest degree first; empty where there is no path
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ class MaceContraction(nn.Module):
                 if len(signs) > 0:
                     tensors.append(_signed(weight, signs))
                 n += 1
-        return torch.ops.tpgen.polynomial(tensors, y.argmax(dim=1), self._tpgen_plan, self._tpgen_call)[0]
+        return run_polynomial(tensors, y.argmax(dim=1), self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""

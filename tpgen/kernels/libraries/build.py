@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.spawn import get_executable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,6 +66,13 @@ def load(text: str, indexed: bool = False) -> Callable[..., int]:
     function = getattr(load_library(Wanted(text)), ENTRY)
     function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
     return function
+
+
+def address_of(function: Any) -> int | None:
+    """Where an entry point stands, by which the runtime can call it; None for a function of Python."""
+    with suppress(ctypes.ArgumentError):
+        return ctypes.cast(function, ctypes.c_void_p).value
+    return None
 
 
 def load_library(wanted: Wanted) -> ctypes.CDLL:

@@ -188,13 +188,12 @@ static const Polynomial* polynomial_of(Handle description, Handle call, int dtyp
     if (p.dtype == position(dtype) && same(p.call, call) && same(p.description, description)) return &p;
   return 0;
 }
-static void compute(const Polynomial* p, Level level, Tensor* x, u64 count, Tensor& index, Tensor* results,
-                    char* message) {
+static void compute(const Polynomial* p, Level level, Arguments& a, Tensor* results, char* message) {
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
-  else if (!p || count != (u64)p->count)
+  else if (!p || a.count != (u64)p->count)
     snprintf(message, TEXT, "tpgen: a polynomial or a dtype that was not deployed; deploy the network that calls it");
-  else if (level == TRANSFORMS || differentiated(x, count)) snprintf(message, TEXT, "%s", VALUES_ALONE);
-  else if (const int fault = run(*p, x, index, results))
+  else if (level == TRANSFORMS || differentiated(a.x, a.count)) snprintf(message, TEXT, "%s", VALUES_ALONE);
+  else if (const int fault = run(*p, a.x, a.index, results))
     snprintf(message, TEXT, "tpgen: %s", fault == UNFIT ? "tensors do not fit the polynomial"
                                        : fault == 2     ? "index: an element is out of range" : "a kernel stopped");
 }
@@ -202,13 +201,9 @@ template <Level level>
 static void polynomial_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
-    Tensor x[MOST_SLOTS], results[MOST_SLOTS], index(optional(stack[1]));
-    u64 count = 0, item = 0;
-    torch_list_size((Handle)stack[0], &count);
-    for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
-      if (!torch_list_get_item((Handle)stack[0], n, &item)) x[n].take((Handle)item);
-    torch_delete_list((Handle)stack[0]);
-    compute(polynomial_of((Handle)stack[2], (Handle)stack[3], x[0].dtype), level, x, count, index, results, message);
+    Arguments a(stack[0], stack[1]);
+    Tensor results[MOST_SLOTS];
+    compute(polynomial_of((Handle)stack[2], (Handle)stack[3], a.x[0].dtype), level, a, results, message);
     torch_delete_string((Handle)stack[2]);
     torch_delete_string((Handle)stack[3]);
     Handle list = 0;

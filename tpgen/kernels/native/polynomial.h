@@ -13,10 +13,25 @@ struct Polynomial {
   const char* file;
   i64 sum;  // of the file
   void* kernel;
+  i64 limit;  // bytes of a result from which on others make room for it, 0: none
 };
 struct Sizes { i64 rows, elements, channels; };
 
 typedef int (*OfRows)(void**, void**, void*, i64*, void*, void*, void*, void*, i64);
+
+// What a call is given: the list, which is emptied, and the element of every row.
+struct Arguments {
+  Tensor x[MOST_SLOTS], index;
+  u64 count;
+
+  Arguments(u64 list, u64 elements) : index(optional(elements)), count(0) {
+    u64 item = 0;
+    torch_list_size((Handle)list, &count);
+    for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
+      if (!torch_list_get_item((Handle)list, n, &item)) x[n].take((Handle)item);
+    torch_delete_list((Handle)list);
+  }
+};
 
 static bool agree(i64& known, i64 size) {
   if (known < 0) known = size;
@@ -34,7 +49,7 @@ static bool fits(const Polynomial& p, const Tensor* x, const Tensor& index, Size
   }
   if (s.elements < 0) s.elements = 1;
   if (s.channels < 0) s.channels = 1;
-  return index ? fits_index(index, s.rows) : s.elements == 1 || s.elements == s.rows;
+  return index ? fits_index(index, s.rows) && !is_narrow(index) : s.elements == 1 || s.elements == s.rows;
 }
 static int run(const Polynomial& p, Tensor* x, Tensor& index, Tensor* results) {
   Sizes s;
@@ -43,7 +58,7 @@ static int run(const Polynomial& p, Tensor* x, Tensor& index, Tensor* results) {
   i64 counts[2] = {s.elements, s.channels};
   for (i64 n = 0; n < p.opens; ++n) {
     const i64 flat[2] = {s.rows, p.opened[n].dim * s.channels}, g = p.opened[n].given;
-    results[n].take(g < 0 ? empty(flat, 2, x[0].dtype) : empty(x[g].sizes, x[g].dim, x[0].dtype));
+    results[n].take(g < 0 ? room(flat, 2, x[0].dtype, p.limit) : room(x[g].sizes, x[g].dim, x[0].dtype, p.limit));
     if (!results[n]) return UNFIT;
     to[n] = results[n].data();
   }

@@ -61,14 +61,17 @@ static Handle empty(const i64* sizes, i64 dim, int dtype) {
 }
 // who makes room for large results, the dtype by its position; nobody: they are left to others
 static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
-// a result like an operand, or of rows of the product
-static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
-  const i64 own[2] = {rows, p.dims[3]}, dim = like ? like.dim : 2;
-  const i64* sizes = like ? like.sizes : own;
+// room for a result; large ones from so many bytes on, where there is a limit
+static Handle room(const i64* sizes, i64 dim, int dtype, i64 limit) {
   i64 size = BYTES[position(dtype)];
   for (i64 d = 0; d < dim; ++d) size *= sizes[d];
-  if (!p.limit || size < p.limit) return empty(sizes, dim, dtype);
+  if (!limit || size < limit) return empty(sizes, dim, dtype);
   return make_large ? make_large(sizes, dim, position(dtype)) : 0;
+}
+// the same for a result like an operand, or of rows of the product
+static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
+  const i64 own[2] = {rows, p.dims[3]};
+  return like ? room(like.sizes, like.dim, dtype, p.limit) : room(own, 2, dtype, p.limit);
 }
 static bool make_dense(Tensor& x) {
   if (!x || x.dense()) return true;

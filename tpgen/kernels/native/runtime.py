@@ -1,12 +1,13 @@
-"""The runtime of this process: an operator in C++, and a table of the kernels that have been built.
+"""The runtime of this process: two operators in C++, and tables of the kernels that have been built.
 
-Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` checks operands,
-makes room and calls it.  It takes only what is usual: strided tensors on the CPU that fit.  For all else, and for all
-faults, it returns nothing: then Python does the call, and says what is wrong.  Room for large results is made by a
-function in Python that the runtime calls, since what is kept for them stands there.
+Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run``, of polynomials
+``tpgen_native::polynomial``, checks operands, makes room and calls it.  They take only what is usual: strided tensors
+on the CPU that fit.  For all else, and for all faults, they return nothing: then Python does the call, and says what
+is wrong.  Room for large results is made by a function in Python that the runtime calls, since what is kept for them
+stands there.
 
-The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
-a function that returns nothing.
+The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operators are
+functions that return nothing.
 """
 
 from __future__ import annotations
@@ -52,20 +53,24 @@ def _make_large(sizes: Any, dim: int, dtype: int) -> int | None:
 
 
 class Runtime:
-    """The operator and its table."""
+    """The operators and their tables."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.tpgen_add_product.restype = ctypes.c_int64
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
+        library.tpgen_add_polynomial.restype = ctypes.c_int64
+        library.tpgen_add_polynomial.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._library = library
         self._guard = threading.Lock()
         self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
+        self._polynomials: dict[tuple[int, ...], int] = {}  # their calls in the same way, by all that is entered
         if library.tpgen_register():
-            raise BackendError(f"torch {torch.__version__} refuses the operator tpgen_native::run")
+            raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
         self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
+        self.polynomial: Callable[..., list[Tensor]] = torch.ops.tpgen_native.polynomial.default
 
     def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
         """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
@@ -79,12 +84,34 @@ class Runtime:
         """Enter the kernel that opens the slots of a mask."""
         self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
 
+    def add_polynomial(
+        self,
+        dtype: torch.dtype,
+        limit: int,
+        given: Sequence[Sequence[int]],
+        opened: Sequence[Sequence[int]],
+        address: int,
+    ) -> int:
+        """The number of a call of a polynomial with its kernel, the same for the same, or `NOTHING`.
+
+        ``given`` are (dim, whether it has channels, whether it is weights) of each tensor, ``opened`` (the place of the
+        given tensor that says the shape or -1, dim) of each result.
+        """
+        numbers = [_DTYPES[dtype], limit, len(given), len(opened), *(n for row in (*given, *opened) for n in row)]
+        fields = (ctypes.c_int64 * len(numbers))(*numbers)
+        key = (address, *numbers)
+        with self._guard:
+            if key not in self._polynomials:
+                self._polynomials[key] = self._library.tpgen_add_polynomial(fields, address)
+            return self._polynomials[key]
+
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for key in _UNUSUAL:
-        library.impl("run", lambda *_: [], key)
-    library.impl("run", torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
+    for name in ("run", "polynomial"):
+        for key in _UNUSUAL:
+            library.impl(name, lambda *_: [], key)
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
     return library
 
 

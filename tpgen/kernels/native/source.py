@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-_COMMON = ("torch", "product")  # each needs those before it
+_COMMON = ("torch", "product", "polynomial")  # each needs those before it
 
 
 @cache
@@ -28,7 +28,7 @@ def deployed_text(table: str) -> str:
     >>> "none of it" in deployed_text("// none of it")
     True
     """
-    return "\n".join([*map(_header, (*_COMMON, "polynomial", "entry")), table, _header("deployed")])
+    return "\n".join([*map(_header, (*_COMMON, "entry")), table, _header("deployed")])
 
 
 def _header(name: str) -> str:

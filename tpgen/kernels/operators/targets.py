@@ -6,9 +6,7 @@ slots a function of operands, results, rows and edges (`KernelTarget.load`).  No
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -147,9 +145,7 @@ class CompiledKernel:
 
     def __init__(self, function: Any) -> None:
         self._function = function
-        self.address: int | None = None
-        with suppress(ctypes.ArgumentError):  # some other function
-            self.address = ctypes.cast(function, ctypes.c_void_p).value
+        self.address = build.address_of(function)
 
     def __call__(self, operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
         pointers = [0 if x is None else x.data_ptr() for x in (*operands, *results)]

@@ -31,18 +31,24 @@ class Sizes(NamedTuple):
 PolynomialKernel = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | None, Sizes], int]
 
 
-def compiled(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> PolynomialKernel:
-    """The C++ of a sweep, for the vectors of this machine."""
-    function = build.load(generate(PolynomialPlacement(plan, sweep, target(dtype))).text)
+class CompiledPolynomial:
+    """A compiled function, with its address where it stands in a library: there the runtime can call it."""
 
-    def run(given: Sequence[Tensor], opened: Sequence[Tensor], index: Tensor | None, sizes: Sizes) -> int:
+    def __init__(self, function: Callable[..., int]) -> None:
+        self._function = function
+        self.address = build.address_of(function)
+
+    def __call__(self, given: Sequence[Tensor], opened: Sequence[Tensor], index: Tensor | None, sizes: Sizes) -> int:
         counts = (ctypes.c_int64 * 2)(sizes.elements, sizes.channels)
         arrays = _pointers(given), _pointers(opened), counts
         places = [ctypes.addressof(array) for array in arrays]
         where = 0 if index is None else index.data_ptr()
-        return function(places[0], places[1], where, places[2], 0, 0, 0, 0, sizes.rows)
+        return self._function(places[0], places[1], where, places[2], 0, 0, 0, 0, sizes.rows)
 
-    return run
+
+def compiled(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> PolynomialKernel:
+    """The C++ of a sweep, for the vectors of this machine."""
+    return CompiledPolynomial(build.load(generate(PolynomialPlacement(plan, sweep, target(dtype))).text))
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:

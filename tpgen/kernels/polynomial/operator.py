@@ -31,7 +31,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
         tensors = [x.to(dtype) for x in tensors]
-    return _polynomial(tensors, index, description, call)[0]
+    return _polynomials.form(_Arguments(tensors, index, description, call))[0]
 
 
 SCHEMA = "polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]"
@@ -84,13 +84,19 @@ class _Polynomials(Operator[_Arguments]):
         if not there or not any(wanted):
             return [None] * len(call.tensors)
         text = _pulled_back(call.call, tuple(c is not None for c in cotangents), tuple(wanted))
-        found = iter(_polynomial([*call.tensors, *there], call.elements, call.description, text))
+        found = iter(self.form(_Arguments([*call.tensors, *there], call.elements, call.description, text)))
         return [next(found) if yes else None for yes in wanted]
 
     def push_forward(self, call: _Arguments, tangents: Sequence[Tensor | None]) -> Sequence[Tensor]:
         text = str(Call.parse(call.call).pushed_forward([t is not None for t in tangents]))
         there = [t for t in tangents if t is not None]
-        return list(_polynomial([*call.tensors, *there], call.elements, call.description, text))
+        return list(self.form(_Arguments([*call.tensors, *there], call.elements, call.description, text)))
+
+    def quick(self, call: _Arguments) -> Sequence[Tensor]:
+        return kernels_of(call.description).quick(call.call, call.tensors, call.elements)
+
+    def needs_grad(self, call: _Arguments) -> bool:
+        return any(x.requires_grad for x in call.tensors)
 
     def fold(self, size: int, dims: Sequence[int | None], call: _Arguments) -> tuple[_Arguments, Unfold]:
         count, slots = len(call.tensors), Call.parse(call.call)
@@ -110,4 +116,5 @@ def _unfolded(size: int, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in results)
 
 
-register(_Polynomials(), "polynomial", _Arguments)
+_polynomials = _Polynomials()
+register(_polynomials, "polynomial", _Arguments)

@@ -13,6 +13,8 @@ from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.polynomial import Polynomial, form_of
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES, target
+from tpgen.kernels.native.runtime import NOTHING, runtime
+from tpgen.kernels.operators.memory import LARGE
 from tpgen.kernels.operators.targets import KernelTarget, kernel_target, polynomial_target_of
 from tpgen.kernels.polynomial.call import Call, Slot
 from tpgen.kernels.polynomial.cpp import FAULTS, generate
@@ -38,6 +40,13 @@ class PolynomialKernels:
         self._kernels: dict[tuple[Call, torch.dtype, str], PolynomialKernel] = {}
         self._called: dict[tuple[str, torch.dtype, str], PolynomialKernel] = {}  # the same by text, once called
         self._signatures: dict[str, Signature] = {}
+        self._numbers: dict[tuple[str, torch.dtype], int] = {}  # of calls that the runtime has a kernel for
+
+    def quick(self, text: str, tensors: Sequence[Tensor], index: Tensor | None) -> Sequence[Tensor]:
+        """The opened slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
+        number = self._numbers.get((text, tensors[0].dtype)) if tensors else None
+        native = None if number is None else runtime()
+        return native.polynomial(tensors, index, number) if native else ()
 
     @cached_property
     def form(self) -> Polynomial:
@@ -92,6 +101,9 @@ class PolynomialKernels:
 
     def run(self, text: str, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
         """The opened slots of a call."""
+        made = self.quick(text, tensors, index)
+        if made:
+            return list(made)
         signature = self.signature(text)
         sizes = signature.sizes(tensors, index)
         dtype = signature.dtype(tensors, index)
@@ -102,12 +114,24 @@ class PolynomialKernels:
         kernel = self._called.get((text, dtype, device))
         if kernel is None:
             kernel = self._called[text, dtype, device] = self.kernel(signature.call, dtype, device)
+            self._enter(text, signature, dtype, getattr(kernel, "address", None))
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         dense = [x.contiguous() for x in tensors]
         fault = kernel(dense, results, None if index is None else index.contiguous(), sizes)
         if fault:
             raise _fault(fault, sizes.elements, index)
         return results
+
+    def _enter(self, text: str, signature: Signature, dtype: torch.dtype, address: int | None) -> None:
+        """Give the kernel of a call to the runtime, where there is one that can call it."""
+        native = runtime() if address else None
+        if native is None or address is None:
+            return
+        given = [(g.dim, g.channels, g.weights) for g in signature.given]
+        opened = [(-1 if place is None else place, dim) for place, dim in signature.opened]
+        number = native.add_polynomial(dtype, LARGE, given, opened, address)
+        if number != NOTHING:
+            self._numbers[text, dtype] = number
 
 
 def _need_target(device: str) -> KernelTarget:
