@@ -90,6 +90,26 @@ class SymmetricContraction(nn.Module):
 SymmetricContraction.__module__ = "mace.modules.symmetric_contraction"
 
 
+class reshape_irreps(nn.Module):
+    """Rows in e3nn's order as ``(rows, copies, components)``."""
+
+    def __init__(self, irreps: o3.Irreps, cueq_config: object = None) -> None:
+        super().__init__()
+        self.irreps, self.cueq_config = o3.Irreps(irreps), cueq_config
+        self.dims = [ir.dim for _, ir in self.irreps]
+        self.muls = [mul for mul, _ in self.irreps]
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        found, at = [], 0
+        for mul, dim in zip(self.muls, self.dims, strict=True):
+            found.append(tensor[:, at : at + mul * dim].reshape(tensor.shape[0], mul, dim))
+            at += mul * dim
+        return torch.cat(found, dim=-1)
+
+
+reshape_irreps.__module__ = "mace.modules.irreps_tools"
+
+
 @of_mace
 @compile_mode("script")
 class Potential(nn.Module):

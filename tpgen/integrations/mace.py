@@ -18,6 +18,7 @@ from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.integrations.mace_contraction import contraction_swap, is_contraction
+from tpgen.integrations.mace_reshape import is_reshape, reshape_swap
 
 _FUSION = "conv_fusion"
 _TOO_OLD = (
@@ -42,6 +43,10 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
             yield from _interaction(network, module, options)
         elif is_contraction(module):
             yield contraction_swap(module, options)
+        elif is_reshape(module):
+            found = reshape_swap(module, options)
+            if found is not None:
+                yield found
 
 
 def _gathers(module: nn.Module) -> bool:
