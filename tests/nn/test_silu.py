@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+from tests.machine import needs_compiler
 from tpgen.nn import silu as silu_module
 from tpgen.nn.silu import silu
 
@@ -66,3 +67,23 @@ def test_tangents_may_come_to_the_backward_alone() -> None:
             found.append(forward_ad.unpack_dual(first))
     torch.testing.assert_close(found[0].primal, found[1].primal)
     torch.testing.assert_close(found[0].tangent, found[1].tangent)
+
+
+def test_without_a_compiler_it_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silu_module, "has_silu", lambda: False)
+    test_second_derivatives_are_torchs_with_and_without_a_graph()
+
+
+@needs_compiler
+def test_second_derivatives_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    kernel = silu_module.silu_second
+    monkeypatch.setattr(silu_module, "silu_second", lambda *given: (calls.append(1), kernel(*given))[1])
+    test_second_derivatives_are_torchs_with_and_without_a_graph()
+    assert len(calls) == 1  # the other keeps a graph, which torch's operations make
+
+
+def test_nothing_is_recorded_where_nothing_asks() -> None:
+    assert silu(numbers().detach()).grad_fn is None
+    with torch.no_grad():
+        assert silu(numbers()).grad_fn is None

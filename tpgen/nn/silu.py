@@ -1,7 +1,6 @@
-r"""SiLU on many rows: memory that was used before, and a second derivative in few passes.
+"""SiLU on many numbers: memory that was used before, and the gradients of its gradient in one pass, by a kernel.
 
-.. math:: f(x) = x\, s, \quad f'(x) = s (1 + x (1 - s)), \quad f''(x) = s (1 - s) (2 + x (1 - 2 s)),
-    \qquad s = \frac{1}{1 + e^{-x}}
+Derivatives from the third on are torch's operations, as is all that is transformed or traced.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from tpgen.kernels.activations.silu import has_silu, silu_second
 from tpgen.kernels.operators.memory import empty
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_plain
 
-WORTH = 2**17  # numbers: below, what Python adds to a call is noticed
+WORTH = 2**15  # numbers: below, what Python adds to a call is noticed
 
 
 def silu(x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def silu(x: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling() or not _is_plain(x) or x.numel() < WORTH or autocasting(x.device):
         return nn.functional.silu(x)
-    return _Silu.apply(x)
+    return _recorded(x) if x.requires_grad and torch.is_grad_enabled() else _value(x)
 
 
 def _is_plain(*tensors: Tensor) -> bool:
@@ -39,11 +39,15 @@ class _Silu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return torch.ops.aten.silu.out(x, out=_like(x))
+        return _value(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        return _first(g, *ctx.saved_tensors)
+        (x,) = ctx.saved_tensors
+        return _first(g, x) if torch.is_grad_enabled() or not _is_plain(g) else _slope(g, x)
+
+
+_recorded = super(torch.autograd.Function, _Silu).apply  # no transform of torch.func is to be seen to
 
 
 class _First(torch.autograd.Function):
@@ -52,12 +56,23 @@ class _First(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
         ctx.save_for_backward(g, x)
-        return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=_like(x))
+        return _slope(g, x)
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:
         g, x = ctx.saved_tensors
-        return _first(c, x), _second(c, g, x)
+        if not torch.is_grad_enabled() and _is_plain(c, g) and has_silu():
+            return silu_second(c, g, x)
+        s = torch.sigmoid(x)
+        return _first(c, x), c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))
+
+
+def _value(x: Tensor) -> Tensor:
+    return torch.ops.aten.silu.out(x, out=empty(tuple(x.shape), x.dtype))
+
+
+def _slope(g: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=empty(tuple(x.shape), x.dtype))
 
 
 def _first(g: Tensor, x: Tensor) -> Tensor:
@@ -65,17 +80,3 @@ def _first(g: Tensor, x: Tensor) -> Tensor:
         return _First.apply(g, x)
     s = torch.sigmoid(x)
     return g * (s * (1 + x * (1 - s)))
-
-
-def _second(c: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    """``c * g * f''(x)``, in place where nothing is to differentiate it."""
-    if torch.is_grad_enabled() or not _is_plain(c, g):
-        s = torch.sigmoid(x)
-        return c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))
-    s = torch.sigmoid(x, out=_like(x))
-    inner = torch.addcmul(x, x, s, value=-2, out=_like(x)).add_(2)
-    return torch.ops.aten.sigmoid_backward.grad_input(inner, s, grad_input=inner).mul_(g).mul_(c)
-
-
-def _like(x: Tensor) -> Tensor:
-    return empty(tuple(x.shape), x.dtype)

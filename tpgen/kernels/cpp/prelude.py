@@ -31,7 +31,7 @@ def header(name: str) -> str:
 def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
     """The text before the generated functions: what tiles and tails are in use, products where rows are tiled."""
     parts = [
-        _types(target),
+        type_names(target),
         header("system"),
         header("threads"),
         header("bfloat16" if target.dtype == "bfloat16" else "plain"),
@@ -54,7 +54,8 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
     return "\n".join(part.strip("\n") for part in parts)
 
 
-def _types(target: Target) -> str:
+def type_names(target: Target) -> str:
+    """What every source calls the numbers in memory, those that are computed with, and vectors of them."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""
