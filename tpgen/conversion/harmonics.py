@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import obstacle
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.errors import TpgenError
-from tpgen.kernels.polynomial.rows import run_rows
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.rows import run_rows
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)

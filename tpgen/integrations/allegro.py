@@ -22,8 +22,8 @@ from tpgen.conversion.obstacles import replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.integrations.nequip import offer_modifier
-from tpgen.kernels.polynomial.rows import run_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.rows import run_polynomial
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 

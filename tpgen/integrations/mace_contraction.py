@@ -17,8 +17,8 @@ from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
-from tpgen.kernels.polynomial.rows import run_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.rows import run_polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
 from tpgen.planner.polynomial_json import polynomial_from_json

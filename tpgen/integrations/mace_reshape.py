@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import replaced
 from tpgen.conversion.swap import Finding, Kept, Swap
-from tpgen.kernels.polynomial.rows import run_polynomial
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.rows import run_polynomial
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
 
 _KIND = "reshape_irreps"

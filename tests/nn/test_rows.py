@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.form.polynomial import form_of
-from tpgen.kernels.polynomial.rows import run_rows
 from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.nn.rows import run_rows
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialTerm, make_polynomial_plan
 
 pytestmark = needs_compiler
