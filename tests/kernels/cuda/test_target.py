@@ -163,8 +163,9 @@ def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytes
     assert sorted_ == [5, 4, 5]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
-    gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As networks do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
     asked = list[str]()
@@ -172,7 +173,7 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
         find = getattr(orders, name)
         monkeypatch.setattr(orders, name, lambda i, n, name=name, find=find: asked.append(name) or find(i, n))
     given, text = operands(PLAN, 6), describe(PLAN)
-    edge_index = torch.tensor([[0, 3, 3, 1, 0, 2], [2, 1, 2, 0, 0, 3]])
+    edge_index = torch.tensor([[0, 3, 3, 1, 0, 2], [2, 1, 2, 0, 0, 3]], dtype=dtype)
 
     def layer(x1: torch.Tensor) -> torch.Tensor:
         return kernel_conv(x1, given["x2"], given["w"], edge_index[0], edge_index[1], 4, text)
@@ -192,6 +193,17 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
     edge_index[1] = edge_index[1].flip(0)
     torch.testing.assert_close(layer(x1), definition(x1), rtol=1e-12, atol=1e-12)
     assert sorted(asked) == ["in_range"] * 4 + ["order_of"] * 3
+
+
+def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "_stream", lambda index: streams.pop(0))
+    dst = torch.tensor([1, 0, 1])
+    first, again, other, *_ = (orders.known_order(dst, 2) for _ in range(5))
+    assert first.order is again.order
+    assert first.order is not other.order
+    assert sorted_ == [2, 2]
 
 
 def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,20 +9,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tpgen.kernels.cuda.steps import RowSteps
-from tpgen.kernels.sweep.terms import SLOTS
-
-_POINTERS = (*SLOTS, *(f"d_{slot}" for slot in SLOTS))
-
-
-class Arguments(ctypes.Structure):
-    """``struct Call`` of a kernel's text."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("rows", ctypes.c_int64),
-        ("owners", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("first", "order", "src", "dst", "sums")),
-    ]
 
 
 @dataclass(frozen=True)
@@ -42,21 +28,16 @@ def arguments(
     rows: int,
     gather: Gather | None = None,
     sums: Tensor | None = None,
-) -> Arguments:
-    """The structure; null where there is no tensor."""
-    call = Arguments(rows=rows)
-    for name, tensor in zip(_POINTERS, (*operands, *results), strict=True):
-        setattr(call, name, _pointer(tensor))
-    call.sums = _pointer(sums)
-    if gather is not None:
-        call.owners = gather.owners
-        for name in ("first", "order", "src", "dst"):
-            setattr(call, name, _pointer(getattr(gather, name)))
-    return call
+) -> ctypes.Array:
+    """``struct Call`` of the text: pointers and counts take eight bytes each; null where there is no tensor."""
+    by = (None, None, None, None) if gather is None else (gather.first, gather.order, gather.src, gather.dst)
+    tensors = [*map(_pointer, (*operands, *results))]
+    fields = [*tensors, rows, gather.owners if gather else 0, *map(_pointer, by), _pointer(sums)]
+    return (ctypes.c_int64 * len(fields))(*fields)
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None or not tensor.numel() else tensor.data_ptr()
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
 def blocks_of(placement: RowSteps, rows: int, owners: int, at_once: int) -> int:

@@ -3,6 +3,9 @@
 A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  Most
 give a row of one ``edge_index``, and take that row anew in every layer: so what is known is known of a part of the
 whole tensor, and of its version.  Tensors of inference mode have no version, so nothing is kept of them.
+
+An order is made on the stream of the call that asks, and is known to that stream alone: another would read it before
+it is there.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from tpgen.kernels.cuda.driver import stream_of
 
 
 class Order(NamedTuple):
@@ -41,15 +46,15 @@ class _Memory(Generic[Known]):
 
     _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
-    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known]) -> Known:
-        """What is found, once."""
+    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], stream: int = 0) -> Known:
+        """What is found, once; of what is known to a stream alone, once for each."""
         if index.is_inference():  # writes to such a tensor are not counted
             return find(index, rows)
         whole = index._base if index._base is not None else index  # they count writes together
         parts = self._kept.get(whole)
         if parts is None or parts.version != index._version:
             parts = self._kept[whole] = _Parts[Known](index._version)
-        part = index.storage_offset(), index.stride(), index.shape, rows
+        part = index.storage_offset(), index.stride(), index.shape, rows, stream
         found = parts.known.get(part)
         if found is None:
             found = find(index, rows)
@@ -70,7 +75,7 @@ def order_of(index: Tensor, owners: int) -> Order:
     ([0, 1, 1, 3], [1, 0, 2])
     """
     found, order = torch.sort(index, stable=True)
-    first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device))
+    first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=index.dtype))
     return Order(first, order)
 
 
@@ -85,7 +90,11 @@ def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
     While a CUDA graph is captured it is sorted always, and so in every replay: the graph may find other edges in the
     tensor then, and nobody would keep an order of outside alive for it.
     """
-    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of)
+    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of, _stream(index))
+
+
+def _stream(index: Tensor) -> int:
+    return stream_of(index.get_device()) if index.is_cuda else 0
 
 
 def is_inside(index: Tensor, rows: int) -> bool:

@@ -129,7 +129,7 @@ class CudaKernel:
         """Launch it on the current stream; a fault where edges point nowhere."""
         device = _device_of([*operands, *results])
         loaded = self.on(device)
-        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges.wide(), device)
+        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges, device)
         if fault:
             return fault
         with need_driver().on(device):
@@ -181,4 +181,5 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather |
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     first, by = (order.first, order.order) if order else (None, None)
-    return 0, Gather(first, by, edges.src, edges.dst, owners if owner else 0)
+    wide = edges.wide()  # what is known is known of the tensors that were given
+    return 0, Gather(first, by, wide.src, wide.dst, owners if owner else 0)
