@@ -17,6 +17,7 @@ from tpgen.benchmarking.markdown import contender_list, markdown_report, method_
 from tpgen.benchmarking.plots import plot_report
 from tpgen.benchmarking.records import Record, Report, Settings, load_report, merge_reports
 from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.benchmarking.tables import ReportTables
 from tpgen.errors import TpgenError
 
 
@@ -50,6 +51,15 @@ def test_ratios_and_geometric_means(report: Report):
     assert mean is not None
     assert (mean.mean, mean.problems, mean.least, mean.least_problem) == (pytest.approx(2), 2, pytest.approx(1), "b")
     assert report.geometric_mean("peer/eager", "forward") is None
+
+
+def test_a_busy_machine_is_said(report: Report):
+    assert "the machine was busy" not in markdown_report(report)
+    noisy = tuple(replace(r, spread=0.4) if r.status == "ok" else r for r in report.records)
+    assert "lay 40 % apart (*± spread*" in markdown_report(replace(report, records=noisy))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(ReportTables(replace(report, records=noisy)))
+    assert "40 % apart (± spread, the median of all): the machine was busy" in console.file.getvalue()
 
 
 def test_json_round_trip(report: Report, tmp_path: Path):

@@ -7,7 +7,7 @@ import torch
 from tpgen.benchmarking.contenders import CONTENDERS
 from tpgen.benchmarking.gate import BOUNDS
 from tpgen.benchmarking.records import Report
-from tpgen.benchmarking.tables import COLUMNS, Cells, environment_line, mean_cells, reason_cells, task_cells
+from tpgen.benchmarking.tables import COLUMNS, Cells, busy_line, environment_line, mean_cells, reason_cells, task_cells
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.planner.problems import PROBLEMS
 
@@ -32,6 +32,8 @@ METHOD = """\
 def markdown_report(report: Report, image: str | None = None) -> str:
     """One report as a section of Markdown; ``image`` is the plot's address as seen from the page."""
     parts = [f"Measured: {environment_line(report)}."]
+    if busy := busy_line(report):
+        parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
     for title, cells in _summary(report):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tpgen.benchmarking.tasks import TASKS
 from tpgen.text import duration, quantity, ratio
@@ -134,6 +136,19 @@ def environment_line(report: Report) -> str:
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
+def busy_line(report: Report) -> str:
+    """What to say where the machine did something else meanwhile; empty for a quiet one."""
+    spreads = [r.spread for r in report.records if r.spread is not None]
+    middle = median(spreads) if spreads else 0.0
+    if middle <= _QUIET:
+        return ""
+    apart = f"the times of one contender lay {100 * middle:.0f} % apart (*± spread*, the median of all)"
+    return f"{apart}: the machine was busy, and all ratios are rough; measure again when nothing else runs"
+
+
+_QUIET = 0.3  # the largest spread, in the median over all records, at which ratios of medians mean something
+
+
 def machine_line(e: Environment, device: str = "cpu") -> str:
     """A machine and the versions on it."""
     where = e.gpu if device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
@@ -159,6 +174,8 @@ class ReportTables:
         cells.append(reason_cells(report))
         yield from (c.rich() for c in cells if c)
         yield environment_line(report)
+        if busy := busy_line(report):
+            yield Text(busy.replace("*", ""), style="yellow")
 
 
 _FULL_WIDTH = 140
