@@ -98,6 +98,13 @@ def tpgen(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("first", ["from tpgen import convert", "import torch, tpgen", "import mace"])
+def test_e3nn_loads_after_what_the_page_names(first: str) -> None:
+    """Alone it does not: torch refuses the constants of e3nn 0.4.4."""
+    process = run([sys.executable, "-W", "ignore", "-c", f"{first}; from e3nn import o3"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
 def test_files_are_converted_and_restored(tmp_path: Path) -> None:
     stock, there, back = (tmp_path / f"{name}.model" for name in ("stock", "converted", "back"))
     model = mace(8, torch.float64, "8x0e+8x1o").model
