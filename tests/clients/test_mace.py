@@ -101,7 +101,8 @@ def tpgen(*arguments: object, code: int = 0) -> str:
 @pytest.mark.parametrize("first", ["from tpgen import convert", "import torch, tpgen", "import mace"])
 def test_e3nn_loads_after_what_the_page_names(first: str) -> None:
     """Alone it does not: torch refuses the constants of e3nn 0.4.4."""
-    process = run([sys.executable, "-W", "ignore", "-c", f"{first}; from e3nn import o3"], capture_output=True, text=True)
+    program = f"{first}; from e3nn import o3"
+    process = run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
 
 
