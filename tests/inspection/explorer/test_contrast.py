@@ -37,6 +37,22 @@ def test_every_text_has_contrast(page: Any, theme: str) -> None:
     assert checked > 60
 
 
+@pytest.mark.parametrize("width", [360, 700, 1000, 1440])
+def test_nothing_is_cut_or_scrolls_sideways(page: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        inner, whole, needed, shown = page.execute_script(
+            "const title = document.querySelector('#title');"
+            "return [innerWidth, document.documentElement.scrollWidth, title.scrollWidth, title.clientWidth]"
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert inner == width
+    assert whole <= width, "the page scrolls sideways"
+    assert needed <= shown, "the title is cut"
+
+
 def test_numbers_have_contrast_on_the_colour_of_their_path() -> None:
     for index in range(64):
         hue, on = re.findall(r"#\w+", hues(index))
