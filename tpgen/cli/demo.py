@@ -1,4 +1,4 @@
-"""``tpgen demo``: a tour in about two minutes."""
+"""``tpgen demo``: a tour in some minutes."""
 
 from __future__ import annotations
 
