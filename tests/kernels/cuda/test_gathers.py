@@ -84,6 +84,16 @@ def test_large_matrices_are_left_to_the_library(arch: int) -> None:
     assert left == ["self-connection"]
 
 
+def test_the_library_has_tensor_cores_where_the_chip_has_them() -> None:
+    """A kernel has none: it loses by more in bfloat16 than in float32, where the library has none by default."""
+    faster = {(80, "float64"): 2, (80, "float32"): 1, (80, "bfloat16"): 16, (89, "float64"): 1, (70, "bfloat16"): 1}
+    for (arch, dtype), times in faster.items():
+        assert chip_of(arch).matrix_flops(dtype) == times * chip_of(arch).flops(dtype), (arch, dtype)
+    form = form_of(find_problem("self-connection").plan, "mul_ir")
+    told = [graphs_are_faster(form, dtype, chip_of(90)) for dtype in ("float32", "bfloat16")]
+    assert [str(reason).split("about ")[1].split(" forward")[0] for reason in told] == ["654 µs", "308 µs"]
+
+
 def test_auto_knows_which_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     row = KERNEL_TARGETS["cuda"]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -20,7 +20,7 @@ from tpgen.compiler.config import Config
 from tpgen.errors import BackendError, InputError
 from tpgen.form.linear import form_of
 from tpgen.form.reference import reference_product
-from tpgen.kernels.cuda import cubins, driver, orders, target
+from tpgen.kernels.cuda import cubins, driver, orders, parts, target
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver
 from tpgen.kernels.cuda.generate import ENTRY, CudaSource, generate_cuda
@@ -163,6 +163,27 @@ def test_a_convolution_sorts_its_edges_once(gpu: FakeLibrary, monkeypatch: pytes
     assert sorted_ == [5, 4, 5]
 
 
+def test_a_node_of_very_many_edges_is_summed_in_parts(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards at a receiver, backwards at a sender; the bits are the same each time."""
+    asked = list[int]()
+    cut = parts.parts_of
+    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
+    plan, edges = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False), 200
+    given, text = operands(plan, edges), describe(plan)
+    x1, x2, w = given["x1"][:3].clone().requires_grad_(), given["x2"], given["w"]
+    src, dst = torch.zeros(edges, dtype=torch.long), torch.full((edges,), 3)
+    src[::50], dst[7] = 2, 0  # the others have few, or none
+    found = kernel_conv(x1, x2, w, src, dst, 4, text)
+    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, w))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert torch.equal(kernel_conv(x1, x2, w, src, dst, 4, text), found)
+    assert asked == [edges, edges]  # by dst and by src, once each
+    assert all(parts.parts_of(orders.order_of(i, n).first, edges, 2) for i, n in ((dst, 4), (src, 3)))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
     dtype: torch.dtype, gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +228,7 @@ def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeLibrary, monkeypa
 
 
 def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, long = orders._Memory[int](), torch.zeros(40, dtype=torch.int64)
+    memory, long = orders.Memory[int](), torch.zeros(40, dtype=torch.int64)
     asked = list[int]()
     for start in (*range(20), 19, 0):
         assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))

@@ -20,6 +20,17 @@ class Chip:
     bandwidth: float
     fmas: int  # multiply-adds in float32 that a multiprocessor starts in a cycle
     double_fmas: int  # in float64
+    double_matrix: int  # the same by matrix products of the library, which may have tensor cores
+    half_matrix: int  # in bfloat16
+
+    def matrix_flops(self, dtype: str) -> float:
+        """Operations a second of matrix products, of float32 without the shorter numbers of tensor cores.
+
+        >>> [round(chip_named("A100").matrix_flops(d) / 1e12, 1) for d in ("float64", "float32", "bfloat16")]
+        [19.5, 19.5, 311.9]
+        """
+        own = {"float64": self.double_matrix, "bfloat16": self.half_matrix}
+        return 2 * self.processors * self.clock * own.get(dtype, self.fmas)
 
     def flops(self, dtype: str) -> float:
         """Operations a second outside of tensor cores."""
@@ -38,14 +49,14 @@ KIB = 1024
 CHIPS: dict[int, Chip] = {
     chip.arch: chip
     for chip in (
-        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12, 64, 32),
-        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12, 64, 2),
-        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12, 64, 32),
-        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12, 128, 2),
-        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12, 128, 2),
-        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12, 128, 64),
-        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12, 128, 64),
-        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12, 128, 2),
+        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12, 64, 32, 32, 64),
+        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12, 64, 2, 2, 64),
+        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12, 64, 32, 64, 1024),
+        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12, 128, 2, 2, 512),
+        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12, 128, 2, 2, 256),
+        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12, 128, 64, 128, 2048),
+        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12, 128, 64, 64, 4096),
+        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12, 128, 2, 2, 512),
     )
 }
 OLDEST = min(CHIPS)

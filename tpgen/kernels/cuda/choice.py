@@ -58,6 +58,6 @@ def _graphs(schedule: BatchSchedule, chip: Chip) -> float:
     weights = 0 if schedule.shared_weights else schedule.dims[2]
     moved = rows * schedule.target.itemsize * (sum(schedule.dims) - schedule.dims[2] + weights + _MOVES * coupled)
     products = rows * sum(t.size(t.mode.weight) * t.size("k") for t in schedule.terms)
-    computed = 2 * products / (chip.flops(schedule.target.dtype) * _REACHED)
+    computed = 2 * products / (chip.matrix_flops(schedule.target.dtype) * _REACHED)
     launched = _DIRECTIONS * _OPERATIONS * len(schedule.terms) * _LAUNCH
     return moved / chip.bandwidth + computed + launched

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tpgen.kernels.cuda.parts import Parts
 from tpgen.kernels.cuda.steps import RowSteps
 
 
@@ -20,6 +21,7 @@ class Gather:
     src: Tensor
     dst: Tensor
     owners: int
+    parts: Parts | None = None  # of owners of very many edges
 
 
 def arguments(

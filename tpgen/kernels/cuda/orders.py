@@ -41,7 +41,7 @@ class _Parts(Generic[Known]):
 
 
 @dataclass
-class _Memory(Generic[Known]):
+class Memory(Generic[Known]):
     """What is known of index tensors into so many rows, as long as they live and nobody writes to them."""
 
     _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
@@ -64,7 +64,7 @@ class _Memory(Generic[Known]):
         return found
 
 
-_orders, _ranges = _Memory[Order](), _Memory[bool]()
+_orders, _ranges = Memory[Order](), Memory[bool]()
 
 
 def order_of(index: Tensor, owners: int) -> Order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -21,6 +21,7 @@ from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource, generate_c
 from tpgen.kernels.cuda.launch import Gather, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import is_inside, known_order
+from tpgen.kernels.cuda.parts import Parts, known_parts
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.edges import Edges
@@ -133,7 +134,11 @@ class CudaKernel:
         if fault:
             return fault
         with need_driver().on(device):
-            _launch(loaded, [x if x is None else _aligned(x) for x in operands], results, rows, gather)
+            given = [x if x is None else _aligned(x) for x in operands]
+            if gather and gather.parts:
+                _launch_parts(loaded, given, results, rows, gather, gather.parts)
+            else:
+                _launch(loaded, given, results, rows, gather)
         return 0
 
 
@@ -150,6 +155,19 @@ def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather:
         d_w = results[SLOTS.index("w")]
         assert d_w is not None
         loaded.sum.launch(-(-d_w.numel() // _SUM_THREADS), stream, *_sum_arguments(sums, d_w, blocks))
+
+
+def _launch_parts(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather, parts: Parts) -> None:
+    """The same where some owners have very many edges: for each part an owner of its own, then the sums of parts."""
+    owner = loaded.source.placement.owner
+    assert owner is not None
+    at = SLOTS.index(owner)
+    whole = results[at]
+    assert whole is not None
+    sums = whole.new_empty(parts.count, whole.shape[-1])
+    held = [sums if n == at else x for n, x in enumerate(results)]
+    _launch(loaded, operands, held, rows, replace(gather, first=parts.first, owners=parts.count, parts=None))
+    whole.copy_(parts.add(sums))
 
 
 def _sums(loaded: _Loaded, blocks: int, results: Slots) -> Tensor | None:
@@ -180,6 +198,9 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather |
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
-    first, by = (order.first, order.order) if order else (None, None)
     wide = edges.wide()  # what is known is known of the tensors that were given
-    return 0, Gather(first, by, wide.src, wide.dst, owners if owner else 0)
+    if order is None:
+        return 0, Gather(None, None, wide.src, wide.dst, 0)
+    # To ask how many edges the longest owner has waits for the device.
+    parts = None if capturing else known_parts(index, owners, order, driver.processors(device))
+    return 0, Gather(order.first, order.order, wide.src, wide.dst, owners, parts)
