@@ -7,12 +7,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from benchmarks.networks import Case
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.nn import pairs
 
 Written = (GraphModule, torch.jit.ScriptModule)  # each copy has a class of its own
 ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
@@ -57,6 +59,15 @@ def check_everything(case: Case) -> nn.Module:
     assert all(type(restored.get_submodule(name)) is cls for name, cls in classes.items())
     assert_same(results(case, restored), wanted)
     return model
+
+
+def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nets run once for each pair of edges, however few there are; the list gets how many rows each of them sees."""
+    seen: list[int] = []
+    mean = pairs._mean
+    monkeypatch.setattr(pairs, "WORTH", 1)
+    monkeypatch.setattr(pairs, "_mean", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
+    return seen
 
 
 def check_float32(case: Case) -> None:

@@ -15,8 +15,9 @@ from torch.nn.utils import parametrize, prune
 from tests.machine import needs_compiler
 from tpgen.conversion import radial
 from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.conversion.radial import ConvertedFullyConnectedNet
-from tpgen.nn import matmul, silu
+from tpgen.conversion.radial import ConvertedFullyConnectedNet, find_weights
+from tpgen.conversion.swap import apply_all
+from tpgen.nn import matmul, pairs, silu
 
 NETS = {
     "plain": lambda: FullyConnectedNet([8, 16, 16, 24], nn.functional.silu),
@@ -148,3 +149,63 @@ def test_what_is_changed_afterwards_counts(change) -> None:
         torch.manual_seed(0)
         change(each)
     torch.testing.assert_close(net(x), stock(x))
+
+
+class Block(nn.Module):
+    """A net and what takes its results."""
+
+    class Product(nn.Module):
+        takes_pairs = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.product = NETS["plain"](), self.Product()
+
+
+def _marked(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """Rows of two pairs of edges and of one edge alone."""
+    monkeypatch.setattr(pairs, "WORTH", 1)
+    index = torch.tensor([[0, 1, 0, 2, 2], [1, 0, 2, 0, 1]])
+    vectors = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0]).unsqueeze(1).expand(-1, 3)
+    x = vectors.abs().repeat(1, 3)[:, :8].contiguous()
+    pairs.mark(x, index, vectors)
+    return x
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        (lambda block: None, 3),
+        (lambda block: block.net.register_forward_hook(lambda *_: None), 5),
+        (lambda block: block.product.register_forward_pre_hook(lambda *_: None), 5),
+        (lambda block: setattr(block.product, "takes_pairs", False), 5),
+    ],
+    ids=["taken", "hook on the net", "hook on the product", "a product that takes none"],
+)
+def test_results_are_rows_of_pairs_where_nobody_else_sees_them(change, rows: int, monkeypatch) -> None:
+    block, x = Block(), _marked(monkeypatch)
+    wanted = block.net(x)
+    apply_all(find_weights(block, block.net, block.product, {}))
+    change(block)
+    found = block.net(x)
+    assert len(found) == rows
+    torch.testing.assert_close(found, wanted[:5] if rows == 5 else wanted[[0, 2, 4]])
+
+
+@needs_compiler
+def test_a_net_runs_once_for_each_pair_and_gives_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, seen = NETS["plain"](), _marked(monkeypatch), []
+    wanted = net(x)
+    convert(net)
+    evaluate = radial._evaluate
+    monkeypatch.setattr(radial, "_evaluate", lambda net, x: (seen.append(len(x)), evaluate(net, x))[1])
+    torch.testing.assert_close(net(x), wanted)
+    torch.testing.assert_close(net(x.clone()), wanted)
+    assert seen == [3, 5]
+
+
+def test_a_net_in_two_places_is_no_blocks_own() -> None:
+    block = Block()
+    block.again = block.net
+    assert not list(find_weights(block, block.net, block.product, {}))

@@ -44,7 +44,7 @@ def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
-    if _places(network, product) > 1:
+    if places(network, product) > 1:
         return f"of a {name} that stands in several places: its product alone is converted"
     return replaced(block)
 
@@ -66,7 +66,8 @@ def has_more(module: Any) -> bool:
     return has_hooks(module) or "forward" in module.__dict__
 
 
-def _places(network: nn.Module, module: nn.Module) -> int:
+def places(network: nn.Module, module: nn.Module) -> int:
+    """In how many places of a network a module stands."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 

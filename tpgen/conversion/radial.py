@@ -6,6 +6,8 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -17,10 +19,13 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, places, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.nn.matmul import matmul, why_no_matmul
+from tpgen.nn.pairs import once_for_pairs
 from tpgen.nn.silu import silu
+
+TAKER = "_tpgen_taker"  # who gets the results, in a tuple, so that it becomes no child
 
 
 def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
@@ -41,7 +46,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _changed_since(self):
-                return _evaluate(self, input)
+                return once_for_pairs(partial(_evaluate, self), input, convolves(self))
         for layer in self:
             input = layer(input)
         return input
@@ -84,7 +89,21 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
     if why:
         return Kept(module, why)
     covers = tuple(name for name, _ in module.named_children())
-    return Swap(module, ConvertedFullyConnectedNet, _now, {"_tpgen_kernels": may_be_kernels(options)}, covers=covers)
+    extra = {"_tpgen_kernels": may_be_kernels(options), TAKER: ()}
+    return Swap(module, ConvertedFullyConnectedNet, _now, extra, covers=covers)
+
+
+def find_weights(network: nn.Module, net: Any, product: nn.Module, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """What becomes of a net whose results go to a product and nowhere else."""
+    found = find_net(net, options) if isinstance(net, nn.Module) else None
+    if isinstance(found, Swap) and places(network, net) == 1:
+        yield replace(found, extra={**found.extra, TAKER: (product,)})
+
+
+def convolves(net: nn.Module) -> bool:
+    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way."""
+    takers = getattr(net, TAKER)
+    return any(getattr(taker, "takes_pairs", False) for taker in takers) and not any(map(has_hooks, (net, *takers)))
 
 
 def _changed(layer: Any) -> str | None:

@@ -8,19 +8,24 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
+import torch
 from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
+from tpgen.conversion.radial import find_weights
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.integrations.mace_contraction import contraction_swap, is_contraction
 from tpgen.integrations.mace_reshape import is_reshape, reshape_swap
+from tpgen.nn.pairs import convolved
 
 _FUSION = "conv_fusion"
+_MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
 _TOO_OLD = (
     f"a block without {_FUSION}, which gathers and sums itself: its product alone is converted; "
     "newer versions of mace-torch have it"
@@ -31,8 +36,12 @@ _TOO_OLD = (
 class MaceConvolution(o3.TensorProduct):
     """MACE's product on edges, with the gather before it and the sum after it."""
 
+    takes_pairs = True
+
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
         """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        if not torch.jit.is_scripting():
+            return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
         return self._tpgen(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
 
 
@@ -47,6 +56,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
             found = reshape_swap(module, options)
             if found is not None:
                 yield found
+    if any(type(module).__module__ == _MODELS for module in network.modules()):
+        yield from import_module("tpgen.integrations.mace_models").paired_models(network)
 
 
 def _gathers(module: nn.Module) -> bool:
@@ -68,3 +79,5 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
         yield found
         if isinstance(found, Swap):
             yield Swap(block, type(block), "", {_FUSION: True})
+            if type(block).__module__ == _BLOCKS:  # these hand weights to the product as they are
+                yield from find_weights(network, getattr(block, "conv_tp_weights", None), block.conv_tp, options)

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
+import torch
 from nequip.nn._tp_scatter_base import TensorProductScatter
 from nequip.nn.model_modifier_utils import model_modifier
 from torch import Tensor, nn
@@ -18,16 +19,20 @@ from tpgen.conversion.convert import convert
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.swap import Finding, Kept, mark_of
+from tpgen.nn.pairs import convolved
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
     """NequIP's product with its gather and sum as one convolution; ``tp`` stays for its place in the state_dict."""
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
+    takes_pairs = True
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
         """Sums over the edges that point to each node, in the dtype of the model also under autocast."""
         dtype = self.tp.output_mask.dtype
+        if not torch.jit.is_scripting():
+            return convolved(self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst)
         return self._tpgen(x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst, x.size(0))
 
 
@@ -63,6 +68,7 @@ def _version() -> str:
 _FURTHER = {
     "tpgen.integrations.nequip_types": "self_connections",
     "tpgen.integrations.nequip_scalars": "scalar_layers",
+    "tpgen.integrations.nequip_edges": "paired_edges",
 }
 
 

@@ -8,26 +8,35 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
+import torch
 from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
+from tpgen.conversion.radial import find_weights
 from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.nn.pairs import convolved
 
 _STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
 _ONE_HOT = "OnehotEmbedding"
+_EDGES = "sevenn.nn.edge_embedding"
 
 
 @compile_mode("script")
 class SevenNetConvolution(o3.TensorProduct):
     """SevenNet's product on edges, with the gather before it and the sum after it."""
 
+    takes_pairs = True
+
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
         """Sums over the edges that point to each node."""
+        if not torch.jit.is_scripting():
+            return convolved(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
@@ -36,6 +45,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _convolution(network, module, options)
+    if any(type(module).__module__ == _EDGES for module in network.modules()):
+        yield from import_module("tpgen.integrations.sevennet_edges").paired_edges(network)
 
 
 def to_float64(network: nn.Module) -> None:
@@ -60,3 +71,4 @@ def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> It
         yield found
         if isinstance(found, Swap):
             yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
+            yield from find_weights(network, getattr(module, "weight_nn", None), module.convolution, options)

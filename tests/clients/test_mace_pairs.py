@@ -1,0 +1,106 @@
+"""MACE's nets of edges, which run once for each pair of edges: what a call asks for decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import pytest
+import torch
+
+from tests.clients.checks import counted_pairs
+from tpgen.conversion.convert import convert
+
+from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return counted_pairs(monkeypatch)
+
+
+def crystal(repeat: int = 1) -> dict[str, torch.Tensor]:
+    """A perfect crystal in a cell so small that atoms see many images of each other, all lengths equal."""
+    from ase.build import bulk
+    from mace.data import AtomicData, Configuration
+    from mace.tools import AtomicNumberTable, torch_geometric
+
+    atoms = bulk("C", "diamond", 3.57, cubic=True).repeat((repeat, 1, 1))
+    config = Configuration(
+        atomic_numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell.array, pbc=(True,) * 3,
+        properties={}, property_weights={},
+    )  # fmt: skip
+    data = AtomicData.from_config(config, z_table=AtomicNumberTable([1, 6, 7, 8]), cutoff=5.0)
+    return next(iter(torch_geometric.dataloader.DataLoader([data, data], batch_size=2))).to_dict()
+
+
+ASKED = {
+    "forces and stress": {"compute_stress": True},
+    "training": {"training": True, "compute_stress": True},
+    "the Hessian": {"compute_hessian": True},
+    "forces of edges": {"compute_edge_forces": True},
+    "stresses of atoms": {"compute_edge_forces": True, "compute_atomic_stresses": True},
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_results_of_a_perfect_crystal_are_those_of_stock(asked: str, rows: list[int]) -> None:
+    stock = mace(8, torch.float64, "8x0e+8x1o").model
+    found, wanted = (model(crystal(), **ASKED[asked]) for model in (convert(deepcopy(stock)), stock))
+    for name, x in wanted.items():
+        if isinstance(x, torch.Tensor):
+            torch.testing.assert_close(found[name], x, rtol=1e-10, atol=1e-10)
+    edges = crystal()["edge_index"].shape[1]
+    assert set(rows) == (set() if "compute_edge_forces" in ASKED[asked] else {edges // 2})
+
+
+def test_gradients_by_shifts_are_those_of_single_edges(rows: list[int]) -> None:
+    stock = mace(8, torch.float64, "8x0e").model
+    gradients = []
+    for model in (convert(deepcopy(stock)), stock):
+        given = crystal()
+        given["shifts"].requires_grad_()
+        energy = model(given, training=True)["energy"].sum()
+        gradients += torch.autograd.grad(energy, given["shifts"])
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+    assert not rows
+
+
+def test_a_model_that_is_built_from_a_converted_one_is_stock(rows: list[int]) -> None:
+    from mace.tools.scripts_utils import extract_model
+
+    stock = mace(8, torch.float64, "8x0e").model
+    model = convert(deepcopy(stock))
+    assert isinstance(model, type(stock))
+    assert type(model).__name__ == type(stock).__name__
+    assert type(extract_model(model)) is type(stock)
+    model(crystal())
+    assert rows
+
+
+@pytest.mark.parametrize("kept", ["radial_embedding", "interactions.0.conv_tp", "interactions.0.conv_tp_weights"])
+def test_parts_that_are_kept_leave_the_others_right(kept: str, rows: list[int]) -> None:
+    stock = mace(8, torch.float64, "8x0e").model
+    model = convert(deepcopy(stock), keep=kept)
+    found, wanted = (m(crystal(), compute_stress=True) for m in (model, stock))
+    for name in ("energy", "forces", "stress"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-10, atol=1e-10)
+    assert bool(rows) == (kept != "radial_embedding")
+
+
+def test_hooks_see_rows_of_edges(rows: list[int]) -> None:
+    model, seen = convert(mace(8, torch.float64, "8x0e").model), []
+    hook = lambda _module, given, out: seen.append((len(given[0]), len(out)))  # noqa: E731
+    for interaction in model.interactions:
+        interaction.conv_tp_weights.register_forward_hook(hook)
+    edges = crystal()["edge_index"].shape[1]
+    model(crystal())
+    assert seen == [(edges, edges)] * 2
+    assert len(rows) == 2

@@ -1,0 +1,99 @@
+"""MACE's nets of edges, once for each pair: its embedding of lengths marks them, where its model allows that.
+
+A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
+them, nothing is marked.  It imports MACE: `swaps` of `tpgen.integrations.mace` loads it where a network holds a model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from mace.modules import blocks, models
+from torch import Tensor, nn
+
+from tpgen.conversion.obstacles import has_more
+from tpgen.conversion.swap import Swap, mark_of
+from tpgen.nn.pairs import NOW, mark
+
+# the graph of the call that runs, where its edges may be pairs
+_graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
+_SINGLE = ("compute_edge_forces", "lammps_mliap")  # arguments that ask for gradients by single edges
+_SHIFTS = ("shifts", "unit_shifts")
+
+
+class _Paired:
+    """Says to the embedding, while a call runs, what graph it is about."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        """An empty model, as a copy or an unpickled one begins; one that is built is a stock one."""
+        return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        before = _graph.set(_paired_graph(self, args, given))
+        try:
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        finally:
+            _graph.reset(before)
+
+
+def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, Tensor] | None:
+    try:
+        asked = inspect.signature(model.forward).bind(*args, **given).arguments
+    except TypeError:  # which the call itself will say
+        return None
+    graph = asked.get("data")
+    if not isinstance(graph, dict) or any(asked.get(name) for name in _SINGLE):
+        return None
+    shifts = [graph.get(name) for name in _SHIFTS]
+    return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
+
+
+class MACE(_Paired, models.MACE):
+    """A model of MACE's; what reads its name finds the stock one's."""
+
+
+class ScaleShiftMACE(_Paired, models.ScaleShiftMACE):
+    """The same of MACE's other model of energies."""
+
+
+class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
+    """MACE's functions of the lengths of edges."""
+
+    def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
+        """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
+        found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        graph = None if torch.compiler.is_compiling() else _graph.get()
+        if graph is None or found[1] is not None or not _is_known(self):  # blocks multiply weights by a cutoff
+            return found
+        if isinstance(shifts := graph.get("shifts"), Tensor):
+            mark(found[0], edge_index, shifts)
+        return found
+
+
+_MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
+
+
+def paired_models(network: nn.Module) -> Iterator[Swap]:
+    """Swaps of models that MACE itself builds, with their embeddings."""
+    for model in network.modules():
+        embedding: Any = getattr(model, "radial_embedding", None)
+        if type(model) not in _MODELS or type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding):
+            continue
+        if _is_known(embedding):
+            yield Swap(embedding, RadialEmbeddingBlock, NOW, paired=True)
+            yield Swap(model, _MODELS[type(model)], "")
+
+
+def _is_known(embedding: nn.Module) -> bool:
+    """Whether all that an embedding computes with is MACE's own, as it stands there."""
+    return all(_root(part) in ("mace", "tpgen") and not has_more(part) for part in embedding.modules())
+
+
+def _root(module: nn.Module) -> str:
+    return type(module).__module__.partition(".")[0]

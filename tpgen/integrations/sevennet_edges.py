@@ -1,0 +1,52 @@
+"""SevenNet's nets of edges, once for each pair: its embedding of lengths marks them, where its outputs allow that.
+
+SevenNet differentiates by the vectors of edges, and makes forces and stress of what both edges of a pair have together.
+A virial of each atom is made of single edges: where that is asked for, nothing is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sevenn._keys as keys
+from sevenn.nn.edge_embedding import EdgeEmbedding
+from sevenn.nn.force_output import ForceStressOutputFromEdge
+from torch import Tensor, nn
+
+from tpgen.conversion.obstacles import has_more
+from tpgen.conversion.swap import Swap
+from tpgen.nn.pairs import NOW, mark
+
+_GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
+
+
+class TpgenEdgeEmbedding(EdgeEmbedding):
+    """SevenNet's functions of the vectors of edges."""
+
+    def __call__(self, data: Any) -> Any:
+        """As SevenNet's, and marked."""
+        data = super().__call__(data)
+        vectors = data[keys.EDGE_VEC]
+        if isinstance(vectors, Tensor) and _may_be_pairs(self, data, vectors):
+            mark(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
+        return data
+
+
+def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+    """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
+    outputs = embedding._tpgen_outputs
+    if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
+        return False
+    if not (vectors.is_leaf and vectors.requires_grad):
+        return True
+    asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
+    return bool(outputs) and not asked
+
+
+def paired_edges(network: nn.Module) -> Iterator[Swap]:
+    """Swaps of embeddings; each remembers the outputs, whose settings may change."""
+    outputs = tuple(m for m in network.modules() if type(m) is ForceStressOutputFromEdge)
+    for module in network.modules():
+        if type(module) is EdgeEmbedding:
+            yield Swap(module, TpgenEdgeEmbedding, NOW, {"_tpgen_outputs": outputs})

@@ -1,0 +1,196 @@
+r"""Pairs of edges: what depends on the length of an edge alone is computed once for both of its directions.
+
+A list of neighbours holds i → j and j → i, whose vectors are negatives of each other.  As functions of the positions
+their lengths are one, so what a net makes of them is one too.  With x the rows of edges, :math:`\bar x` those of pairs
+and p(e) the pair of an edge,
+
+.. math:: \bar x_p = \tfrac12 (x_e + x_{e'}), \qquad \text{net}(x)_e = \text{net}(\bar x)_{p(e)}.
+
+Both rows of a pair are the same numbers, so their mean is exact, and each edge gets half of the pair's gradient.  So
+gradients by single edges differ from those without pairs; their sums over a pair do not, nor what is made of them:
+forces, stress, gradients of parameters, and the derivatives of these.
+
+Who computes rows of edges from lengths marks them (`mark`).  A net finds the mark on the tensor that it is given: no
+tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs: a sum over edges is one over
+the first edges of all pairs and one over the second, which read the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tpgen.kernels.native.pairs import EdgePairs, find_pairs
+from tpgen.kernels.operators.memory import empty
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.multilinear import is_plain
+
+NOW = "its own code; nets that it feeds run once for each pair of edges"  # for reports
+WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
+
+Net = Callable[[Tensor], Tensor]
+
+
+def mark(x: Tensor, edge_index: Tensor, vectors: Tensor) -> None:
+    """Let nets that are given ``x`` compute it once for each pair of edges, where that saves work.
+
+    ``x`` has a row for each edge, which depends on the length of its vector alone, and on what it points from and to in
+    a way that is the same for both directions.  ``vectors`` are those of the edges, or what else becomes its negative
+    with the direction.  Edges whose rows differ are no pair.
+    """
+    if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH:
+        return
+    pairs = find_pairs(edge_index, vectors, x)
+    if pairs is not None and pairs.pairs:
+        _marks[x] = pairs, x._version
+
+
+def carry_over(x: Tensor, made: Tensor) -> None:
+    """Mark rows that were made of marked ones, each of its own row alone."""
+    pairs = pairs_of(x)
+    if pairs is not None and is_plain(made) and len(made) == len(x):
+        _marks[made] = pairs, made._version
+
+
+def pairs_of(x: Tensor) -> EdgePairs | None:
+    """The pairs that rows of edges are marked with, if they are as they were then."""
+    return _found(_marks, x)
+
+
+def once_for_pairs(net: Net, x: Tensor, convolves: bool = False) -> Tensor:
+    """``net(x)`` of a net that takes each row by itself.
+
+    Where ``convolves`` says that nothing but `convolved` gets the result, that may be rows of pairs.
+    """
+    pairs = pairs_of(x)
+    if pairs is None:
+        return net(x)
+    made = net(_mean(x, pairs))
+    if not (convolves and is_plain(made)):
+        return _spread(made, pairs)
+    _weights[made] = pairs, made._version
+    return made
+
+
+def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """``conv(x, y, weight, src, dst)``, where weights may be rows of pairs."""
+    pairs = _found(_weights, weight)
+    if pairs is None:
+        return conv(x, y, weight, src, dst, x.size(0))
+    weights = weight, weight if pairs.numbers == pairs.pairs else weight[: pairs.pairs]
+    sizes = [pairs.numbers, pairs.pairs]
+    parts = (_in_order(y, pairs), src.index_select(0, pairs.order), dst.index_select(0, pairs.order))
+    first, second = zip(*(part.split(sizes) for part in parts), strict=True)
+    return _sum(conv, x, weights[0], *first) + _sum(conv, x, weights[1], *second)
+
+
+def _sum(conv: TensorProductConv, x: Tensor, weight: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return conv(x, y, weight, src, dst, x.size(0))
+
+
+# Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
+_marks: Any = WeakTensorKeyDictionary()
+_weights: Any = WeakTensorKeyDictionary()
+
+
+def _found(marked: Any, x: Tensor) -> EdgePairs | None:
+    if torch.compiler.is_compiling() or not is_plain(x):
+        return None
+    pairs, version = marked.get(x, (None, 0))
+    return pairs if version == x._version else None
+
+
+def _are_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
+    """Whether all are numbers at hand, in the shapes that they have for edges."""
+    index = type(edge_index) is Tensor and edge_index.device.type == "cpu" and not edge_index.is_floating_point()
+    return (
+        is_plain(x)
+        and is_plain(vectors)
+        and index
+        and x.dim() == 2
+        and vectors.shape == (len(x), 3)
+        and edge_index.shape == (2, len(x))
+    )
+
+
+# -- rows of edges and rows of pairs: linear, each the other's derivative ----------------------------------------------
+
+
+def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
+    """A row for each number, of rows that are the same for both edges of a pair."""
+    shares = x.new_ones(pairs.numbers, 1)
+    shares[: pairs.pairs] = 0.5
+    return _gathered(x, pairs) * shares
+
+
+def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
+    """The row of its number for each edge."""
+    return _Spread.apply(y, pairs) if _is_usual(y) else y.index_select(0, pairs.number)
+
+
+def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
+    """The sum of the rows of each number's edges."""
+    if _is_usual(x):
+        return _Gathered.apply(x, pairs)
+    into = torch.arange(pairs.pairs, device=x.device)
+    return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
+
+
+def _in_order(y: Tensor, pairs: EdgePairs) -> Tensor:
+    """The rows of edges in the order of pairs."""
+    return _permuted(y, pairs.order, pairs.place)
+
+
+def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+    return _Permuted.apply(y, order, place) if _is_usual(y) else y.index_select(0, order)
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        return _selected(y, pairs.number)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _gathered(g, ctx.pairs), None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        found = _selected(x, pairs.first)
+        found[: pairs.pairs] += _selected(x, pairs.second)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _spread(g, ctx.pairs), None
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        ctx.permutation = order, place
+        return _selected(y, order)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        order, place = ctx.permutation
+        return _permuted(g, place, order), None, None
+
+
+def _is_usual(x: Tensor) -> bool:
+    """Whether a call may be one of ours, which have no forward mode."""
+    return forward_ad._current_level < 0 and is_plain(x)
+
+
+def _selected(x: Tensor, rows: Tensor) -> Tensor:
+    out = empty((len(rows), *x.shape[1:]), x.dtype)
+    return torch.index_select(x, 0, rows, out=out)
