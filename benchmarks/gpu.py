@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from rich.console import Console
 
 from benchmarks import article
 from benchmarks.gpu_checks import CHECKS, ON_A_GPU, Finding
+from benchmarks.gpu_compile import ARCHITECTURES, compile_rows, compile_table
 from benchmarks.gpu_times import TASKS, Case, Clock, Row, copy_bandwidth, measured, shares_figure, times_table
 from tpgen.benchmarking.contenders import select_contenders
 from tpgen.benchmarking.environment import environment
@@ -51,6 +53,7 @@ class Report:
     times: list[Row] = field(default_factory=list)
     rivals: list[Row] = field(default_factory=list)
     article: list[Row] = field(default_factory=list)
+    compiled: list[Row] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # where something of this script failed, in full
     left_out: list[str] = field(default_factory=list)
 
@@ -266,12 +269,26 @@ def articles(report: Report, wanted: Wanted, clock: Clock) -> None:
     picture(report, "gpu-article.png", partial(article.plot, found, "forward", wanted.folder / "gpu-article.png"))
 
 
+def compiling(report: Report, wanted: Wanted, clock: Clock) -> None:
+    """How long NVRTC takes for each kernel, in seconds of a processor: for this GPU, without one for two others."""
+    if find_nvrtc() is None:
+        report.leave_out("how long it compiles", "needs NVRTC")
+        return
+    for name, arch in product(wanted.problems, [report.machine["capability"]] if report.on_gpu else ARCHITECTURES):
+        if not clock.left:
+            report.leave_out(f"compiling {name} for sm_{arch}", "time is up")
+            continue
+        report.compiled.extend(compile_rows(name, arch))
+    click.echo(compile_table(report.compiled))
+
+
 STEPS: dict[str, Callable[[Report, Wanted, Clock], None]] = {
     "this machine": machine,
     "is it right": checks,
     "how fast is it": times,
     "beside others": rivals,
     "the article": articles,
+    "how long it compiles": compiling,
 }
 
 

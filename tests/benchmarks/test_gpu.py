@@ -13,8 +13,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import gpu, gpu_checks, gpu_times
+from benchmarks import gpu, gpu_checks, gpu_compile, gpu_times
 from tests.machine import needs_compiler
+from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.planner.presets import channelwise, fully_connected
 
 SMALL = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
@@ -101,6 +102,8 @@ def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fak
     assert {row["contender"] for row in found["rivals"]} == {"loop/eager", "openequivariance/eager"}
     assert {file.name for file in tmp_path.iterdir()} >= {"gpu-shares.png", "gpu-rivals.png"}
     assert found["machine"]["gpu"] == "a GPU"
+    assert {row["kernel"] for row in found["compiled"]} == ({*gpu_compile.TASKS} if find_nvrtc() else set())
+    assert all(row["seconds"] > 0 and not row["spills"] for row in found["compiled"])
 
 
 def test_what_fails_is_written_down_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import cycle, product
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -52,14 +54,29 @@ def wanted(plan: LinearPlan, layout: str, given: dict[str, Tensor]) -> dict[str,
     return {"out": out.detach(), "x1": found[0], "w": found[1]}
 
 
+WAYS = tuple(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+
+
 @needs_compiler
 def test_kernels_agree_with_the_definition(tmp_path: Path) -> None:
-    turns = cycle(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+    check(WAYS, tmp_path)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("way", dict.fromkeys((dtype, layout) for dtype, layout, _ in WAYS), ids="-".join)
+def test_so_they_do_in_every_dtype_and_layout(way: tuple[str, str], tmp_path: Path) -> None:
+    check([(*way, copies) for copies in (2, 1, 0)], tmp_path)
+
+
+def check(ways: Iterable[tuple[str, str, int]], folder: Path) -> None:
+    """All plans, weights and open slots; dtypes, layouts and ways to copy take turns with them."""
+    turns = cycle(ways)
     cases = [
         (plan_of(name, shared), opened, *next(turns)) for name, shared, opened in product(PLANS, (True, False), OPENED)
     ]
     sources = [source_of(plan, layout, dtype, opened) for plan, opened, dtype, layout, _ in cases]
-    stand_in = StandIn(sources, [copies for *_, copies in cases], tmp_path)
+    stand_in = StandIn(sources, [copies for *_, copies in cases], folder)
     for n, (plan, opened, dtype, layout, _) in enumerate(cases):
         given = operands_of(plan, dtype)
         found, again = (stand_in.run(n, given, seed=seed) for seed in (0, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, product
 from pathlib import Path
@@ -58,10 +59,13 @@ class Case:
         return given
 
 
-def cases(indexed: bool) -> list[Case]:
-    """All modes, weights and open slots; layouts, dtypes and ways to copy take turns with them."""
-    turns = cycle(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
-    kept, mixed = cycle(COPIES), cycle(MIXED_COPIES)
+Way = tuple[str, str, int]  # dtype, layout, and how rows are copied
+WAYS = tuple(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+
+
+def cases(indexed: bool, ways: Iterable[Way]) -> list[Case]:
+    """All modes, weights and open slots; dtypes, layouts and ways to copy take turns with them."""
+    turns, kept, mixed = cycle(ways), cycle(COPIES), cycle(MIXED_COPIES)
     made = []
     for mode, weighted, shared in VARIANTS:
         for every in CONV_OPENED if indexed else OPENED:
@@ -94,9 +98,19 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
 def test_kernels_agree_with_the_definition(indexed: bool, tmp_path: Path) -> None:
-    every = cases(indexed)
-    stand_in = StandIn([case.source for case in every], [case.copies for case in every], tmp_path)
-    gather = edges() if indexed else None
+    check(cases(indexed, WAYS), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", dict.fromkeys((dtype, layout) for dtype, layout, _ in WAYS), ids="-".join)
+@pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
+def test_so_they_do_in_every_dtype_and_layout(indexed: bool, way: tuple[str, str], tmp_path: Path) -> None:
+    check(cases(indexed, [(*way, copies) for copies in (2, 1)]), tmp_path)
+
+
+def check(every: list[Case], folder: Path) -> None:
+    stand_in = StandIn([case.source for case in every], [case.copies for case in every], folder)
+    gather = edges() if every[0].indexed else None
     for n, case in enumerate(every):
         given = case.operands
         found = stand_in.run(n, given, gather, seed=0)
@@ -105,3 +119,13 @@ def test_kernels_agree_with_the_definition(indexed: bool, tmp_path: Path) -> Non
             error = (found[name] - want).abs().max() / want.abs().max()
             assert error < TOLERANCES[case.dtype], f"{name} of {case}: {error}"
             assert torch.equal(found[name], again[name]), f"{name} depends on the order of threads"
+
+
+@pytest.mark.parametrize("opened", CONV_OPENED, ids="+".join)
+def test_a_graph_without_edges_adds_nothing(opened: tuple[str, ...], tmp_path: Path) -> None:
+    case = Case(mode_plan("uvu", True, True, 5, 3), "mul_ir", "float32", opened, 2, True)
+    given = {name: x[:0] if name == "x2" else x for name, x in case.operands.items()}
+    none = torch.empty(0, dtype=torch.int64)
+    found = StandIn([case.source], [2], tmp_path).run(0, given, (none, none))
+    assert {name for name, x in found.items() if x.numel()} == set(opened) - {"x2"}
+    assert not any(x.any() for x in found.values())

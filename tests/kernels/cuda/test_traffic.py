@@ -26,7 +26,7 @@ EDGES, NODES = 24, 4
 MOST = 1.1
 MORE = {"article": 1.25, "harmonics": 4.9}
 # The same of shared memory: the time of a request relative to one without conflicts between banks.
-CONFLICTS = {"products": 1.05, "convolutions": 1.05, "mixing": 1.85, "linear": 1.85, "polynomials": 1.1}
+CONFLICTS = {"products": 1.05, "convolutions": 1.05, "mixing": 1.85, "linear": 3.9, "polynomials": 1.1}
 
 
 def ratio(counts: Mapping[str, Traffic], *names: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, product
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,10 +111,23 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], Polynom
 
 @pytest.mark.parametrize("at_once", [1, 100], ids=["few blocks", "many blocks"])
 def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], PolynomialStandIn]) -> None:
-    for n, case in enumerate(every[0]):
+    check(*every, at_once)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("name", PLANS)
+def test_so_they_do_in_every_dtype_and_with_all_weights(name: str, dtype: str, tmp_path: Path) -> None:
+    made = product(CALLS, ("elements", "one", "rows"), (1, 5, 33))
+    whole = [Case(name, PLANS[name](), call, dtype, channels, weights) for call, weights, channels in made]
+    check(whole, PolynomialStandIn([case.source for case in whole], tmp_path), 1)
+
+
+def check(cases: list[Case], stand_in: PolynomialStandIn, at_once: int) -> None:
+    for n, case in enumerate(cases):
         given = case.given
-        found = every[1].run(n, given, case.index, case.sizes, at_once, seed=0)
-        again = every[1].run(n, given, case.index, case.sizes, at_once, seed=2)
+        found = stand_in.run(n, given, case.index, case.sizes, at_once, seed=0)
+        again = stand_in.run(n, given, case.index, case.sizes, at_once, seed=2)
         for slot, one, other, want in zip(case.sweep.call.opened, found, again, case.wanted(given), strict=True):
             error = (one - want).abs().max() / want.abs().max().clamp(min=1e-3)
             assert error < TOLERANCES[case.dtype], f"{slot} of {case.name} {case.call} {case.dtype}: {error}"

@@ -1,0 +1,87 @@
+"""How long NVRTC takes for the kernels of the named problems, and what registers they take; needs no GPU.
+
+`make gpu` writes these rows down; `python -m benchmarks.gpu_compile` prints the table of docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.choice import graphs_are_faster
+from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
+from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.polynomial.runtime import CALLS, kernels_of, named_call
+from tpgen.planner.linear_problems import LINEARS
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.planner.problems import PROBLEMS
+from tpgen.text import table
+
+ARCHITECTURES = (80, 90)
+_ROWS = {"forward": (("out",), False), "backward": (("x1", "x2", "w"), False)}
+TASKS = _ROWS | {f"conv {name}": (opened, True) for name, (opened, _) in _ROWS.items()}
+COLUMNS = (*TASKS, "second")
+Row = dict[str, Any]
+
+
+def compile_rows(name: str, arch: int) -> Iterator[Row]:
+    """A row for each kernel of a named product, linear layer or polynomial; none where graphs do it."""
+    compiler = need_nvrtc(arch)
+    for kernel, text in _texts(name, chip_of(arch)).items():
+        source = text()
+        start = time.process_time()
+        used = compiler.compile(source, arch).usage.values()
+        yield {
+            "problem": name,
+            "arch": arch,
+            "kernel": kernel,
+            "seconds": time.process_time() - start,
+            "registers": max(u.registers for u in used),
+            "spills": sum(u.spills for u in used),
+        }
+
+
+def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:
+    """What writes each kernel of a problem."""
+    if name in POLYNOMIALS:
+        return {call: partial(_polynomial, name, call, chip) for call in CALLS}
+    plan = (PROBLEMS | LINEARS)[name].plan
+    if graphs_are_faster(form_of(plan, "mul_ir"), "float32", chip):
+        return {}
+    tasks = TASKS if isinstance(plan, Plan) else _ROWS
+    return {kernel: partial(_product, name, *task, chip) for kernel, task in tasks.items()}
+
+
+def _product(name: str, opened: tuple[str, ...], indexed: bool, chip: Chip) -> str:
+    schedule = plan_schedule(form_of((PROBLEMS | LINEARS)[name].plan, "mul_ir"), cuda_target("float32"))
+    return generate_cuda(schedule, opened, chip, indexed).text
+
+
+def _polynomial(name: str, call: str, chip: Chip) -> str:
+    plan = POLYNOMIALS[name].plan
+    return generate_polynomial(plan, kernels_of(plan.to_json()).sweep(named_call(plan, call)), "float32", chip).text
+
+
+def compile_table(rows: list[Row]) -> str:
+    """Seconds of each kernel, a line for each problem and capability."""
+    lines: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        lines.setdefault((row["problem"], row["arch"]), {})[row["kernel"]] = row["seconds"]
+    cells = [
+        (name, f"sm_{arch}", *(f"{found[k]:.1f} s" if k in found else "" for k in COLUMNS))
+        for (name, arch), found in lines.items()
+    ]
+    return table([("problem", "for", *COLUMNS), *cells], left=[0, 1])
+
+
+if __name__ == "__main__":
+    names = (*PROBLEMS, *LINEARS, *POLYNOMIALS)
+    print(compile_table([row for name in names for arch in ARCHITECTURES for row in compile_rows(name, arch)]))
