@@ -216,6 +216,21 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
     assert sorted(asked) == ["in_range"] * 4 + ["order_of"] * 3
 
 
+def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: FakeLibrary) -> None:
+    """A kernel for a GPU adds in float32 whatever the operands are, where one for a CPU gets copies of them."""
+    plan = fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False)
+    text, nodes = describe(plan), 3
+    given = {name: x.bfloat16() for name, x in operands(plan, 40).items()}
+    src, dst = torch.randint(nodes, (2, 40), generator=torch.Generator().manual_seed(0))
+    x1 = given["x1"][:nodes].clone()
+    found = kernel_conv(x1, given["x2"], given["w"], src, dst, nodes, text)
+    wide = [x.double() for x in (x1[src], given["x2"], given["w"])]
+    wanted = torch.zeros(nodes, found.shape[1], dtype=torch.float64).index_add(0, dst, reference_product(plan, *wide))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=1e-3)
+    assert [source.placement.schedule.target.dtype for source in gpu.sources] == ["bfloat16"]
+
+
 def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
     monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))

@@ -74,15 +74,18 @@ class Product:
 
     def build_together(self, masks: Sequence[int], dtype: torch.dtype, indexed: bool, device: str) -> None:
         """Build the kernels of calls with these masks and operands side by side, where more than one is missing."""
-        keys = ((m, torch.float32 if self.widens(m, dtype, indexed) else dtype, indexed, device) for m in masks)
+        keys = ((m, torch.float32 if self.widens(m, dtype, indexed, device) else dtype, indexed, device) for m in masks)
         missing = [key for key in keys if key[0] and key not in self._kernels]
         if len(missing) > 1 and self.live:
             with ThreadPoolExecutor(len(missing)) as pool:
                 list(pool.map(lambda key: self.kernel(*key), missing))
 
-    def widens(self, mask: int, dtype: torch.dtype, indexed: bool) -> bool:
+    def widens(self, mask: int, dtype: torch.dtype, indexed: bool, device: str = "cpu") -> bool:
         """Whether a call on bfloat16 computes on float32 copies of its operands."""
-        return indexed and dtype == torch.bfloat16 and bool(mask & (X1 | OUT)) and self._rounds_between_tiles
+        if not indexed or dtype != torch.bfloat16 or not mask & (X1 | OUT):
+            return False
+        target = target_of(device)
+        return target is not None and target.rounds_sums and self._rounds_between_tiles
 
     @cached_property
     def _rounds_between_tiles(self) -> bool:
@@ -161,7 +164,7 @@ class Product:
             self.check(call)
         if call.indexed and mask & X1 and mask & OUT:  # two ends of a gather: a sweep in each order
             return self.run(call.opening(mask & ~OUT)) + self.run(call.opening(OUT))
-        if self.widens(mask, dtype, call.indexed):
+        if self.widens(mask, dtype, call.indexed, call.x1.device.type):
             g = None if call.g is None else call.g.float()
             wide = call._replace(x1=call.x1.float(), x2=call.x2.float(), w=call.w.float(), g=g)
             return [x.bfloat16() for x in self.run(wide)]

@@ -47,6 +47,8 @@ class KernelTarget:
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
+    # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
+    rounds_sums: bool = False
     # why a graph is faster all the same: asked for `auto` alone
     slower: Callable[[Form, torch.dtype, torch.device], str | None] = lambda *_: None
     # the same of a polynomial's sweep; None: products alone run there
@@ -205,6 +207,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=_reused,
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
+        rounds_sums=True,
         load_polynomial=compiled,
     ),
     "cuda": KernelTarget(
