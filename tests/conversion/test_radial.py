@@ -49,6 +49,16 @@ def test_a_converted_net_computes_the_same(name: str) -> None:
     assert type(restore(net)) is FullyConnectedNet
 
 
+def test_a_layer_in_two_places_is_called_twice() -> None:
+    net, x = FullyConnectedNet([8, 16, 16, 16, 24], nn.functional.silu).double(), torch.randn(11, 8).double()
+    net.layer2 = net.layer1
+    wanted = torch.autograd.grad(net(x).square().sum(), tuple(net.parameters()))
+    convert(net)
+    found = torch.autograd.grad(net(x).square().sum(), tuple(net.parameters()))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("strategy", "products"), [("auto", "tpgen products"), ("grouped", "torch products")])
 def test_a_strategy_without_kernels_takes_torchs_products(strategy: str, products: str) -> None:
     net, x = NETS["plain"](), torch.randn(11, 8)

@@ -5,7 +5,7 @@ Scales go into the weights, so nothing but products and activations runs over th
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import sqrt
@@ -77,8 +77,9 @@ def _evaluate(net: Any, x: Tensor) -> Tensor:
     return x if scale == 1.0 else x * scale
 
 
-def _layers(net: nn.Module) -> Iterator[Any]:
-    return net.children()
+def _layers(net: nn.Module) -> Iterable[Any]:
+    """The layers in the order of calls; one that stands in two places, to share its weights, is called twice."""
+    return net._modules.values()
 
 
 def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
