@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.clients.checks import counted_pairs
 from tpgen.conversion.convert import convert
+from tpgen.integrations import mace_models
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 
@@ -71,6 +73,20 @@ def test_gradients_by_shifts_are_those_of_single_edges(rows: list[int]) -> None:
         gradients += torch.autograd.grad(energy, given["shifts"])
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
     assert not rows
+
+
+def test_what_a_call_asks_for_is_read_by_place_and_of_the_forward_that_runs() -> None:
+    model, graph = convert(mace(8, torch.float64, "8x0e").model), crystal()
+    names = list(inspect.signature(model.forward).parameters)
+    asked = [graph, *(name == "compute_edge_forces" for name in names[1:])]
+    for _ in range(2):
+        assert mace_models._paired_graph(model, (graph, True), {"compute_stress": True}) is graph
+        assert mace_models._paired_graph(model, tuple(asked), {}) is None
+        assert mace_models._paired_graph(model, (graph,), {"unknown": True}) is None
+    model.forward = lambda training, data: type(model).forward(model, data, training)
+    assert mace_models._paired_graph(model, (True, graph), {}) is graph
+    del model.forward
+    assert mace_models._paired_graph(model, (True, graph), {}) is None
 
 
 def test_a_model_that_is_built_from_a_converted_one_is_stock(rows: list[int]) -> None:

@@ -128,6 +128,23 @@ def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.autograd.gradcheck(product, (x1, x2, w))
 
 
+@needs_compiler
+def test_what_is_asked_again_is_known_and_what_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, made = channelwise("7x0e+2x1o", "0e+1o", "0e+1o"), []
+    form_of = targets.form_of
+    monkeypatch.setattr(targets, "form_of", lambda *given: made.append(given) or form_of(*given))
+    assert kernel_supported(plan) is None
+    first = len(made)
+    assert kernel_supported(channelwise("7x0e+2x1o", "0e+1o", "0e+1o")) is None
+    assert len(made) == first
+    with monkeypatch.context() as patch:
+        patch.setenv("TPGEN_CXX", "none")
+        assert str(kernel_supported(plan)).endswith("TPGEN_CXX=none forbids one")
+    assert kernel_supported(plan) is None
+    assert kernel_supported(plan, "ir_mul", torch.float64) is None
+    assert len(made) > first
+
+
 def test_a_device_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = channelwise("8x0e", "0e", "0e")
     assert kernel_supported(plan, device="meta") == f"kernels run on {targets.devices()}, not on meta"

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from tpgen.conversion.swap import qualified
 
 _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
@@ -51,8 +52,7 @@ def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
 
 def has_hooks(module: Any) -> bool:
     """Whether anything is hooked to the calls of a module."""
-    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, table, None) for table in tables)
+    return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
 def idle_hooks(module: nn.Module) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import has_more
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.nn.pairs import NOW, mark
+from tpgen.remember import remembered
 
 # the graph of the call that runs, where its edges may be pairs
 _graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
@@ -44,7 +46,7 @@ class _Paired:
 
 def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, Tensor] | None:
     try:
-        asked = inspect.signature(model.forward).bind(*args, **given).arguments
+        asked = _bound(model, args, given).arguments
     except TypeError:  # which the call itself will say
         return None
     graph = asked.get("data")
@@ -52,6 +54,17 @@ def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, T
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
+
+
+def _bound(model: Any, args: tuple, given: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call by name; a `TypeError` where they do not fit."""
+    forward = model.forward
+    if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
+        return inspect.signature(forward).bind(*args, **given)
+    return _signature(forward.__func__).bind(forward.__self__, *args, **given)
+
+
+_signature = remembered("signatures of models", entries=64)(inspect.signature)
 
 
 class MACE(_Paired, models.MACE):

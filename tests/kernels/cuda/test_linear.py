@@ -17,7 +17,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.cuda.target import obstacle_on
+from tpgen.kernels.cuda.target import obstacle
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LinearPlan, make_linear_plan
@@ -92,4 +92,4 @@ def test_the_library_has_the_large_ones() -> None:
     narrow, wide = (form_of(make_linear_plan(irreps, irreps), "mul_ir") for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
     assert graphs_are_faster(narrow, "float32", chip) is None
     assert "matrix products of the library are faster" in str(graphs_are_faster(wide, "float32", chip))
-    assert obstacle_on(narrow, torch.float32, chip) is None
+    assert obstacle(narrow, torch.float32, chip) is None

@@ -52,17 +52,13 @@ def missing(device: torch.device) -> str | None:
     return None
 
 
-def obstacle(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why a product has no kernel on a device."""
-    return obstacle_on(form, dtype, _chip(device))
-
-
-def _chip(device: torch.device) -> Chip:
+def chip_at(device: torch.device) -> Chip:
+    """The chip of a device that is there."""
     return chip_of(driver.capability(driver.number_of(device)))
 
 
-def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
-    """The same on some chip."""
+def obstacle(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
+    """Why a product has no kernel on a chip."""
     try:
         schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
         for opened, indexed in _LARGEST:
@@ -74,7 +70,7 @@ def obstacle_on(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
 
 def slower(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why graphs are faster on a device."""
-    return graphs_are_faster(form, DTYPES[dtype], _chip(device))
+    return graphs_are_faster(form, DTYPES[dtype], chip_at(device))
 
 
 def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: Chip, indexed: bool) -> CudaSource:

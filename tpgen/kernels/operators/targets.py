@@ -30,6 +30,7 @@ from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.kernels.sweep.sweep import make_sweep, path_terms
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.remember import remembered
 
 Slots = Sequence[Tensor | None]  # one for each of `SLOTS`
 Kernel = Callable[[Slots, Slots, int, Edges | None], int]  # operands, results, rows, edges -> fault, 0 for none
@@ -42,11 +43,13 @@ class KernelTarget:
     device: str | None  # the type of the tensors that it is taken for; None: only by name
     about: str
     missing: Callable[[torch.device], str | None]  # what this machine lacks for tensors of a device
-    obstacle: Callable[[Form, torch.dtype, torch.device], str | None]
+    obstacle: Callable[[Form, torch.dtype, Any], str | None]  # by `chip`
     load: Callable[[Description, tuple[str, ...], torch.dtype, bool], Kernel]
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
+    # what of a device an obstacle depends on, as a value: the answer is remembered by it
+    chip: Callable[[torch.device], Any] = lambda _device: None
     # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
     rounds_sums: bool = False
     # why a graph is faster all the same: asked for `auto` alone
@@ -94,11 +97,28 @@ def kernel_supported(
     target = kernel_target(dtype, device)
     if isinstance(target, str):
         return target
-    form = form_of(plan, layout)
-    if not form.live_terms:
+    layout = layout if isinstance(layout, str) else tuple(layout)
+    if not _contributes(plan, layout):
         return "the product has no paths that contribute, so there is nothing to write a kernel for"
     where = torch.device(device)
-    return target.missing(where) or target.obstacle(form, dtype, where)
+    return target.missing(where) or _obstacle(target.obstacle, plan, layout, dtype, target.chip(where))
+
+
+# Asked at every large call of `tpgen.nn.matmul`.  What a machine lacks can change, so that is asked anew each time.
+@remembered("whether products contribute")
+def _contributes(plan: AnyPlan, layout: str | tuple[str, ...]) -> bool:
+    return bool(form_of(plan, layout).live_terms)
+
+
+@remembered("obstacles to kernels")
+def _obstacle(
+    asked: Callable[[Form, torch.dtype, Any], str | None],
+    plan: AnyPlan,
+    layout: str | tuple[str, ...],
+    dtype: torch.dtype,
+    chip: Any,
+) -> str | None:
+    return asked(form_of(plan, layout), dtype, chip)
 
 
 def why_no_kernel(
@@ -134,7 +154,7 @@ def _no_compiler(_device: torch.device) -> str | None:
     return None
 
 
-def _no_schedule(form: Form, dtype: torch.dtype, _device: torch.device) -> str | None:
+def _no_schedule(form: Form, dtype: torch.dtype, _chip: None) -> str | None:
     try:
         schedule(form, dtype)
     except TpgenError as error:
@@ -215,6 +235,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         about="CUDA GPUs",
         missing=cuda.missing,
         obstacle=cuda.obstacle,
+        chip=cuda.chip_at,
         load=_on_gpu,
         empty=_plain,
         remedy="",
