@@ -65,6 +65,16 @@ bool last_to_meet(std::vector<unsigned>& waiting, unsigned members) {
   return true;
 }
 
+void wake() {  // those that wait look again
+  ready.insert(ready.end(), at_copies.begin(), at_copies.end());
+  at_copies.clear();
+}
+void end_phase(Barrier* b) {  // where all has arrived
+  if (b->bytes || b->arrivals) return;
+  b->arrivals = 1, b->phase ^= 1;
+  wake();
+}
+
 void finish(size_t n) {  // a copy that is under way
   const Copy copy = copies[n];
   copies.erase(copies.begin() + n);
@@ -72,10 +82,9 @@ void finish(size_t n) {  // a copy that is under way
   if (copy.barrier) {
     auto b = (Barrier*)copy.barrier;
     b->bytes -= copy.bytes;
-    if (!b->bytes && !b->arrivals) b->arrivals = 1, b->phase ^= 1;
+    end_phase(b);
   }
-  ready.insert(ready.end(), at_copies.begin(), at_copies.end());
-  at_copies.clear();
+  wake();
 }
 
 void start(void* to, const void* from, unsigned bytes, unsigned long long* barrier, bool in) {
@@ -189,7 +198,7 @@ void barrier_more(unsigned long long* b, unsigned bytes) {
   if (barrier->arrivals != 1) fail("a barrier is used before its phase has ended");
   barrier->bytes += bytes;
   barrier->arrivals = 0;
-  if (!barrier->bytes) barrier->arrivals = 1, barrier->phase ^= 1;
+  end_phase(barrier);
 }
 void barrier_end(unsigned long long* b, unsigned parity) {
   wait_for_copies([=] { return ((Barrier*)b)->phase == (short)parity; });

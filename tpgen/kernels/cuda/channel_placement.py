@@ -14,6 +14,7 @@ from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.values import View
 
 _WARPS = 4
+_UNIT_BYTES = 6  # its group, channels and rows, two bytes each
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,16 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     @cached_property
     def work(self) -> tuple[tuple[Unit, ...], ...]:
         return balance(self.units, self.warps)
+
+    @property
+    def depth(self) -> int:
+        """The most units of any warp."""
+        return max(map(len, self.work))
+
+    @property
+    def constants(self) -> int:
+        """The table of which warp does what: none of its numbers is larger than the number of its units."""
+        return _UNIT_BYTES * self.warps * self.depth
 
     @property
     def usual_warps(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tpgen.kernels.cpp.text import Writer, number
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.group_text import GroupText
@@ -35,7 +37,8 @@ class ChannelText:
                     values = ", ".join(number(value, self.dtype) for value, _ in column)
                     places = ", ".join(str(place) for _, place in column)
                     self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
-                    self.w.line(f"static __device__ const unsigned short place_{n}_{d}[] = {{{places}}};")
+                    kind = _index_type(place for _, place in column)
+                    self.w.line(f"static __device__ const {kind} place_{n}_{d}[] = {{{places}}};")
 
     def _tabulate(self) -> None:
         if not self.p.table_sets:
@@ -55,14 +58,14 @@ class ChannelText:
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
     def _units(self) -> None:
-        """Which warp does what."""
+        """Which warp does what; a group past the last is nothing."""
         w, p = self.w, self.p
-        depth = max(map(len, p.work))
-        w.line("struct Unit { unsigned char group, chunk, set; };")
+        depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
+        w.line("struct Unit { unsigned short group, chunk, set; };")
         with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
             for units in p.work:
                 listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]
-                w.line(f"{{{', '.join(listed + ['{255, 0, 0}'] * (depth - len(units)))}}},")
+                w.line(f"{{{', '.join(listed + [nothing] * (depth - len(units)))}}},")
         with w.block("DEVICE void compute_units(const Step& s)"):
             w.line("const int warp = this_warp();")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
@@ -115,3 +118,12 @@ class ChannelText:
                 w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
                 w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
+
+
+def _index_type(numbers: Iterable[int]) -> str:
+    """The narrower of two types that holds all of them: a compiler cuts off what is too large, and says nothing.
+
+    >>> _index_type([0, 65535]), _index_type([65536])
+    ('unsigned short', 'unsigned')
+    """
+    return "unsigned short" if max(numbers, default=0) < 2**16 else "unsigned"

@@ -10,7 +10,7 @@ from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.model import predict
-from tpgen.kernels.cuda.steps import check_room
+from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
@@ -51,5 +51,5 @@ def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)
-            if p.warps <= p.unit_count and p.shared <= p.chip.block_shared:
+            if p.warps <= p.unit_count and has_room(p):
                 yield p

@@ -17,6 +17,7 @@ from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.placement.opened import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
 
+CONSTANTS = 64 * KIB  # bytes of a kernel
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
 _ROWS = 32  # of a step, at most
@@ -195,6 +196,11 @@ class RowSteps(OpenedSlots):
         return self.stages_at + self.stage_count * _up(self.stage_bytes, 128)
 
     @property
+    def constants(self) -> int:
+        """Bytes of constant memory."""
+        return 0
+
+    @property
     def blocks_at_once(self) -> int:
         """Blocks that one multiprocessor has room for; a block leaves 1 KiB to the system.
 
@@ -204,12 +210,22 @@ class RowSteps(OpenedSlots):
         return max(1, min(self.chip.shared // (self.shared + KIB), registers, 64 // self.warps, 32))
 
 
+def has_room(placement: RowSteps) -> bool:
+    """Whether a chip has the memory for it."""
+    return placement.shared <= placement.chip.block_shared and placement.constants <= CONSTANTS
+
+
 def check_room(placement: RowSteps) -> None:
-    """Raise `EmitError` where a row does not fit a block's shared memory."""
+    """Raise `EmitError` where a row does not fit a block's shared memory, or its parts the constant memory."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
             f"a row of this product needs {placement.shared} bytes of shared memory, and a block of {placement.chip} "
             f"has {placement.chip.block_shared}: use strategy='grouped'"
+        )
+    if placement.constants > CONSTANTS:
+        raise EmitError(
+            f"a step of this product is {placement.unit_count} parts, whose table takes {placement.constants} bytes of "
+            f"constant memory, and a kernel has {CONSTANTS}: use strategy='grouped'"
         )
 
 

@@ -295,12 +295,12 @@ DEVICE void group_1(const Step& s, const int chunk) {
     d_out[316 + c] += d_out_3_2;
   }
 }
-struct Unit { unsigned char group, chunk, set; };
+struct Unit { unsigned short group, chunk, set; };
 static __constant__ const Unit work[4][1] = {
   {{1, 0, 0}},
   {{0, 0, 0}},
   {{0, 1, 0}},
-  {{255, 0, 0}},
+  {{2, 0, 0}},
 };
 DEVICE void compute_units(const Step& s) {
   const int warp = this_warp();

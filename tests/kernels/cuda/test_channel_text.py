@@ -1,0 +1,63 @@
+"""Tables of a kernel's text hold every number that stands in them, of products as large as fit a block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.cuda.test_products import Case, check
+from tests.machine import needs_compiler
+from tpgen.errors import EmitError
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda import steps
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.target import obstacle
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.planner.plan import Plan, make_plan
+
+BACKWARD = ("x1", "x2", "w")
+
+
+def wide(channels: int) -> Plan:
+    return make_plan(f"{channels}x0e", "0e", f"{channels}x0e", [(0, 0, 0, "uvu", True)], shared_weights=False)
+
+
+def many(segments: int) -> Plan:
+    """Segments that share nothing: each is a group of its own."""
+    irreps = "+".join(["3x0e"] * segments)
+    paths = [(n, 0, n, "uvu", True) for n in range(segments)]
+    return make_plan(irreps, "0e", irreps, paths, shared_weights=False)
+
+
+def far() -> Plan:
+    """The only segment of x2 that a path reads begins behind 70,000 numbers."""
+    return make_plan("2x1o", "70000x0e+1o", "2x0e", [(0, 1, 0, "uvu", False)])
+
+
+CASES = {
+    "chunks past 255": Case(wide(8_224), "mul_ir", "float32", ("out",), 2),
+    "groups past 255": Case(many(300), "mul_ir", "float32", BACKWARD, 2),
+    "places past 65,535": Case(far(), "mul_ir", "bfloat16", ("out",), 2),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CASES)
+def test_large_products_agree_with_the_definition(name: str, tmp_path: Path) -> None:
+    check([CASES[name]], tmp_path)
+
+
+def test_more_parts_than_constant_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = form_of(wide(9_000), "mul_ir")
+    schedule = plan_schedule(form, cuda_target("float32"))
+    placement = place_cuda(schedule, ("out",), chip_of(90))
+    assert placement.constants == 6 * placement.warps * -(-282 // placement.warps) <= steps.CONSTANTS
+    monkeypatch.setattr(steps, "CONSTANTS", placement.constants - 1)
+    place_cuda.cache_clear()
+    with pytest.raises(EmitError, match=r"is 282 parts, whose table takes \d+ bytes of constant memory"):
+        place_cuda(schedule, ("out",), chip_of(90))
+    assert "use strategy='grouped'" in str(obstacle(form, torch.float32, chip_of(90)))
+    place_cuda.cache_clear()
