@@ -67,15 +67,15 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     >>> unknown("mode", "uwu", ["uvw", "uvu"])
     "unknown mode 'uwu'; known modes: uvw, uvu"
     >>> unknown("stage", "grpah", ["plan", "graph"])
-    "unknown stage 'grpah': did you mean 'graph'?; known stages: plan, graph"
-    >>> unknown("problem", "mace", ["mace-medium", "mace-large", "article"]).split(";")[0]
+    "unknown stage 'grpah': did you mean 'graph'? Known stages: plan, graph"
+    >>> unknown("problem", "mace", ["mace-medium", "mace-large", "article"]).split(" Known")[0]
     "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"
     """
     known = list(known)
     close = get_close_matches(str(name), known, n=1, cutoff=0.7) or [one for one in known if _begins(one, str(name))]
-    meant = f": did you mean {' or '.join(map(repr, close))}?" if 0 < len(close) <= _MEANT else ""
+    meant = f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MEANT else "; known"
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"unknown {what} {name!r}{meant}; known {plural}: {', '.join(known)}"
+    return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
 
 
 def _begins(name: str, text: str) -> bool:

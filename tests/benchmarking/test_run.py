@@ -122,14 +122,14 @@ def test_unknown_names_are_listed():
     with pytest.raises(TpgenError, match=r"unknown contender 'e4nn/\*'; known contenders: e3nn/eager, "):
         select_contenders(["e4nn/*"])
     with pytest.raises(
-        TpgenError, match=r"unknown task 'backwards': did you mean 'backward'\?; known tasks: forward, backward, double"
+        TpgenError, match=r"unknown task 'backwards': did you mean 'backward'\? Known tasks: forward, backward, double"
     ):
         select_tasks(["backwards"])
-    with pytest.raises(TpgenError, match=r"unknown suite 'smal': did you mean 'small'\?; known suites: small, "):
+    with pytest.raises(TpgenError, match=r"unknown suite 'smal': did you mean 'small'\? Known suites: small, "):
         select_problems(suites=["smal"])
     with pytest.raises(
         TpgenError,
-        match=r"unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'\?; known problems: article, ",
+        match=r"unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'\? Known problems: article, ",
     ):
         select_problems(["mace"])
     with pytest.raises(BackendError, match=r"benchmarks run in float64, .* not in int64"):

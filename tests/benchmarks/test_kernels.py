@@ -72,7 +72,7 @@ def test_targets_lie_on_one_side():
 def test_every_row_names_known_problems():
     assert all(subject in PROBLEMS for goal in GOALS.values() for subject in goal.subjects if goal.name != "warm")
     with pytest.raises(
-        TpgenError, match=r"unknown row 'forwards': did you mean 'forward'\?; known rows: forward, backward, "
+        TpgenError, match=r"unknown row 'forwards': did you mean 'forward'\? Known rows: forward, backward, "
     ):
         select_goals(GOALS, ["forwards"])
     assert [goal.name for goal in select_goals(GOALS, ["cold", "force"])] == ["force", "cold"]

@@ -25,7 +25,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
 
 
 def test_a_mistyped_command_gets_the_right_word() -> None:
-    assert "unknown command 'explian': did you mean 'explain'?; known commands: plan," in run("explian", code=2).output
+    assert "unknown command 'explian': did you mean 'explain'? Known commands: plan," in run("explian", code=2).output
     assert "unknown command 'xyz'; known commands: plan," in run("xyz", code=2).output
 
 
@@ -47,7 +47,7 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
         (["cache", "claer"], "unknown command 'claer': did you mean 'clear'?"),
         (["completion", "fisch"], "unknown shell 'fisch': did you mean 'fish'?"),
         (["verify", *VECTORS, "--strategy", "kernel", "--dtype", "float16"], "kernels compute in float32, float64"),
-        (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "known kernel dtypes: torch.float32"),
+        (["dump", *VECTORS, "--stage", "cpp", "--dtype", "float16"], "Known kernel dtypes: torch.float32"),
         (["bench", "--problem", "article", "--plot", "x"], "'x' must end in .png, .pdf or .svg"),
         (["bench", "article", "--records", "x.txt"], "'x.txt' must end in .json"),
         (["explore", "article", "--out", "x.txt"], "'x.txt' must end in .html or .htm"),

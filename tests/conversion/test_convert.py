@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import e3nn
 import pytest
@@ -246,6 +247,12 @@ def test_options_are_those_that_leave_the_network_alone() -> None:
     "call, why",
     [
         (lambda n, x: convert("abc"), "network: convert takes a torch.nn.Module, got a str"),
+        (lambda n, x: convert([n]), r"got a list: give each network that it holds by itself, such as `given\[0\]`"),
+        (
+            lambda n, x: convert(SimpleNamespace(device="cpu", models=[n, n])),
+            r"got a SimpleNamespace: give each network .* by itself, such as `given\.models\[0\]`",
+        ),
+        (lambda n, x: restore(SimpleNamespace(model=n)), r"got a SimpleNamespace: .*such as `given\.model`"),
         (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
         (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got a int"),
         (lambda n, x: convert(n, prove=5), r"prove: give the arguments of a call as a tuple, .*got a int"),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from e3nn import o3
 from torch import nn
 
 from tests.conversion.networks import GRAPHS, VECTORS, Mixed, Scaled, mixed_inputs
 from tests.machine import needs_compiler
+from tpgen.conversion.adapters import ADAPTERS
 from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.swap import Swap
 
 
 def test_hooks_that_do_not_run_are_named() -> None:
@@ -47,6 +52,25 @@ def test_the_report_of_a_stock_network_says_what_can_be_converted() -> None:
         "module  is                      can compute with\n0       e3nn.FullTensorProduct  tpgen "
     )
     assert [r.paths for r in report.possible] == [("0",)]
+
+
+class Own(nn.Module):
+    """A module of a project that an adapter knows."""
+
+
+def test_rows_stand_in_the_order_of_the_network_whoever_found_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adapter(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+        for module in reversed(list(network.modules())):
+            if isinstance(module, Own):
+                yield Swap(module, type("Other", (Own,), {}), "something else")
+
+    monkeypatch.setitem(ADAPTERS, "tests", adapter)
+    network = nn.Sequential(Own(), o3.FullTensorProduct("2x1o", "1o"), Own())
+    reports = []
+    possible = conversion_report(network).possible
+    convert(network, report=reports.append, **GRAPHS)
+    for rows in (possible, reports[0].replaced, conversion_report(network).replaced):
+        assert [row.paths for row in rows] == [("0",), ("1",), ("2",)]
 
 
 @needs_compiler

@@ -39,6 +39,22 @@ def test_a_file_is_converted_and_restored(tmp_path: Path) -> None:
     torch.testing.assert_close(middle(*inputs), first(*inputs))
 
 
+def test_a_file_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    model, other = tmp_path / "my.model", tmp_path / "other.model"
+    torch.save(Layer(), model)
+    other.write_text("mine")
+    stock = model.read_bytes()
+    for target in (model, other):
+        assert f"{target} is there already: name another TARGET, or replace it by --force" in command(
+            model, target, code=2
+        )
+    assert model.read_bytes() == stock
+    assert other.read_text() == "mine"
+    for target in (other, model):
+        command("--force", "--strategy", "grouped", model, target)
+        assert mark_of(torch.load(target, weights_only=False).product) is not None
+
+
 class Wrapper:
     """As LAMMPS's Python interface holds a model; no module itself."""
 
@@ -112,7 +128,7 @@ def test_a_file_that_is_half_written_takes_no_model_away(tmp_path: Path, monkeyp
             change_file(file, file, deepcopy)
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
-    command(file, file, "--strategy", "grouped")
+    command(file, file, "--force", "--strategy", "grouped")
     assert mark_of(torch.load(file, weights_only=False).product) is not None
 
 

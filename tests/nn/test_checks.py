@@ -94,7 +94,7 @@ def test_construction_errors() -> None:
         tpgen.TensorProduct(*MIXED, shared_weights=False, internal_weights=True)
     with pytest.raises(EmitError, match=r"unknown strategy 'best'; known strategies: einsum, .*auto"):
         tpgen.TensorProduct(*MIXED, strategy="best")
-    with pytest.raises(EmitError, match=r"unknown layout 'ir': did you mean 'ir_mul'\?; known layouts: mul_ir, ir_mul"):
+    with pytest.raises(EmitError, match=r"unknown layout 'ir': did you mean 'ir_mul'\? Known layouts: mul_ir, ir_mul"):
         tpgen.TensorProduct(*MIXED, layout="ir")
     for make in (lambda **k: tpgen.FullTensorProduct("1o", "1o", **k), lambda **k: tpgen.TensorSquare("1o", **k)):
         with pytest.raises(PlanError, match="unknown irrep_normalization 'all'; known irrep_normalizations: component"):

@@ -120,7 +120,7 @@ def test_presets_by_name() -> None:
         (lambda: tensor_square("?"), r"irreps_in: cannot read irreps '\?'"),
         (
             lambda: find_problem("mace-huge"),
-            r"unknown problem 'mace-huge': did you mean 'mace-large'\?; known problems: article, mace-medium",
+            r"unknown problem 'mace-huge': did you mean 'mace-large'\? Known problems: article, mace-medium",
         ),
     ],
 )

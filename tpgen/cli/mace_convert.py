@@ -12,6 +12,7 @@ from tpgen.cli.types import OneOf, OutputFile
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion.convert import convert, restore
 from tpgen.emitter.strategies import STRATEGIES
+from tpgen.errors import TpgenError
 from tpgen.integrations.mace_files import change_file
 
 
@@ -19,14 +20,20 @@ from tpgen.integrations.mace_files import change_file
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=OutputFile())
 @click.option("--restore", "back", is_flag=True, help="Make a converted model stock again.")
+@click.option("--force", is_flag=True, help="Replace TARGET where it is there, even if it is SOURCE.")
 @click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
 @click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @json_option
-def mace_convert(source: Path, target: Path, back: bool, strategy: str, backend: str, as_json: bool) -> None:
+def mace_convert(
+    source: Path, target: Path, back: bool, force: bool, strategy: str, backend: str, as_json: bool
+) -> None:
     """Convert a model file of MACE's, or restore it.
 
-    SOURCE is read and TARGET written.  A model file is a pickle: give those of people you trust.
+    SOURCE is read and TARGET written, which must not be there yet.  A model file is a pickle: give those of people
+    you trust.
     """
+    if target.exists() and not force:
+        raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
     change = restore if back else partial(convert, strategy=strategy, backend=backend)
     report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))

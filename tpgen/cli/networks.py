@@ -99,8 +99,9 @@ def _network(name: str, made: Any) -> Network:
     ):
         shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
         raise TpgenError(
-            f"{name} must return a module, a list of arguments, and if there are any a list of functions that a trace "
-            f"keeps as single nodes, and a list of further lists of arguments; got {shown}"
+            f"{name} must return the network and a list of its arguments, as in `return network, [x, y]`; got {shown}. "
+            "A third value may be a list of functions that a trace keeps as single nodes, a fourth a list of further "
+            "lists of arguments"
         )
     return Network(module, tuple(inputs), tuple(functions), tuple(map(tuple, varied)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from typing_extensions import Unpack
@@ -26,6 +26,7 @@ from tpgen.nn.checks import check_options
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
 Inputs = Sequence[Any]
+_Found = TypeVar("_Found", Swap, Kept)
 
 
 def convert(
@@ -162,7 +163,8 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
     for module in network.modules():
         if module in seen:
             continue
-        findings += [found for find in _FINDERS if (found := find(module, options)) is not None][:1]
+        found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
+        findings += [found] if found else []
     return findings
 
 
@@ -237,11 +239,17 @@ def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
 
 
 def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
-    return tuple(Replaced(names[s.module], s.was, s.told) for s in swaps if s.now)
+    return tuple(Replaced(names[s.module], s.was, s.told) for s in _in_order(swaps, names) if s.now)
 
 
 def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
-    return tuple(Stayed(names[k.module], _class_of(k.module), k.why) for k in kept)
+    return tuple(Stayed(names[k.module], _class_of(k.module), k.why) for k in _in_order(kept, names))
+
+
+def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+    """As their modules stand in the network, whoever found them."""
+    places = {module: place for place, module in enumerate(names)}
+    return sorted(findings, key=lambda finding: places[finding.module])
 
 
 def _class_of(module: nn.Module) -> str:
@@ -263,7 +271,19 @@ def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:
 
 def _check_network(function: str, network: Any) -> None:
     if not isinstance(network, nn.Module):
-        raise InputError(f"network: {function} takes a torch.nn.Module, got a {_type(network)}")
+        held = _held_networks(network)
+        way = f": give each network that it holds by itself, such as `given{held[0]}`" if held else ""
+        raise InputError(f"network: {function} takes a torch.nn.Module, got a {_type(network)}{way}")
+
+
+def _held_networks(holder: Any) -> list[str]:
+    """Where in a list, or in an object such as a calculator, networks stand, as Python writes it."""
+    attributes = {f".{name}": value for name, value in getattr(holder, "__dict__", {}).items()}
+    found = []
+    for where, value in {"": holder, **attributes}.items():
+        places = {f"{where}[{n}]": one for n, one in enumerate(value)} if isinstance(value, (list, tuple)) else {}
+        found += [place for place, one in {where: value, **places}.items() if isinstance(one, nn.Module)]
+    return found
 
 
 def _type(value: Any) -> str:

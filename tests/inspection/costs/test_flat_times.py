@@ -8,8 +8,8 @@ from torch import nn
 import tpgen
 from tpgen.cli.app import main
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.flat_times import time_flat
-from tpgen.networks.inline import inline_products
+from tpgen.inspection.costs.flat_times import FlatTimes, Row, time_flat
+from tpgen.networks.inline import Gain, inline_products
 from tpgen.networks.tracer import trace_network
 
 
@@ -43,6 +43,16 @@ def test_each_form_has_a_time_for_each_task() -> None:
     assert str(found).splitlines()[1].split() == [
         *("backend", "eager", "forward", "flat", "is", "forward+backward", "flat", "is")
     ]
+
+
+def test_the_output_says_whether_the_flat_network_is_faster() -> None:
+    rows = Row("network", 3.0, 3.0), Row("flat", 2.0, 6.0)
+    times = FlatTimes("eager", "einsum", 1, Gain(1, 1, 1, 1, 1), rows)
+    assert times.verdict.splitlines() == [
+        "forward: a flat graph is faster than the network as it is (1.50 x)",
+        "forward+backward: a flat graph is not faster than the network as it is (0.50 x)",
+    ]
+    assert str(times).endswith(times.verdict)
 
 
 def test_inlined_without_sharing_is_as_it_was_put_together() -> None:
@@ -108,5 +118,5 @@ def wrong() -> tuple[nn.Module, int]:
 def test_what_a_function_must_return() -> None:
     result = CliRunner().invoke(main, ["flat", f"{__name__}:wrong"])
     assert result.exit_code == 2
-    assert "must return a module, a list of arguments, and if there are any a list of functions" in result.output
+    assert "must return the network and a list of its arguments, as in `return network, [x, y]`; got " in result.output
     assert "got Twice, int" in result.output

@@ -39,7 +39,11 @@ def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "calls with 2 shapes" in said
     for arguments, message in (
         (["--network", "mine:nothing"], "error: cannot import 'nothing' from 'mine'"),
-        (["--network", "mine:alone"], "error: mine:alone must return a module, a list of arguments, and"),
+        (
+            ["--network", "mine:alone"],
+            "error: mine:alone must return the network and a list of its arguments, as in `return network, [x, y]`; "
+            "got",
+        ),
         (
             ["--network", "mine"],
             "error: unknown network 'mine'; known networks: tetris, tetris-e3nn; or give package.module:function",

@@ -56,7 +56,7 @@ def test_a_report_prints_and_is_json(report) -> None:
     read = json.loads(report.to_json())
     assert list(read["sections"]) == list(QUICK)
     with pytest.raises(
-        tpgen.TpgenError, match=r"unknown section 'gards': did you mean 'guards'\?; known sections: graphs, guards"
+        tpgen.TpgenError, match=r"unknown section 'gards': did you mean 'guards'\? Known sections: graphs, guards"
     ):
         _ = report["gards"]
     assert read["sections"]["graphs"]["data"]["breaks"] == []
@@ -189,7 +189,7 @@ def test_what_has_no_backward_says_so() -> None:
             nn.ReLU(),
             [torch.ones(1)],
             {"sections": ["gards"]},
-            r"unknown section 'gards': did you mean 'guards'\?; known sections: backends, ",
+            r"unknown section 'gards': did you mean 'guards'\? Known sections: backends, ",
         ),
         (nn.ReLU(), [torch.ones(1)], {"repeats": 0}, "how often each backend is timed and must be positive, got 0"),
         (torch.relu, [torch.ones(1)], {}, "about an nn.Module, got builtin.*wrap a function in a module"),
