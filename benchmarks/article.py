@@ -70,7 +70,10 @@ def measure(task: str, calls: int, progress: bool, columns: Sequence[Column] | N
     reports = {}
     for device in devices:
         cells = (contender_name(row, column) for row in ROWS for column in columns if column.device == device)
-        contenders = select_contenders(name for name in dict.fromkeys(cells) if name)
+        names = [name for name in dict.fromkeys(cells) if name]
+        if not names:  # no column is of this device
+            continue
+        contenders = select_contenders(names)
         reports[device] = run_benchmarks(
             select_problems(["article"]), contenders, [task], device=device, repeats=calls, progress=progress
         )

@@ -20,15 +20,20 @@ import click
 import torch
 from rich.console import Console
 
-from benchmarks import article
-from benchmarks.gpu_checks import CHECKS, ON_A_GPU, Finding
+from benchmarks import article, gpu_checks, gpu_device_checks
+from benchmarks.gpu_build import FORCES, Wanted, build_all, wanted_of
+from benchmarks.gpu_checks import Finding
+from benchmarks.gpu_clock import Clock, copy_bandwidth, launch_seconds, seconds_of
 from benchmarks.gpu_compile import ARCHITECTURES, compile_rows, compile_table
-from benchmarks.gpu_times import TASKS, Case, Clock, Row, copy_bandwidth, measured, shares_figure, times_table
-from tpgen.benchmarking.contenders import select_contenders
+from benchmarks.gpu_device_checks import product_of
+from benchmarks.gpu_goals import ROWS, goals
+from benchmarks.gpu_rivals import rival_rows
+from benchmarks.gpu_times import TASKS, Case, Row, measured, product_of_rows, shares_figure, times_table
 from tpgen.benchmarking.environment import environment
 from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.records import merge_reports
-from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.benchmarking.records import Record, Settings, merge_reports
+from tpgen.benchmarking.records import Report as Records
+from tpgen.benchmarking.run import select_problems
 from tpgen.inspection.figures import save_figure
 from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
@@ -37,10 +42,8 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 MINUTES = 7.5
-FOR_MEASUREMENTS = 0.4  # of the time
-GOALS = {"products": 0.80, "convolutions": 0.60}  # of a copy's bandwidth, to reach on channelwise problems
-RIVALS = ("e3nn/script", "cuequivariance/*", "openequivariance/*", "tpgen-auto/eager")
 LAYOUTS = ("mul_ir", "ir_mul")
+CHECKS = gpu_checks.CHECKS | gpu_device_checks.CHECKS
 
 
 @dataclass
@@ -54,6 +57,8 @@ class Report:
     rivals: list[Row] = field(default_factory=list)
     article: list[Row] = field(default_factory=list)
     compiled: list[Row] = field(default_factory=list)
+    launch: Row = field(default_factory=dict)
+    goals: list[Row] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # where something of this script failed, in full
     left_out: list[str] = field(default_factory=list)
 
@@ -75,7 +80,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Run:
     """What a run is to do."""
 
     problems: tuple[str, ...]
@@ -87,7 +92,7 @@ class Wanted:
 
 @click.command(help=__doc__)
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-@click.option("--rows", multiple=True, type=int, default=(40000, 2000), show_default=True, help="Rows to measure at.")
+@click.option("--rows", multiple=True, type=int, default=(ROWS, 2000), show_default=True, help="Rows to measure at.")
 @click.option("--seconds", default=0.15, show_default=True, help="Measuring time of one task.")
 @click.option("--calls", default=300, show_default=True, help="Timed calls of the article's table.")
 @click.option("--minutes", default=MINUTES, show_default=True, help="What does not fit into these is left out.")
@@ -106,12 +111,12 @@ def main(
     if device == "cuda" and (reason := kernel_supported(channelwise("32x0e", "0e", "0e"), device=device)):
         raise click.ClickException(f"no kernel can run here: {reason}")
     channelwise_ones = tuple(name for name, problem in PROBLEMS.items() if problem.suite == "channelwise")
-    wanted = Wanted(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent)
+    run = Run(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent)
     json_to.parent.mkdir(parents=True, exist_ok=True)
-    for number, (name, step) in enumerate(STEPS.items(), 1):
+    for number, (name, (share, step)) in enumerate(STEPS.items(), 1):
         click.echo(f"-- {number} of {len(STEPS)}: {name}; {clock.left:.0f} s left")
         if clock.left:
-            guarded(report, name, partial(step, report, wanted, clock))
+            guarded(report, name, partial(step, report, run, clock.until(share)))
         else:
             report.leave_out(name, "time is up")
         if report.on_gpu and (reason := dead()):
@@ -120,28 +125,22 @@ def main(
         if report.on_gpu and dead():
             break
     click.echo(summary(report))
+    json_to.write_text(json.dumps(asdict(report), indent=1) + "\n")
     click.echo(f"written to {json_to.resolve()}, after {clock.spent:.0f} s: send that file")
     if not report.passed:
         raise click.ClickException("some check failed: the file says which, and why")
 
 
 def summary(report: Report) -> str:
-    """What a reader wants to know first: what failed, what was left out, and the shares that were reached."""
+    """What a reader wants to know first: what failed, what was left out, and which goals are reached."""
     failed = [check["what"] for check in report.checks if not check["passed"]]
     lines = [f"-- {len(report.checks) - len(failed)} of {len(report.checks)} checks passed"]
     lines += [f"   failed: {what}" for what in failed]
     if report.left_out:
         lines.append(f"-- left out: {len(report.left_out)}, from {report.left_out[0]}")
-    for kind, goal in GOALS.items():
-        shares = [row["share of copy"] for row in report.times if "share of copy" in row and _kind(row) == kind]
-        if shares:
-            enough = sum(share >= goal for share in shares)
-            lines.append(f"-- {enough} of {len(shares)} {kind} reach {goal:.0%} of a copy's bandwidth")
-    return "\n".join(lines)
-
-
-def _kind(row: Row) -> str:
-    return "convolutions" if row["task"].startswith("conv") else "products"
+    found = goals(report.times, report.rivals, report.launch)
+    report.goals = [asdict(goal) for goal in found]
+    return "\n".join([*lines, *(f"-- {goal}" for goal in found)])
 
 
 def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
@@ -153,7 +152,7 @@ def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
         report.check(name, False, f"{type(error).__name__}: {error}")
 
 
-def machine(report: Report, wanted: Wanted, clock: Clock) -> None:
+def machine(report: Report, run: Run, clock: Clock) -> None:
     """What the figures are of, the bandwidth of a copy among it."""
     nvrtc = find_nvrtc(cuda=cuda_taken())
     report.machine = {
@@ -170,13 +169,28 @@ def machine(report: Report, wanted: Wanted, clock: Clock) -> None:
     click.echo(json.dumps(report.machine, indent=1))
 
 
-def checks(report: Report, wanted: Wanted, clock: Clock) -> None:
+def building(report: Report, run: Run, clock: Clock) -> None:
+    """Compile the kernels of the measurements, then of the checks: one after the other that would take minutes."""
+    if not report.on_gpu:
+        report.leave_out("compiling kernels before", "needs a GPU")
+        return
+    kernels = [*_measured_kernels(run), *gpu_checks.kernels_to_build()]
+    ready = build_all(kernels, report.machine["capability"], clock.left)
+    click.echo(f"   {ready} of {len(kernels)} kernels ready")
+
+
+def _measured_kernels(run: Run) -> Iterator[Wanted]:
+    for name, layout, indexed in product(run.problems, LAYOUTS, (False, True)):
+        yield from wanted_of(PROBLEMS[name].plan, layout, torch.float32, FORCES, indexed)
+
+
+def checks(report: Report, run: Run, clock: Clock) -> None:
     """All checks; each may fail by itself.  They leave time for the measurements."""
     for name, check in CHECKS.items():
-        if clock.left <= clock.seconds * FOR_MEASUREMENTS:
+        if not clock.left:
             report.leave_out(name, "time is up")
             continue
-        if name in ON_A_GPU and not report.on_gpu:
+        if name in gpu_device_checks.CHECKS and not report.on_gpu:
             report.leave_out(name, "needs a GPU")
             continue
         guarded(report, name, partial(_run_check, report, clock, name, check))
@@ -188,7 +202,7 @@ def checks(report: Report, wanted: Wanted, clock: Clock) -> None:
 def _run_check(report: Report, clock: Clock, name: str, check: Callable[[str], Iterator[Finding]]) -> None:
     for what, passed, note in check(report.device):
         report.check(what, passed, note)
-        if clock.left <= clock.seconds * FOR_MEASUREMENTS:
+        if not clock.left:
             report.leave_out(f"{name} after {what}", "time is up")
             return
 
@@ -202,16 +216,24 @@ def dead() -> str | None:
     return None
 
 
-def times(report: Report, wanted: Wanted, clock: Clock) -> None:
-    """The named problems, as long as there is time for those that follow."""
-    for rows in wanted.rows:
-        for name in wanted.problems:
+def times(report: Report, run: Run, clock: Clock) -> None:
+    """What a launch costs, and the named problems, as long as there is time."""
+    if report.on_gpu:
+        guarded(report, "launch", partial(launching, report))
+    for rows in run.rows:
+        for name in run.problems:
             for layout in LAYOUTS:
-                _measure_case(report, wanted, clock, Case(name, rows, layout, report.device))
+                _measure_case(report, run, clock, Case(name, rows, layout, report.device))
     click.echo(times_table(report.times))
-    picture(
-        report, "gpu-shares.png", lambda: save_figure(shares_figure(report.times), wanted.folder / "gpu-shares.png")
-    )
+    picture(report, "gpu-shares.png", lambda: save_figure(shares_figure(report.times), run.folder / "gpu-shares.png"))
+
+
+def launching(report: Report) -> None:
+    """A product of one row: in a CUDA graph, beside a kernel that does nothing, and from Python."""
+    given, text = product_of("mace-medium", 1, report.device)
+    call = partial(product_of_rows, *given, description=text)
+    mine, empty = launch_seconds(call)
+    report.launch = {"call": mine, "empty kernel": empty, "eager": seconds_of(call, report.device, 0.3)}
 
 
 def picture(report: Report, name: str, draw: Callable[[], object]) -> None:
@@ -222,59 +244,60 @@ def picture(report: Report, name: str, draw: Callable[[], object]) -> None:
         report.leave_out(name, "needs matplotlib (pip install matplotlib)")
 
 
-def _measure_case(report: Report, wanted: Wanted, clock: Clock, case: Case) -> None:
+def _measure_case(report: Report, run: Run, clock: Clock, case: Case) -> None:
     """All tasks of a problem, each by itself: compiling one may take seconds."""
-    if clock.left < clock.seconds / 3:
+    if not clock.left:
         report.leave_out(str(case), "time is up")
         return
     click.echo(f"   {case}; {clock.left:.0f} s left")
     for task in TASKS:
-        if clock.left < clock.seconds / 3:
+        if not clock.left:
             report.leave_out(f"{task} of {case}", "time is up")
         else:
-            guarded(report, f"{task} of {case}", partial(_measure, report, wanted, case, task))
+            guarded(report, f"{task} of {case}", partial(_measure, report, run, case, task))
 
 
-def _measure(report: Report, wanted: Wanted, case: Case, task: str) -> None:
-    report.times.append(measured(case, task, report.device, wanted.seconds, report.machine))
+def _measure(report: Report, run: Run, case: Case, task: str) -> None:
+    report.times.append(measured(case, task, report.device, run.seconds, report.machine))
 
 
-def rivals(report: Report, wanted: Wanted, clock: Clock) -> None:
+def rivals(report: Report, run: Run, clock: Clock) -> None:
     """e3nn, cuEquivariance and OpenEquivariance where they are installed: forward, backward and a force step."""
-    contenders = select_contenders(RIVALS)
-    found = []
-    for name in wanted.problems:
-        if clock.left < clock.seconds / 8:
+    records: list[Record] = []
+    for name in run.problems:
+        if not clock.left:
             report.leave_out(f"{name} beside others", "time is up")
             continue
-        made = run_benchmarks(
-            select_problems([name]), contenders, device=report.device, seconds=wanted.seconds * 4, rows=wanted.rows[0]
-        )
-        found.append(made)
-        report.rivals += [asdict(record) for record in made.records]
-        Console().print(made.table())
-    for made in merge_reports(found):
-        picture(report, "gpu-rivals.png", partial(plot_report, made, wanted.folder / "gpu-rivals.png"))
+        (problem,) = select_problems([name])
+        for record, more in rival_rows(problem, run.rows[0], report.device, run.seconds, clock):
+            records.append(record)
+            report.rivals.append(asdict(record) | more)
+    made = Records(environment(), Settings("float32", report.device, run.seconds), tuple(records))
+    Console().print(made.table())
+    picture(report, "gpu-rivals.png", partial(plot_report, made, run.folder / "gpu-rivals.png"))
 
 
-def articles(report: Report, wanted: Wanted, clock: Clock) -> None:
-    """The comparison that tpgen grew out of, with its GPU columns; torch.compile takes a minute for its own."""
-    compiled = clock.left > clock.seconds / 4
-    if not compiled:
-        report.leave_out("the article's columns with torch.compile", "time is up")
-    columns = [column for column in article.COLUMNS if compiled or not column.backend]
-    found = article.measure("forward", wanted.calls, progress=False, columns=columns)
-    report.article = [asdict(record) for made in found.values() for record in made.records]
-    click.echo(article.table(found, "forward", wanted.calls).markdown())
-    picture(report, "gpu-article.png", partial(article.plot, found, "forward", wanted.folder / "gpu-article.png"))
+def articles(report: Report, run: Run, clock: Clock) -> None:
+    """The comparison that tpgen grew out of, its GPU columns first; torch.compile takes up to a minute for a column."""
+    found: dict[str, list[Records]] = {}
+    for column in sorted(article.COLUMNS, key=lambda column: (bool(column.backend), column.device == "cpu")):
+        if not clock.left:
+            report.leave_out(f"the article's column {column.title}", "time is up")
+            continue
+        for device, made in article.measure("forward", run.calls, progress=False, columns=[column]).items():
+            found.setdefault(device, []).append(made)
+    whole = {device: merge_reports(made)[0] for device, made in found.items()}
+    report.article = [asdict(record) for made in whole.values() for record in made.records]
+    click.echo(article.table(whole, "forward", run.calls).markdown())
+    picture(report, "gpu-article.png", partial(article.plot, whole, "forward", run.folder / "gpu-article.png"))
 
 
-def compiling(report: Report, wanted: Wanted, clock: Clock) -> None:
+def compiling(report: Report, run: Run, clock: Clock) -> None:
     """How long NVRTC takes for each kernel, in seconds of a processor: for this GPU, without one for two others."""
     if find_nvrtc() is None:
         report.leave_out("how long it compiles", "needs NVRTC")
         return
-    for name, arch in product(wanted.problems, [report.machine["capability"]] if report.on_gpu else ARCHITECTURES):
+    for name, arch in product(run.problems, [report.machine["capability"]] if report.on_gpu else ARCHITECTURES):
         if not clock.left:
             report.leave_out(f"compiling {name} for sm_{arch}", "time is up")
             continue
@@ -282,13 +305,15 @@ def compiling(report: Report, wanted: Wanted, clock: Clock) -> None:
     click.echo(compile_table(report.compiled))
 
 
-STEPS: dict[str, Callable[[Report, Wanted, Clock], None]] = {
-    "this machine": machine,
-    "is it right": checks,
-    "how fast is it": times,
-    "beside others": rivals,
-    "the article": articles,
-    "how long it compiles": compiling,
+# What each step does, and the share of the time after which it leaves out the rest.
+STEPS: dict[str, tuple[float, Callable[[Report, Run, Clock], None]]] = {
+    "this machine": (1.0, machine),
+    "compile": (0.2, building),
+    "is it right": (0.45, checks),
+    "how fast is it": (0.72, times),
+    "beside others": (0.87, rivals),
+    "the article": (0.92, articles),
+    "how long it compiles": (1.0, compiling),
 }
 
 

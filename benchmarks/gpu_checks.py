@@ -1,19 +1,20 @@
-"""Are the kernels of this machine's GPU right: the checks of `make gpu`.
+"""Are the kernels of this machine's GPU right: the checks of `make gpu`; `gpu_device_checks` has those of CUDA itself.
 
 Each is a generator of findings: what was checked, whether it holds, and a note.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows, seconds_of
+from benchmarks.gpu_build import FIRST, TWICE, Wanted, wanted_of
+from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.reference import reference_product
@@ -30,6 +31,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 Finding = tuple[str, bool, str]
+Layout = Literal["mul_ir", "ir_mul"]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 # Copies of both inputs and the output.
 MODES = {
@@ -52,14 +54,50 @@ def plans() -> Iterator[tuple[str, Plan]]:
                 yield f"{mode}, {kind}", make_plan(*irreps, paths, shared_weights=shared)
 
 
-def values(device: str) -> Iterator[Finding]:
-    """Forward, gradients and second-order gradients of every mode against float64 on the CPU; layouts take turns."""
-    layouts = cycle(("mul_ir", "ir_mul", "ir_mul", "mul_ir"))
+class Case(NamedTuple):
+    """A product to check."""
+
+    name: str
+    plan: Plan
+    layout: Layout
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.layout}, {str(self.dtype).removeprefix('torch.')}"
+
+    @property
+    def twice(self) -> bool:
+        """Whether gradients of gradients are checked: bfloat16 rounds too much for them."""
+        return self.dtype != torch.bfloat16
+
+
+def products() -> Iterator[Case]:
+    """Every mode in every dtype; layouts take turns."""
+    layouts: Iterator[Layout] = cycle(("mul_ir", "ir_mul", "ir_mul", "mul_ir"))
     for name, plan in plans():
-        for dtype, tolerance in TOLERANCE.items():
-            layout = next(layouts)
-            what = f"{name}, {layout}, {str(dtype).removeprefix('torch.')}"
-            yield finding(what, partial(compared, plan, layout, dtype, device), tolerance)
+        for dtype in TOLERANCE:
+            yield Case(name, plan, next(layouts), dtype)
+
+
+def products_of_edges() -> Iterator[Case]:
+    """Every mode; dtypes and layouts take turns, so that each mode has several."""
+    layouts: Iterator[Layout] = cycle(("mul_ir", "mul_ir", "ir_mul", "ir_mul"))
+    dtypes = cycle((torch.float64, torch.float32, torch.bfloat16, torch.float32))
+    for name, plan in plans():
+        yield Case(name, plan, next(layouts), next(dtypes))
+
+
+def kernels_to_build() -> Iterator[Wanted]:
+    """The kernels that these checks call, which take longest to compile."""
+    for cases, indexed in ((products_of_edges(), True), (products(), False)):
+        for case in cases:
+            yield from wanted_of(case.plan, case.layout, case.dtype, TWICE if case.twice else FIRST, indexed)
+
+
+def values(device: str) -> Iterator[Finding]:
+    """Forward, gradients and second-order gradients of every mode against float64 on the CPU."""
+    for case in products():
+        yield finding(str(case), partial(compared, case.plan, case.layout, case.dtype, device), TOLERANCE[case.dtype])
 
 
 def finding(what: str, pairs_of: Callable[[], Iterable[tuple[Tensor, Tensor]]], tolerance: float) -> Finding:
@@ -87,9 +125,13 @@ def derivatives(product: TensorProduct, given: list[Tensor], device: str, dtype:
     inputs = [x.requires_grad_() for x in (x1, x2, w) if x.numel()]
     out = product(x1, x2, w) if w.numel() else product(x1, x2)
     first = torch.autograd.grad(out, inputs, g, create_graph=True)
+    return [out, *first, *(second_order(first, inputs) if dtype != torch.bfloat16 else [])]
+
+
+def second_order(first: Sequence[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """Gradients of the sum of squares of gradients."""
     squares = torch.stack([x.square().sum() for x in first]).sum()
-    second = torch.autograd.grad(squares, inputs, allow_unused=True)
-    return [out, *first, *(x for x in second if x is not None and dtype != torch.bfloat16)]
+    return [x for x in torch.autograd.grad(squares, inputs, allow_unused=True) if x is not None]
 
 
 def polynomials(device: str) -> Iterator[Finding]:
@@ -149,14 +191,12 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def edges(device: str) -> Iterator[Finding]:
-    """Convolutions and their gradients against float64 on the CPU, and an index out of range."""
+    """Convolutions and their gradients of both orders against float64 on the CPU, and an index out of range."""
+    for case in products_of_edges():
+        given, graph = convolution(case.plan, 400, device, case.dtype, case.layout)
+        run = partial(convolutions, case.plan, given, graph, case.layout, case.twice)
+        yield finding(f"convolution, {case}", run, TOLERANCE[case.dtype])
     plan = channelwise("40x0e+40x1o", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
-    mixing = make_plan("8x0e+8x1o", "0e+1o", "6x1o", [(0, 1, 0, "uvw", True), (1, 0, 0, "uvw", True)])
-    for name, made in (("uvu", plan), ("uvw, shared weights", mixing)):
-        for dtype in (torch.float64, torch.float32):
-            given, graph = convolution(made, 400, device, dtype)
-            what = f"convolution, {name}, {str(dtype).removeprefix('torch.')}"
-            yield finding(what, partial(convolutions, made, given, graph), TOLERANCE[dtype])
     given, graph = convolution(plan, 40, device)
     yield refused(given, graph)
     yield agrees("and the device goes on working", lambda: product_of_edges(*given, **graph).isfinite().all())
@@ -182,26 +222,31 @@ def agrees(what: str, holds: Callable[[], Any], note: str = "") -> Finding:
         return what, False, f"{type(fault).__name__}: {fault}"
 
 
-def convolutions(plan: Plan, given: list[Tensor], graph: dict[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
+def convolutions(
+    plan: Plan, given: list[Tensor], graph: dict[str, Any], layout: Layout = "mul_ir", twice: bool = True
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Results of a kernel, and of the definition, of the same numbers."""
     far = graph | {key: graph[key].cpu() for key in ("edge_src", "edge_dst")}
-    slow = convolved([x.to("cpu", torch.float64) for x in given], far, partial(defined, plan))
-    return zip(convolved(given, graph), slow, strict=True)
+    slow = convolved([x.to("cpu", torch.float64) for x in given], far, partial(defined, plan, layout), twice)
+    return zip(convolved(given, graph, twice=twice), slow, strict=True)
 
 
-def defined(plan: Plan, x1: Tensor, x2: Tensor, w: Tensor, **graph: Any) -> Tensor:
+def defined(plan: Plan, layout: Layout, x1: Tensor, x2: Tensor, w: Tensor, **graph: Any) -> Tensor:
     """A convolution by its definition, which needs no kernels and no compiler."""
-    found = reference_product(plan, x1[graph["edge_src"]], x2, w)
+    found = reference_product(plan, x1[graph["edge_src"]], x2, w, layout=layout)
     return found.new_zeros(graph["num_nodes"], found.shape[1]).index_add(0, graph["edge_dst"], found)
 
 
 def convolved(
-    given: list[Tensor], graph: dict[str, Any], compute: Callable[..., Tensor] = product_of_edges
+    given: list[Tensor], graph: dict[str, Any], compute: Callable[..., Tensor] = product_of_edges, twice: bool = False
 ) -> list[Tensor]:
-    """A convolution and its gradients."""
-    inputs = [x.detach().requires_grad_() for x in given]
-    out = compute(*inputs, **graph)
-    return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+    """A convolution and its gradients, and those of these."""
+    x1, x2, w = (x.detach().requires_grad_(x.numel() > 0) for x in given)
+    inputs = [x for x in (x1, x2, w) if x.numel()]
+    out = compute(x1, x2, w, **graph)
+    g = torch.arange(out.numel(), device=out.device).cos().to(out.dtype).view_as(out)
+    first = torch.autograd.grad(out, inputs, g, create_graph=twice)
+    return [out, *first, *(second_order(first, inputs) if twice else [])]
 
 
 def repetitions(device: str) -> Iterator[Finding]:
@@ -232,103 +277,9 @@ def mixed(plan: Plan, given: list[Tensor]) -> list[Tensor]:
     return [out, *torch.autograd.grad(out, inputs, given[3])]
 
 
-def streams(device: str) -> Iterator[Finding]:
-    """Two streams at once give what one after the other gives; and how much of the time of one they take."""
-    given, text = product_of("mace-medium", 400, device)
-    one = product_of_rows(*given, description=text)
-    both = [torch.cuda.Stream() for _ in range(2)]
-
-    def run(chosen: list[Any]) -> list[Tensor]:
-        found = []
-        for stream in chosen:
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                found.append(product_of_rows(*given, description=text))
-        for stream in chosen:
-            torch.cuda.current_stream().wait_stream(stream)
-        return found
-
-    found = run(both)
-    torch.cuda.synchronize()
-    yield "two streams at once", all(torch.equal(one, x) for x in found), ""
-    apart, same = (seconds_of(partial(run, chosen), device, 0.2) for chosen in (both, [both[0]] * 2))
-    yield "streams overlap", True, f"two streams take {apart / same:.0%} of the time of one, of 400 rows each"
-
-
-def graphs(device: str) -> Iterator[Finding]:
-    """CUDA graphs record products, gradients and convolutions, and replay them with other numbers."""
-    given, text = product_of("mace-medium", 4000, device)
-    nodal, graph = convolution(PROBLEMS["mace-medium"].plan, 4000, device)
-    mixing, mixing_text = product_of("article", 500, device)
-    calls: dict[str, tuple[Tensor, Callable[[], list[Tensor]]]] = {
-        "a product": (given[0], lambda: [product_of_rows(*given, description=text)]),
-        "a convolution": (nodal[0], lambda: [product_of_edges(*nodal, **graph)]),
-        "a product that mixes copies": (mixing[0], lambda: [product_of_rows(*mixing, description=mixing_text)]),
-        "a product with gradients": (given[0], lambda: mixed_of(given, text)),
-    }
-    for name, (changed, call) in calls.items():
-        yield agrees(f"CUDA graphs: {name}", partial(replayed, changed, call))
-    other = "CUDA graphs: a convolution with gradients, of other edges"
-    yield agrees(other, partial(refilled, nodal, graph))
-    small, text = product_of("mace-medium", 1, device)
-    product_of_rows(*small, description=text)
-    _, replay = recorded(lambda: [product_of_rows(*small, description=text) for _ in range(100)])
-    once = seconds_of(replay, device, 0.3) / 100
-    eager = seconds_of(lambda: product_of_rows(*small, description=text), device, 0.3)
-    yield "launch overhead", once < 3e-6, f"{1e6 * once:.1f} us in a CUDA graph, {1e6 * eager:.1f} us without"
-
-
-def replayed(changed: Tensor, call: Callable[[], list[Tensor]]) -> bool:
-    """Whether a replay with other numbers gives what a call gives."""
-    found, replay = recorded(call)
-    changed.mul_(0.5)
-    replay()
-    return all(map(torch.equal, found, call()))
-
-
-def refilled(given: list[Tensor], graph: dict[str, Any]) -> bool:
-    """A convolution is replayed with other edges in the same tensors; those of the warm-up are known."""
-
-    def call() -> list[Tensor]:
-        return convolved(given, graph)
-
-    found, replay = recorded(call)
-    for name in ("edge_src", "edge_dst"):
-        graph[name].copy_(graph[name].flip(0) * 7 % graph["num_nodes"])
-    replay()
-    return all(map(torch.equal, found, call()))
-
-
-def mixed_of(given: list[Tensor], text: str) -> list[Tensor]:
-    inputs = [x.detach().requires_grad_() for x in given]
-    out = product_of_rows(*inputs, description=text)
-    return [out.detach(), *torch.autograd.grad(out.sum(), inputs)]
-
-
-def recorded(call: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], object]]:
-    """What a call returns, and how to replay it; the first call compiles, and does so outside, on another stream."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = call()
-    return found, graph.replay
-
-
-def product_of(name: str, rows: int, device: str) -> tuple[list[Tensor], str]:
-    plan = PROBLEMS[name].plan
-    return [*random_operands(plan, rows, device=device, dtype=torch.float32).values()], describe(plan)
-
-
 CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "edges": edges,
     "polynomials": polynomials,
     "repetitions": repetitions,
-    "streams": streams,
-    "CUDA graphs": graphs,
     "values": values,  # the longest by far
 }
-ON_A_GPU = ("streams", "CUDA graphs")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
 from tpgen.form.linear import form_of
 from tpgen.form.sampling import random_operands
 from tpgen.inspection.clock import now
@@ -34,29 +33,6 @@ product_of_rows: Callable[..., Tensor] = kernel_product
 product_of_edges: Callable[..., Tensor] = kernel_conv
 
 
-def copy_bandwidth(device: str) -> float:
-    """Bytes read and written in a second by a large copy."""
-    source = torch.zeros(2**28 if device == "cuda" else 2**22, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.numel() * 4 / seconds_of(lambda: target.copy_(source), device, 0.5)
-
-
-def seconds_of(call: Callable[[], object], device: str, seconds: float) -> float:
-    """The median over five batches of calls, which fill the given time; a batch is waited for as a whole."""
-    call()
-    start = now(device)
-    call()
-    once = max(now(device) - start, 1e-6)
-    count = max(1, int(seconds / 5 / once))
-    times = []
-    for _ in range(5):
-        start = now(device)
-        for _ in range(count):
-            call()
-        times.append((now(device) - start) / count)
-    return median(times)
-
-
 def convolution(
     plan: Plan, edges: int, device: str, dtype: torch.dtype = torch.float32, layout: str = "mul_ir"
 ) -> tuple[list[Tensor], dict[str, Any]]:
@@ -69,13 +45,15 @@ def convolution(
 
 
 def measured(case: Case, task: str, device: str, seconds: float, machine: Row) -> Row:
-    """One task of a named problem; its first call compiles."""
+    """One task of a named problem: its first call, and seconds of a call from Python and on the device."""
     start = now(device)
     call = TASKS[task](case)
     call()
     first = now(device) - start
     row: Row = {"problem": case.name, "rows": case.rows, "layout": case.layout, "task": task, "first call": first}
-    row["seconds"] = seconds_of(call, device, seconds)
+    row["eager"] = seconds_of(call, device, seconds)
+    calls = [call, *(TASKS[task](other) for other in case.others)]
+    row["seconds"], row["held"] = device_seconds(calls, device, row["eager"])
     return row | expected(case.plan, case.layout, task, case.rows, row["seconds"], machine)
 
 
@@ -102,6 +80,18 @@ class Case:
     @cached_property
     def inputs(self) -> list[Tensor]:
         return [self.given[n].requires_grad_() for n in BACKWARD]
+
+    @cached_property
+    def others(self) -> list[Case]:
+        """The same with operands elsewhere in memory: taken in turn, none is in the cache."""
+        size = sum(x.numel() * x.element_size() for x in self.given.values())
+        return [self._again() for _ in range(copies_beyond_cache(size, self.device) - 1)]
+
+    def _again(self) -> Case:
+        other, (nodal, graph) = replace(self), self.nodal
+        given = {name: x.detach().clone() for name, x in self.given.items()}
+        vars(other).update(given=given, nodal=([x.detach().clone().requires_grad_() for x in nodal], graph))
+        return other
 
     def on_rows(self) -> Tensor:
         return product_of_rows(*self.inputs, description=describe(self.plan, self.layout))
@@ -166,10 +156,12 @@ def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, mach
 
 def times_table(rows: list[Row]) -> str:
     """Times, and the shares of a copy's bandwidth."""
-    cells: list[tuple[Any, ...]] = [("problem", "rows", "layout", "task", "time", "share of copy", "predicted")]
+    heads = ("problem", "rows", "layout", "task", "on the device", "from Python", "share of copy", "predicted")
+    cells: list[tuple[Any, ...]] = [heads]
     for row in rows:
         shares = [f"{100 * row[key]:.0f} %" if key in row else "" for key in ("share of copy", "predicted")]
-        cells.append((*(row[key] for key in ("problem", "rows", "layout", "task")), duration(row["seconds"]), *shares))
+        times = duration(row["seconds"]) if row["held"] else "not measured", duration(row["eager"])
+        cells.append((*(row[key] for key in ("problem", "rows", "layout", "task")), *times, *shares))
     return table(cells, left=(0, 2, 3))
 
 
@@ -185,18 +177,3 @@ def shares_figure(rows: list[Row]) -> Any:
     axes.set_ylabel("measured")
     axes.legend(fontsize=8, frameon=False)
     return figure
-
-
-class Clock:
-    """The time that is left of what a run may take."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._start = seconds, time.perf_counter()
-
-    @property
-    def spent(self) -> float:
-        return time.perf_counter() - self._start
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self.seconds - self.spent)

@@ -102,6 +102,7 @@ _ALL = (
     *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_row("einsum", "eager", streams=4),
     Contender("cuequivariance/eager", build_cuequivariance),
+    Contender("cuequivariance-ir_mul/eager", partial(build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
     Contender("openequivariance/eager", build_openequivariance, cuda_only=True),
 )
 

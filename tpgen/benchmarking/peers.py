@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import e3nn
 import numpy as np
@@ -160,7 +160,9 @@ def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) ->
 # --- cuEquivariance -------------------------------------------------------------------------------------------------
 
 
-def build_cuequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:
+def build_cuequivariance(
+    plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
+) -> Product:
     """cuEquivariance's product, for plans that are one of its two kinds."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
@@ -174,7 +176,7 @@ def build_cuequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -
     in1, in2 = cue.Irreps("O3", str(plan.irreps_in1)), cue.Irreps("O3", str(plan.irreps_in2))
     method = {"method": "naive"} if device.type == "cpu" else {}
     product = getattr(cuet, _CUE_KINDS[kind])(
-        in1, in2, _cue_outputs(cue, plan, kind), layout=cue.mul_ir, shared_weights=plan.shared_weights,
+        in1, in2, _cue_outputs(cue, plan, kind), layout=getattr(cue, layout), shared_weights=plan.shared_weights,
         internal_weights=False, device=device, dtype=dtype, **method,
     )  # fmt: skip
     if product.weight_numel != plan.weight_numel or str(product.irreps_out) != _cue_spelled(cue, plan):
