@@ -81,7 +81,7 @@ def products() -> Iterator[Case]:
 
 def products_of_edges() -> Iterator[Case]:
     """Every mode; dtypes and layouts take turns, so that each mode has several."""
-    layouts: Iterator[Layout] = cycle(("mul_ir", "mul_ir", "ir_mul", "ir_mul"))
+    layouts: Iterator[Layout] = cycle(("mul_ir", "ir_mul", "mul_ir", "ir_mul", "ir_mul"))
     dtypes = cycle((torch.float64, torch.float32, torch.bfloat16, torch.float32))
     for name, plan in plans():
         yield Case(name, plan, next(layouts), next(dtypes))
