@@ -38,6 +38,14 @@ SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
 
+# What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
+ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
+
+
+def machine_code(source: CudaSource) -> bytes:
+    return f"{source.placement.chip.arch} {source.text}".encode()
+
+
 class FakeLibrary:
     """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
 
@@ -46,6 +54,7 @@ class FakeLibrary:
         self.sources: list[CudaSource] = []
         self.built: dict[int, StandIn] = {}
         self.failing: dict[str, int] = {}
+        self.device, self.contexts = 0, list[int]()
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
@@ -60,8 +69,17 @@ class FakeLibrary:
     def _cuGetErrorString(self, code: int, text: Any) -> None:
         text._obj.value = b"what the driver says"
 
+    def _cuDevicePrimaryCtxRetain(self, made: Any, device: int) -> None:
+        made._obj.value = CONTEXTS[device]
+
+    def _cuCtxPushCurrent_v2(self, context: Any) -> None:
+        self.contexts.append(context.value)
+
+    def _cuCtxPopCurrent_v2(self, _: Any) -> None:
+        self.contexts.pop()
+
     def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
-        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if s.text.encode() == code)
+        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if machine_code(s) == code)
 
     def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
         made._obj.value = 2 * module.value + (name != ENTRY.encode())
@@ -71,10 +89,13 @@ class FakeLibrary:
 
     def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
         n, sums = divmod(handle.value, 2)
+        chip = self.sources[n - 1].placement.chip
+        assert (self.contexts, rest[6].value) == ([CONTEXTS[self.device]], STREAMS[self.device])
+        assert chip == chip_of(ARCHITECTURES[self.device])
         if n not in self.built:
             folder = self.folder / str(n)
             folder.mkdir()
-            self.built[n] = StandIn([self.sources[n - 1]], [2], folder)
+            self.built[n] = StandIn([self.sources[n - 1]], [COPIES[self.device]], folder)
         pointers = rest[7]
         if sums:
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
@@ -88,7 +109,7 @@ class FakeLibrary:
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
-    """A process whose CPU is a CUDA device of capability 9.0, as far as kernels know."""
+    """A process whose CPU is a CUDA device, as far as kernels know: the first of two, of capability 9.0."""
     library = FakeLibrary(tmp_path)
     fake = Driver(library)
 
@@ -99,10 +120,10 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
 
     monkeypatch.setattr(target, "generate_cuda", generated)
     monkeypatch.setattr(target, "need_driver", lambda: fake)
-    monkeypatch.setattr(target, "cubin", lambda text, arch: text.encode())
-    monkeypatch.setattr(target, "_device_of", lambda tensors: 0)
-    for name, value in {"capability": 90, "processors": 2, "stream_of": 7}.items():
-        monkeypatch.setattr(driver, name, lambda device, value=value: value)
+    monkeypatch.setattr(target, "cubin", lambda text, arch: f"{arch} {text}".encode())
+    monkeypatch.setattr(target, "_device_of", lambda tensors: library.device)
+    for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": STREAMS}.items():
+        monkeypatch.setattr(driver, name, values.__getitem__)
     monkeypatch.setattr(driver, "capturing", lambda device: False)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=lambda *_: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
@@ -126,6 +147,20 @@ def test_a_product_and_its_gradients(plan: Plan, gpu: FakeLibrary) -> None:
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     assert gpu.calls.count("cuCtxPushCurrent_v2") == gpu.calls.count("cuCtxPopCurrent_v2") > 0
     assert gpu.calls.count("cuLaunchKernel") == 2 + plan.shared_weights
+
+
+def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeLibrary) -> None:
+    """In its context, on its stream, by code for its capability: the launch asserts them; the sum's does too."""
+    given = operands(SHARED, 3)
+    x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
+    wanted = reference_product(SHARED, x1, x2, w)
+    for gpu.device in (0, 1):
+        found = kernel_product(x1, x2, w, describe(SHARED))
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        torch.autograd.grad(found, w, given["out"])
+    assert gpu.calls.count("cuLaunchKernel") == 6
+    assert gpu.calls.count("cuDevicePrimaryCtxRetain") == 2
+    assert {s.placement.chip.arch for s in gpu.sources} == set(ARCHITECTURES)
 
 
 def test_a_linear_layer_and_its_gradients(gpu: FakeLibrary) -> None:
@@ -240,6 +275,20 @@ def test_an_order_is_known_to_the_stream_that_made_it(gpu: FakeLibrary, monkeypa
     assert first.order is again.order
     assert first.order is not other.order
     assert sorted_ == [2, 2]
+
+
+def test_parts_are_known_to_the_stream_that_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, asked = iter([1, 1, 2, 1, 2]), list[int]()
+    cut = parts.parts_of
+    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
+    monkeypatch.setattr(orders, "_stream", lambda index: next(streams))
+    dst = torch.zeros(500, dtype=torch.long)
+    order = orders.order_of(dst, 2)
+    first, again, other, *_ = (parts.known_parts(dst, 2, order, 2) for _ in range(5))
+    assert first is again is not None
+    assert other is not None
+    assert first.first is not other.first
+    assert asked == [500, 500]
 
 
 def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,15 @@ class _Parts(Generic[Known]):
 
 @dataclass
 class Memory(Generic[Known]):
-    """What is known of index tensors into so many rows, as long as they live and nobody writes to them."""
+    """What is known of index tensors into so many rows, as long as they live and nobody writes to them.
 
+    What stands on the device is known to the stream alone that made it.
+    """
+
+    by_stream: bool = False
     _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
-    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], stream: int = 0) -> Known:
+    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known]) -> Known:
         """What is found, once; of what is known to a stream alone, once for each."""
         if index.is_inference():  # writes to such a tensor are not counted
             return find(index, rows)
@@ -54,6 +58,7 @@ class Memory(Generic[Known]):
         parts = self._kept.get(whole)
         if parts is None or parts.version != index._version:
             parts = self._kept[whole] = _Parts[Known](index._version)
+        stream = _stream(index) if self.by_stream else 0
         part = index.storage_offset(), index.stride(), index.shape, rows, stream
         found = parts.known.get(part)
         if found is None:
@@ -64,7 +69,7 @@ class Memory(Generic[Known]):
         return found
 
 
-_orders, _ranges = Memory[Order](), Memory[bool]()
+_orders, _ranges = Memory[Order](by_stream=True), Memory[bool]()
 
 
 def order_of(index: Tensor, owners: int) -> Order:
@@ -90,7 +95,7 @@ def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
     While a CUDA graph is captured it is sorted always, and so in every replay: the graph may find other edges in the
     tensor then, and nobody would keep an order of outside alive for it.
     """
-    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of, _stream(index))
+    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of)
 
 
 def _stream(index: Tensor) -> int:

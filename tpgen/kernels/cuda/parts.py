@@ -54,7 +54,7 @@ def parts_of(first: Tensor, edges: int, processors: int) -> Parts | None:
     return Parts(torch.cat([first[owner] + within * most, first[-1:]]), offsets)
 
 
-_known = Memory[tuple[Parts | None]]()
+_known = Memory[tuple[Parts | None]](by_stream=True)
 
 
 def known_parts(index: Tensor, owners: int, order: Order, processors: int) -> Parts | None:

@@ -34,6 +34,14 @@ pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
 
 
+# What two devices have, by number: capabilities, contexts and torch's current streams.
+ARCHITECTURES, CONTEXTS, STREAMS = (90, 80), (50, 51), (7, 8)
+
+
+def machine_code(source: CudaPolynomialSource) -> bytes:
+    return f"{source.placement.chip.arch} {source.text}".encode()
+
+
 class FakeLibrary:
     """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
 
@@ -42,12 +50,22 @@ class FakeLibrary:
         self.sources: list[CudaPolynomialSource] = []
         self.built: dict[int, PolynomialStandIn] = {}
         self.functions: list[tuple[int, str]] = []
+        self.device, self.contexts = 0, list[int]()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: getattr(type(self), f"_{name}", lambda *_: 0)(self, *arguments) or 0
 
+    def _cuDevicePrimaryCtxRetain(self, made: Any, device: int) -> None:
+        made._obj.value = CONTEXTS[device]
+
+    def _cuCtxPushCurrent_v2(self, context: Any) -> None:
+        self.contexts.append(context.value)
+
+    def _cuCtxPopCurrent_v2(self, _: Any) -> None:
+        self.contexts.pop()
+
     def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
-        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if s.text.encode() == code)
+        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if machine_code(s) == code)
 
     def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
         self.functions.append((module.value, name.decode()))
@@ -58,6 +76,8 @@ class FakeLibrary:
 
     def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
         n, name = self.functions[handle.value - 1]
+        assert (self.contexts, rest[6].value) == ([CONTEXTS[self.device]], STREAMS[self.device])
+        assert self.sources[n - 1].placement.chip == chip_of(ARCHITECTURES[self.device])
         if n not in self.built:
             folder = self.folder / str(n)
             folder.mkdir()
@@ -69,7 +89,7 @@ class FakeLibrary:
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
-    """A process whose CPU is a CUDA device of capability 9.0, as far as kernels of polynomials know."""
+    """A process whose CPU is a CUDA device, as far as kernels of polynomials know: the first of two."""
     library = FakeLibrary(tmp_path)
     fake = Driver(library)
 
@@ -80,12 +100,12 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary
     for name, value in {
         "generate_polynomial": generated,
         "need_driver": lambda: fake,
-        "cubin": lambda text, arch: text.encode(),
-        "_device_of": lambda tensors: 0,
+        "cubin": lambda text, arch: f"{arch} {text}".encode(),
+        "_device_of": lambda tensors: library.device,
     }.items():
         monkeypatch.setattr(target, name, value)
-    for name, number in {"capability": 90, "processors": 2, "stream_of": 7}.items():
-        monkeypatch.setattr(driver, name, lambda device, number=number: number)
+    for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": STREAMS}.items():
+        monkeypatch.setattr(driver, name, values.__getitem__)
     monkeypatch.setattr(driver, "capturing", lambda device: False)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
@@ -115,6 +135,17 @@ def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, g
     torch.testing.assert_close(*(torch.autograd.grad(s, tensors) for s in sums), rtol=1e-10, atol=1e-10)
     rest = ["tpgen_channels"] * (index is None)
     assert gpu.launched == ["tpgen_kernel", *["tpgen_kernel", "tpgen_sum", *rest] * 2]
+
+
+def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeLibrary) -> None:
+    """In its context, on its stream, by code for its capability: every launch asserts them."""
+    plan = symmetric(degree=2)
+    tensors = operands_of(plan, 7, 3, 5)
+    for gpu.device in (0, 1):
+        found, wanted = both(plan, tensors, INDEX)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        torch.autograd.grad(found, tensors, torch.ones_like(found))
+    assert gpu.launched == ["tpgen_kernel", "tpgen_kernel", "tpgen_sum"] * 2
 
 
 def test_rows_are_sorted_once_for_an_index(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
