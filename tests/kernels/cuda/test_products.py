@@ -60,7 +60,9 @@ class Case:
 
 
 Way = tuple[str, str, int]  # dtype, layout, and how rows are copied
-WAYS = tuple(product(TOLERANCES, ("mul_ir", "ir_mul"), (2, 1, 2, 0)))
+LAYOUTS = ("mul_ir", "ir_mul")
+# 23, a prime: in a cycle every mode and set of open slots meets all dtypes, and every mode both layouts.
+WAYS = tuple((dtype, layout, way) for way, layout, dtype in product((2, 1, 2, 0), LAYOUTS, TOLERANCES))[:-1]
 
 
 def cases(indexed: bool, ways: Iterable[Way]) -> list[Case]:
@@ -99,6 +101,16 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
 @pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
 def test_kernels_agree_with_the_definition(indexed: bool, tmp_path: Path) -> None:
     check(cases(indexed, WAYS), tmp_path)
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
+def test_turns_leave_no_mode_without_a_dtype(indexed: bool) -> None:
+    every = [(case.plan.instructions[0].connection_mode, case) for case in cases(indexed, WAYS)]
+    modes = {mode for mode, _ in every}
+    assert {(mode, case.dtype) for mode, case in every} == set(product(modes, TOLERANCES))
+    assert {(mode, case.layout) for mode, case in every} == set(product(modes, LAYOUTS))
+    opened = CONV_OPENED if indexed else OPENED
+    assert {(case.opened, case.dtype) for _, case in every} >= set(product(opened, TOLERANCES))
 
 
 @pytest.mark.slow
