@@ -9,8 +9,8 @@ import pytest
 import torch
 from nequip.data import AtomicDataDict as keys
 
+from benchmarks.networks import Case, allegro, nequip
 from benchmarks.networks import _of_nequip as of_nequip
-from benchmarks.networks import nequip
 from tests.clients.checks import assert_same, counted_pairs, results
 from tpgen.conversion.convert import convert
 
@@ -60,3 +60,27 @@ def test_forces_of_edges_are_those_of_stock(rows: list[int]) -> None:
         found.append(model.eval()(given)[keys.EDGE_FORCE_KEY])
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
     assert not rows
+
+
+def energies_in_inference_mode(case: Case) -> None:
+    """A model without its forces, made before and within the mode."""
+    stock = case.model
+    model = convert(deepcopy(stock))
+    for network in (model, stock):
+        for module in network.modules():
+            if hasattr(module, "do_derivatives"):
+                module.do_derivatives = False
+    with torch.inference_mode():
+        wanted = stock(dict(case.batch))[keys.TOTAL_ENERGY_KEY]
+        for network in (model, deepcopy(model)):
+            found = network(dict(case.batch))[keys.TOTAL_ENERGY_KEY]
+            torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_energies_in_inference_mode(rows: list[int]) -> None:
+    energies_in_inference_mode(nequip(27, torch.float64, features=4))
+    assert rows
+
+
+def test_energies_of_allegro_in_inference_mode(rows: list[int]) -> None:
+    energies_in_inference_mode(allegro(27, torch.float64, features=4, scalars=8, l_max=1))

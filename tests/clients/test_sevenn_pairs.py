@@ -59,3 +59,14 @@ def test_a_network_without_outputs_of_its_own_is_asked_by_single_edges(rows: lis
         gradients += torch.autograd.grad(model(given)[keys.PRED_TOTAL_ENERGY].sum(), vectors)
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
     assert not rows
+
+
+def test_energies_in_inference_mode(rows: list[int]) -> None:
+    case = small()
+    case.model.delete_module_by_key("force_output")
+    model = convert(deepcopy(case.model))
+    with torch.inference_mode():
+        given = {**case.batch, keys.EDGE_VEC: case.batch[keys.EDGE_VEC].detach()}
+        found, wanted = (m(dict(given))[keys.PRED_TOTAL_ENERGY] for m in (model, case.model))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    assert rows

@@ -184,6 +184,16 @@ def test_a_mark_is_on_one_tensor_as_it_was() -> None:
     assert pairs_of(x) is None
 
 
+@pytest.mark.parametrize("convolves", [True, False], ids=["convolved", "spread"])
+def test_inference_mode_has_pairs_too(convolves: bool) -> None:
+    graph, model = GRAPHS["shaken"](), Potential(convolves)
+    strain = torch.zeros(3, 3, dtype=torch.float64)
+    with torch.inference_mode():
+        found = model(graph, graph.positions, strain)
+    assert model.seen == [graph.edges.shape[1] // 2]
+    torch.testing.assert_close(found, model(graph, graph.positions, strain), rtol=1e-12, atol=1e-12)
+
+
 def test_a_mark_goes_into_no_file_and_keeps_no_tensor_alive() -> None:
     x, edges, shifts = rows_of_edges()
     mark(x, edges, shifts)

@@ -23,6 +23,7 @@ from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.integrations.nequip import offer_modifier
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.multilinear import writes_to
 from tpgen.nn.rows import run_polynomial
 from tpgen.planner.polynomial_json import polynomial_from_json
 from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
@@ -51,7 +52,7 @@ class TpgenContracter(Contracter):
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not torch.compiler.is_compiling() and self.w3j._version != self._tpgen_version:
+            if not torch.compiler.is_compiling() and writes_to(self.w3j) != self._tpgen_version:
                 self._compare(self.w3j, "a product", "were written to")
         if not self._tpgen_planned or not runs_on(x1):
             return self._contract_conv(x1, x2, idxs)
@@ -73,13 +74,13 @@ class TpgenContracter(Contracter):
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
         self._compare(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._tpgen_version = self.w3j._version
+        self._tpgen_version = writes_to(self.w3j)
 
     def _compare(self, couplings: Tensor, name: str, why: str) -> None:
         """Find out whether these couplings are those that the kernel was made for, as rounded as their dtype is."""
         ours = _couplings(polynomial_from_json(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
-        self._tpgen_version = self.w3j._version
+        self._tpgen_version = writes_to(self.w3j)
         self._tpgen_planned = couplings.shape == ours.shape and not _differ(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
@@ -139,7 +140,7 @@ def _contracter(module: Any, options: dict[str, Any]) -> Finding:
         "_tpgen_plan": plan.to_json(),
         "_tpgen_call": str(forward_call(plan)),
         "_tpgen_planned": True,
-        "_tpgen_version": module.w3j._version,
+        "_tpgen_version": writes_to(module.w3j),
         "_tpgen_sizes": sizes,
     }
     return Swap(module, TpgenContracter, _now, extra, partial(_exact, module, couplings))

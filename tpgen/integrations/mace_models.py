@@ -23,7 +23,8 @@ from tpgen.remember import remembered
 
 # the graph of the call that runs, where its edges may be pairs
 _graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
-_SINGLE = ("compute_edge_forces", "lammps_mliap")  # arguments that ask for gradients by single edges
+# arguments that ask for gradients by single edges
+_SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
 _SHIFTS = ("shifts", "unit_shifts")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import sevenn._keys as keys
+import torch
 from sevenn.nn.edge_embedding import EdgeEmbedding
 from sevenn.nn.force_output import ForceStressOutputFromEdge
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     outputs = embedding._tpgen_outputs
     if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
         return False
-    if not (vectors.is_leaf and vectors.requires_grad):
+    if not (torch.is_grad_enabled() and vectors.is_leaf and vectors.requires_grad):
         return True
     asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
     return bool(outputs) and not asked

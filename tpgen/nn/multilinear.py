@@ -36,6 +36,15 @@ def is_plain(x: Tensor) -> bool:
     )
 
 
+def writes_to(x: Tensor) -> int:
+    """How often a tensor was written to; torch does not count writes to those made in `torch.inference_mode`: -1.
+
+    >>> writes_to(torch.zeros(1).add_(1))
+    1
+    """
+    return -1 if x.is_inference() else x._version
+
+
 def open_slots(fast: Opens, general: Opens, point: Point, opened: tuple[int, ...]) -> list[Tensor]:
     """Open slots of a form: by ``fast`` for plain tensors, recorded as one; else by ``general``, in torch's operations.
 

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tpgen.kernels.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.operators.memory import empty
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import is_plain, writes_to
 
 NOW = "its own code; nets that it feeds run once for each pair of edges"  # for reports
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -47,14 +47,14 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor) -> None:
         return
     pairs = find_pairs(edge_index, vectors, x)
     if pairs is not None and pairs.pairs:
-        _marks[x] = pairs, x._version
+        _marks[x] = pairs, writes_to(x)
 
 
 def carry_over(x: Tensor, made: Tensor) -> None:
     """Mark rows that were made of marked ones, each of its own row alone."""
     pairs = pairs_of(x)
     if pairs is not None and is_plain(made) and len(made) == len(x):
-        _marks[made] = pairs, made._version
+        _marks[made] = pairs, writes_to(made)
 
 
 def pairs_of(x: Tensor) -> EdgePairs | None:
@@ -73,7 +73,7 @@ def once_for_pairs(net: Net, x: Tensor, convolves: bool = False) -> Tensor:
     made = net(_mean(x, pairs))
     if not (convolves and is_plain(made)):
         return _spread(made, pairs)
-    _weights[made] = pairs, made._version
+    _weights[made] = pairs, writes_to(made)
     return made
 
 
@@ -102,7 +102,7 @@ def _found(marked: Any, x: Tensor) -> EdgePairs | None:
     if torch.compiler.is_compiling() or not is_plain(x):
         return None
     pairs, version = marked.get(x, (None, 0))
-    return pairs if version == x._version else None
+    return pairs if version == writes_to(x) else None
 
 
 def _are_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
