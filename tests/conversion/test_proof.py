@@ -106,6 +106,32 @@ def test_inputs_are_asked_for_gradients_as_they_are_given() -> None:
         convert(Forces().eval(), measure=inputs, **GRAPHS)
 
 
+class Batch:
+    """Tensors in an object that torch knows nothing of."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(4, 3)
+
+
+class Stored:
+    """The same, one object further in."""
+
+    def __init__(self) -> None:
+        self.store = Batch()
+
+
+@pytest.mark.parametrize("kind", [Batch, Stored])
+def test_an_argument_that_cannot_be_cast_is_named(kind: type) -> None:
+    class OfBatch(Forces):
+        def forward(self, number: int, data: Batch | Stored) -> Tensor:
+            x = getattr(data, "store", data).x
+            return self.product(x, x)
+
+    why = rf"the tensors of argument 1 \(a {kind.__name__}\) could not be cast\. Give .*`batch\.to_dict\(\)`"
+    with pytest.raises(TpgenError, match=why):
+        convert(OfBatch(), prove=(3, kind()), **GRAPHS)
+
+
 def test_a_proof_needs_a_graph_to_differentiate() -> None:
     class Forces(nn.Module):
         def __init__(self) -> None:

@@ -15,12 +15,12 @@ from tpgen.inspection.costs.explain import explain as explain_product
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
 from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation
-from tpgen.kernels.cuda.chips import CHIPS
+from tpgen.kernels.cuda.chips import NAMED
 from tpgen.planner.linear_problems import LinearProblem
 from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
-_GPUS = [chip.name for chip in CHIPS.values()]
+_GPUS = list(NAMED)
 
 
 @click.command()

@@ -72,6 +72,8 @@ def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
 
 def _otherwise(plan: AnyPlan, config: Config) -> Choice:
     reason = _why_no_kernel(plan, config)
+    if reason == targets.NOTHING:
+        return Choice("grouped", reason)
     return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {reason}")
 
 

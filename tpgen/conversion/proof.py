@@ -199,11 +199,32 @@ def _called(network: nn.Module, given: list[Any]) -> Any:
         return network(*given)
     except Exception as error:
         said = str(error).splitlines()
+        if opaque := _not_cast(given):
+            raise TpgenError(
+                f"the network cannot be called with these inputs ({': '.join([type(error).__name__, *said[:1]])}): "
+                f"{opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
+            ) from error
         raise TpgenError(
             f"the network cannot be called with these inputs ({type(error).__name__}{': ' + said[0] if said else ''}): "
             "give the arguments of a call in a tuple, with requires_grad where the network differentiates by them; "
             "prove calls it in float64, so build it in float64 where it casts to a dtype of its own"
         ) from error
+
+
+def _not_cast(given: Sequence[Any]) -> str:
+    """The first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is."""
+    for number, argument in enumerate(given):
+        for leaf in pytree.tree_leaves(argument):
+            if not isinstance(leaf, Tensor | nn.Module) and _holds_tensors(leaf):
+                return f"the tensors of argument {number} (a {type(leaf).__name__})"
+    return ""
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store."""
+    held = list(getattr(value, "__dict__", {}).values())
+    held += [vars(one) for one in held if hasattr(one, "__dict__")]
+    return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
 
 
 def _leaf(value: Tensor, tracked: bool) -> Tensor:
@@ -234,7 +255,8 @@ def _differentiated(
     except RuntimeError as error:
         raise TpgenError(
             f"the network cannot be differentiated with these inputs ({str(error).splitlines()[0]}): give the inputs "
-            "of a training step and call network.train(), so that it keeps what the derivatives of its own forces need"
+            "of a training step and call network.train(); where an argument of forward keeps the graph of its own "
+            "forces, give it too (MACE: `training=True`, the second)"
         ) from error
 
 

@@ -219,6 +219,9 @@ class TensorProduct(FormModule, FlatWeights):
         each weighted instruction.  It may be left out where weights are internal; where it is given it takes their
         place for this call. Returns ``(…, out)``.
         """
+        # Five routes, the narrowest first.  TorchScript must see no other.  The usual call is tried before anything is
+        # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
+        # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
         made = quick_call(self, self._quick_text, x, y, weight)

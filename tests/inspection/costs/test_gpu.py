@@ -14,7 +14,7 @@ from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on, product_on
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.kernels.cuda.chips import chip_named
+from tpgen.kernels.cuda.chips import NAMED, chip_named, chip_of
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
@@ -136,3 +136,11 @@ def test_without_a_gpu_named_a_network_has_no_such_columns() -> None:
     assert "backward" not in str(found)
     with pytest.raises(BackendError, match="unknown GPU 'H2000'"):
         explain_network(Network(), [2], ceilings=GIVEN, gpu="H2000")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_chip_is_no_better_than_the_best_of_its_capability(name: str) -> None:
+    chip, best = chip_named(name.lower()), chip_of(NAMED[name].arch)
+    assert chip.name == name
+    assert chip.flops("float32") <= 1.1 * best.flops("float32")
+    assert (chip.shared, chip.block_shared) == (best.shared, best.block_shared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpgen.errors import BackendError, unknown
 
@@ -60,17 +60,28 @@ CHIPS: dict[int, Chip] = {
     )
 }
 OLDEST = min(CHIPS)
+# Others that can be named: of the same capabilities, with fewer processors or slower memory.
+NAMED: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        *CHIPS.values(),
+        replace(CHIPS[90], name="H100", bandwidth=3.0e12),  # SXM
+        replace(CHIPS[90], name="H100 PCIe", processors=114, bandwidth=1.8e12),
+        replace(CHIPS[86], name="RTX 3090", processors=82, clock=1.695e9, bandwidth=0.84e12, half_matrix=256),
+        replace(CHIPS[89], name="RTX 4090", processors=128, clock=2.52e9, bandwidth=0.9e12),
+    )
+}
 
 
 def chip_named(name: str) -> Chip:
     """A chip by its name; raises `BackendError` with the known ones.
 
-    >>> chip_named("H200").arch
-    90
+    >>> chip_named("H200").arch, chip_named("H100 PCIe").processors
+    (90, 114)
     """
-    found = next((chip for chip in CHIPS.values() if chip.name.lower() == name.lower()), None)
+    found = next((chip for chip in NAMED.values() if chip.name.lower() == name.lower()), None)
     if found is None:
-        raise BackendError(unknown("GPU", name, [chip.name for chip in CHIPS.values()]))
+        raise BackendError(unknown("GPU", name, NAMED))
     return found
 
 

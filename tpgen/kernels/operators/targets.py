@@ -32,6 +32,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.polynomial_plan import PolynomialPlan
 from tpgen.remember import remembered
 
+NOTHING = "nothing to compute: the product has no paths that contribute, so its result is zero"
 Slots = Sequence[Tensor | None]  # one for each of `SLOTS`
 Kernel = Callable[[Slots, Slots, int, Edges | None], int]  # operands, results, rows, edges -> fault, 0 for none
 
@@ -99,7 +100,7 @@ def kernel_supported(
         return target
     layout = layout if isinstance(layout, str) else tuple(layout)
     if not _contributes(plan, layout):
-        return "the product has no paths that contribute, so there is nothing to write a kernel for"
+        return NOTHING
     where = torch.device(device)
     return target.missing(where) or _obstacle(target.obstacle, plan, layout, dtype, target.chip(where))
 
