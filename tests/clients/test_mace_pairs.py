@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.clients.checks import counted_pairs
-from tpgen.conversion.convert import convert
+from tpgen.conversion.convert import conversion_report, convert
 from tpgen.integrations import mace_models
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -130,3 +130,30 @@ def test_hooks_see_rows_of_edges(rows: list[int]) -> None:
     model(crystal())
     assert seen == [(edges, edges)] * 2
     assert len(rows) == 2
+
+
+@pytest.mark.parametrize("place", ["the block", "the net"])
+def test_a_net_that_is_wrapped_later_gives_rows_of_edges(place: str, rows: list[int]) -> None:
+    stock = mace(8, torch.float64, "8x0e").model
+    found = []
+    for model in (convert(deepcopy(stock)), stock):
+        block = model.interactions[0]
+        net = block.conv_tp_weights
+        if place == "the block":
+            block.conv_tp_weights = torch.nn.Sequential(net, torch.nn.Identity())
+        else:
+            net.forward = lambda x, run=net.forward: 2 * run(x)
+        found.append(model(crystal())["forces"])
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+    assert len(rows) == 2
+
+
+def test_pairs_are_sought_where_nets_take_the_rows_alone() -> None:
+    model = mace(8, torch.float64, "8x0e").model
+    assert mace_models._feeds(model.radial_embedding, model.interactions)
+    assert "once for each pair" in str(conversion_report(convert(deepcopy(model))))
+    model.radial_embedding.apply_cutoff = False
+    assert "once for each pair" not in str(conversion_report(convert(deepcopy(model))))
+    model.radial_embedding.apply_cutoff = True
+    model.radial_embedding.out_dim -= 1  # as where a block joins more to the rows
+    assert not mace_models._feeds(model.radial_embedding, model.interactions)

@@ -84,3 +84,21 @@ def test_energies_in_inference_mode(rows: list[int]) -> None:
 
 def test_energies_of_allegro_in_inference_mode(rows: list[int]) -> None:
     energies_in_inference_mode(allegro(27, torch.float64, features=4, scalars=8, l_max=1))
+    assert not rows
+
+
+@pytest.mark.parametrize("factor", [None, 1.0], ids=["leaf", "behind a factor"])
+def test_gradients_by_vectors_that_are_given(factor: float | None, rows: list[int]) -> None:
+    case = nequip(27, torch.float64, features=4)
+    given = dict(case.batch)
+    ends, cell = given[keys.POSITIONS_KEY][given[keys.EDGE_INDEX_KEY]], given[keys.CELL_KEY][0]
+    vectors = (ends[1] - ends[0] + given[keys.EDGE_CELL_SHIFT_KEY] @ cell).requires_grad_()
+    found = []
+    for model in (convert(deepcopy(case.model)), case.model):
+        for module in model.modules():
+            if hasattr(module, "do_derivatives"):
+                module.do_derivatives = False
+        energy = model({**given, keys.EDGE_VECTORS_KEY: vectors if factor is None else factor * vectors})
+        found += torch.autograd.grad(energy[keys.TOTAL_ENERGY_KEY].sum(), vectors)
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+    assert not rows

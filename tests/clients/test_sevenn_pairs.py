@@ -49,13 +49,19 @@ def test_virials_of_atoms_are_those_of_stock(rows: list[int]) -> None:
     assert not rows
 
 
-def test_a_network_without_outputs_of_its_own_is_asked_by_single_edges(rows: list[int]) -> None:
+@pytest.mark.parametrize("factor", [None, 1.0], ids=["leaf", "behind a factor"])
+@pytest.mark.parametrize("later", [False, True], ids=["before", "after convert"])
+def test_a_network_without_outputs_of_its_own_is_asked_by_single_edges(
+    factor: float | None, later: bool, rows: list[int]
+) -> None:
     case = small()
-    case.model.delete_module_by_key("force_output")
+    if not later:
+        case.model.delete_module_by_key("force_output")
     gradients = []
-    for model in (convert(deepcopy(case.model)), case.model):
-        given = {**case.batch, keys.EDGE_VEC: case.batch[keys.EDGE_VEC].clone().requires_grad_()}
-        vectors = given[keys.EDGE_VEC]
+    for model in (deepcopy(convert(deepcopy(case.model))), case.model):
+        model.delete_module_by_key("force_output")
+        vectors = case.batch[keys.EDGE_VEC].clone().requires_grad_()
+        given = {**case.batch, keys.EDGE_VEC: vectors if factor is None else factor * vectors}
         gradients += torch.autograd.grad(model(given)[keys.PRED_TOTAL_ENERGY].sum(), vectors)
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
     assert not rows

@@ -190,15 +190,31 @@ def _marked(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
         (lambda block: block.net.register_forward_hook(lambda *_: None), 5),
         (lambda block: block.product.register_forward_pre_hook(lambda *_: None), 5),
         (lambda block: setattr(block.product, "takes_pairs", False), 5),
+        (lambda block: setattr(block, "net", nn.Sequential(block.net)), 5),
+        (lambda block: setattr(block.net, "forward", block.net.forward), 5),
+        (lambda block: setattr(block, "product", nn.Sequential(block.product)), 5),
+        (lambda block: setattr(block.product, "forward", block.product.forward), 5),
+        (lambda block: setattr(block, "forward", block.forward), 5),
     ],
-    ids=["taken", "hook on the net", "hook on the product", "a product that takes none"],
+    ids=[
+        "taken",
+        "hook on the net",
+        "hook on the product",
+        "a product that takes none",
+        "wrapped net",
+        "replaced forward of the net",
+        "wrapped product",
+        "replaced forward of the product",
+        "replaced forward of the block",
+    ],
 )
 def test_results_are_rows_of_pairs_where_nobody_else_sees_them(change, rows: int, monkeypatch) -> None:
     block, x = Block(), _marked(monkeypatch)
     wanted = block.net(x)
-    apply_all(find_weights(block, block.net, block.product, {}))
+    apply_all(find_weights(block, block, ("net", "product"), {}))
+    net = block.net
     change(block)
-    found = block.net(x)
+    found = net(x)
     assert len(found) == rows
     torch.testing.assert_close(found, wanted[:5] if rows == 5 else wanted[[0, 2, 4]])
 
@@ -218,4 +234,4 @@ def test_a_net_runs_once_for_each_pair_and_gives_all_rows(monkeypatch: pytest.Mo
 def test_a_net_in_two_places_is_no_blocks_own() -> None:
     block = Block()
     block.again = block.net
-    assert not list(find_weights(block, block.net, block.product, {}))
+    assert not list(find_weights(block, block, ("net", "product"), {}))

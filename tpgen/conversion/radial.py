@@ -25,7 +25,8 @@ from tpgen.nn.matmul import matmul, why_no_matmul
 from tpgen.nn.pairs import once_for_pairs
 from tpgen.nn.silu import silu
 
-TAKER = "_tpgen_taker"  # who gets the results, in a tuple, so that it becomes no child
+# who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
+TAKER = "_tpgen_taker"
 
 
 def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
@@ -94,17 +95,27 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
     return Swap(module, ConvertedFullyConnectedNet, _now, extra, covers=covers)
 
 
-def find_weights(network: nn.Module, net: Any, product: nn.Module, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """What becomes of a net whose results go to a product and nowhere else."""
+def find_weights(
+    network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """What becomes of a net whose results a block gives to its product and to nothing else, both by their names."""
+    net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, Swap) and places(network, net) == 1:
-        yield replace(found, extra={**found.extra, TAKER: (product,)})
+        yield replace(found, extra={**found.extra, TAKER: (block, *names)})
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way."""
-    takers = getattr(net, TAKER)
-    return any(getattr(taker, "takes_pairs", False) for taker in takers) and not any(map(has_hooks, (net, *takers)))
+    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way.
+
+    That is asked at each call: somebody may have put a wrapper in the place of the net or of the product since.
+    """
+    if not (taker := getattr(net, TAKER)):
+        return False
+    block, name, gets = taker
+    product = getattr(block, gets, None)
+    takes = getattr(block, name, None) is net and getattr(product, "takes_pairs", False)
+    return takes and not (has_more(net) or has_more(product) or "forward" in block.__dict__)
 
 
 def _changed(layer: Any) -> str | None:

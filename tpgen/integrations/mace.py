@@ -80,4 +80,4 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
         if isinstance(found, Swap):
             yield Swap(block, type(block), "", {_FUSION: True})
             if type(block).__module__ == _BLOCKS:  # these hand weights to the product as they are
-                yield from find_weights(network, getattr(block, "conv_tp_weights", None), block.conv_tp, options)
+                yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)

@@ -13,6 +13,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+from e3nn.nn import FullyConnectedNet
 from mace.modules import blocks, models
 from torch import Tensor, nn
 
@@ -99,9 +100,15 @@ def paired_models(network: nn.Module) -> Iterator[Swap]:
         embedding: Any = getattr(model, "radial_embedding", None)
         if type(model) not in _MODELS or type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding):
             continue
-        if _is_known(embedding):
+        if _is_known(embedding) and _feeds(embedding, model.interactions):
             yield Swap(embedding, RadialEmbeddingBlock, NOW, paired=True)
             yield Swap(model, _MODELS[type(model)], "")
+
+
+def _feeds(embedding: Any, interactions: Any) -> bool:
+    """Whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff."""
+    nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
+    return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
 
 
 def _is_known(embedding: nn.Module) -> bool:

@@ -71,4 +71,4 @@ def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> It
         yield found
         if isinstance(found, Swap):
             yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
-            yield from find_weights(network, getattr(module, "weight_nn", None), module.convolution, options)
+            yield from find_weights(network, module, ("weight_nn", "convolution"), options)

@@ -6,12 +6,12 @@ A virial of each atom is made of single edges: where that is asked for, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sevenn._keys as keys
 import torch
-from sevenn.nn.edge_embedding import EdgeEmbedding
+from sevenn.nn.edge_embedding import EdgeEmbedding, EdgePreprocess
 from sevenn.nn.force_output import ForceStressOutputFromEdge
 from torch import Tensor, nn
 
@@ -36,18 +36,24 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
 
 def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
-    outputs = embedding._tpgen_outputs
+    (holder,) = embedding._tpgen_holder
+    beside = list(holder.children())
+    outputs = [m for m in beside if type(m) is ForceStressOutputFromEdge]
     if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
         return False
-    if not (torch.is_grad_enabled() and vectors.is_leaf and vectors.requires_grad):
+    if not (torch.is_grad_enabled() and vectors.requires_grad) or _are_computed(beside):
         return True
     asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
     return bool(outputs) and not asked
 
 
+def _are_computed(beside: Iterable[nn.Module]) -> bool:
+    """Whether vectors are none that somebody gave, and so may ask about: SevenNet makes them of positions."""
+    return any(type(m) is EdgePreprocess for m in beside)
+
+
 def paired_edges(network: nn.Module) -> Iterator[Swap]:
-    """Swaps of embeddings; each remembers the outputs, whose settings may change."""
-    outputs = tuple(m for m in network.modules() if type(m) is ForceStressOutputFromEdge)
-    for module in network.modules():
-        if type(module) is EdgeEmbedding:
-            yield Swap(module, TpgenEdgeEmbedding, NOW, {"_tpgen_outputs": outputs})
+    """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
+    holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
+    for module, holder in holders.items():
+        yield Swap(module, TpgenEdgeEmbedding, NOW, {"_tpgen_holder": (holder,)})
