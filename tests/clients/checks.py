@@ -66,6 +66,7 @@ def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     mean = pairs._mean
     monkeypatch.setattr(pairs, "WORTH", 1)
+    monkeypatch.setattr(pairs, "SHARE", 2**20)
     monkeypatch.setattr(pairs, "_mean", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
     return seen
 

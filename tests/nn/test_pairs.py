@@ -22,6 +22,7 @@ CUTOFF = 1.5
 @pytest.fixture(autouse=True)
 def _all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "WORTH", 1)
+    monkeypatch.setattr(pairs, "SHARE", 2**20)
 
 
 class Graph:
@@ -128,6 +129,17 @@ def test_derivatives_of_both_orders_are_those_without_pairs(name: str, convolves
     rows = {"edges missing": model.seen[0], "both ways differ": model.seen[0]}.get(name, edges // 2)
     assert model.seen[0] == rows
     assert model.seen[0] < edges or not edges
+
+
+@pytest.mark.parametrize(("reverses", "marked"), [(1, True), (0.4, True), (0.1, False)])
+def test_few_pairs_are_not_worth_it(reverses: float, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "SHARE", 4)
+    x, edges, shifts = rows_of_edges()
+    forth = torch.nonzero(edges[0] < edges[1]).flatten()
+    back = torch.nonzero(edges[0] > edges[1]).flatten()
+    rows = torch.cat([forth, back[: int(reverses * len(back))]])
+    mark(x := x[rows], edges[:, rows], shifts[rows])
+    assert (pairs_of(x) is not None) == marked
 
 
 def test_kernels_take_rows_of_pairs() -> None:

@@ -32,6 +32,7 @@ from tpgen.nn.multilinear import is_plain, writes_to
 
 NOW = "its own code; nets that it feeds run once for each pair of edges"  # for reports
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
+SHARE = 4  # edges to each pair at most: where fewer have a reverse, putting rows in order costs what they save
 
 Net = Callable[[Tensor], Tensor]
 
@@ -46,7 +47,7 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor) -> None:
     if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH:
         return
     pairs = find_pairs(edge_index, vectors, x)
-    if pairs is not None and pairs.pairs:
+    if pairs is not None and len(x) <= SHARE * pairs.pairs:
         _marks[x] = pairs, writes_to(x)
 
 
