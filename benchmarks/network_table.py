@@ -137,8 +137,9 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
 def _own_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
     for row in rows:
         if row["mode"] not in ("stock", "converted"):
+            ready = _seconds(row["ready"]) if row["ready"] else "–"
             found = (_seconds(row["seconds"]), f"{row['ratio']:.2f}×") if row["seconds"] else (row["why"], "–")
-            cells = (_name(unit), f"{unit.atoms:,}", row["task"], row["mode"], *found, _seconds(row["ready"]))
+            cells = (_name(unit), f"{unit.atoms:,}", row["task"], row["mode"], *found, ready)
             yield f"| {' | '.join(cells)} |"
 
 

@@ -25,9 +25,10 @@ from tpgen.errors import TpgenError
 from tpgen.nn import matmul, silu
 
 pytestmark = needs_compiler
-ADAPTERS = tuple(f"tpgen.integrations.nequip{rest}" for rest in ("", "_types", "_scalars"))
+ADAPTERS = tuple(f"tpgen.integrations.nequip{rest}" for rest in ("", "_types", "_scalars", "_edges"))
 Data = dict[str, Tensor]
-KEYS = SimpleNamespace(NODE_ATTRS_KEY="attrs", ATOM_TYPE_KEY="types", NODE_FEATURES_KEY="features", Type=Data)
+EDGES = {f"{name}_KEY": name.lower() for name in ("EDGE_VECTORS", "EDGE_LENGTH", "EDGE_CELL_SHIFT", "NORM_LENGTH")}
+KEYS = SimpleNamespace(NODE_ATTRS_KEY="attrs", ATOM_TYPE_KEY="types", NODE_FEATURES_KEY="features", Type=Data, **EDGES)
 
 
 class NodeTypeEmbed(nn.Module):
@@ -94,13 +95,18 @@ class Network(nn.Module):
         return self.block(data)["features"]
 
 
+OF_EDGES = {  # no network here has them
+    name: type(name, (nn.Module,), {})
+    for name in ("BesselEdgeLengthEncoding", "EdgeLengthNormalizer", "SphericalHarmonicEdgeAttrs")
+}
 HELD = {
     "nequip": {},
     "nequip.nn": {},
     "nequip.data": {"AtomicDataDict": KEYS},
     "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
     "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
-    "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed},
+    "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed, **OF_EDGES},
+    "nequip.nn.misc": {"ApplyFactor": type("ApplyFactor", (nn.Module,), {})},
     "nequip.nn.interaction_block": {"InteractionBlock": InteractionBlock},
     "nequip.nn.mlp": {"ScalarLinearLayer": ScalarLinearLayer, "ScalarMLPFunction": ScalarMLPFunction},
 }

@@ -16,7 +16,7 @@ def read_header(path: Path) -> str:
     """The text of a header, from behind its head comment, which says what it is and what it needs.
 
     >>> read_header(Path(__file__).parent / "order.h").split("(")[0]
-    'static int inside'
+    'template <class Index> static int inside'
     """
     return path.read_text(encoding="utf-8").split("\n\n", 1)[1].rstrip("\n")
 
