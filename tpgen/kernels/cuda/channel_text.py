@@ -61,7 +61,9 @@ class ChannelText:
         """Which warp does what; a group past the last is nothing."""
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
-        w.line("struct Unit { unsigned short group, chunk, set; };")
+        numbers = [n for units in p.work for u in units for n in (u.chunk, u.rows)]
+        kind = "unsigned char" if max(len(p.groups), *numbers) < 2**8 else "unsigned short"  # wider: a register
+        w.line(f"struct Unit {{ {kind} group, chunk, set; }};")
         with w.block(f"static __constant__ const Unit work[{p.warps}][{depth}] =", "};"):
             for units in p.work:
                 listed = [f"{{{u.group.number}, {u.chunk}, {u.rows}}}" for u in units]

@@ -359,7 +359,7 @@ DEVICE void group_1(const Step& s, const int chunk, const int set) {
     fold_lanes<32>(y, lane, 4, p_x2 + 0, 1);
   }
 }
-struct Unit { unsigned short group, chunk, set; };
+struct Unit { unsigned char group, chunk, set; };
 static __constant__ const Unit work[4][2] = {
   {{1, 0, 0}, {2, 0, 0}},
   {{1, 0, 1}, {2, 0, 0}},

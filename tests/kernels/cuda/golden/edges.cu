@@ -295,7 +295,7 @@ DEVICE void group_1(const Step& s, const int chunk) {
     d_out[316 + c] += d_out_3_2;
   }
 }
-struct Unit { unsigned short group, chunk, set; };
+struct Unit { unsigned char group, chunk, set; };
 static __constant__ const Unit work[4][1] = {
   {{1, 0, 0}},
   {{0, 0, 0}},

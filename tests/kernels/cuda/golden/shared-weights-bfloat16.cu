@@ -301,7 +301,7 @@ DEVICE void group_0(const Step& s, const int chunk) {
     }
   }
 }
-struct Unit { unsigned short group, chunk, set; };
+struct Unit { unsigned char group, chunk, set; };
 static __constant__ const Unit work[1][1] = {
   {{0, 0, 0}},
 };
