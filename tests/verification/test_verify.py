@@ -157,7 +157,7 @@ SINGLE = inputs(torch.float32)
         (lambda: verify(product(), SINGLE), "inputs and irreps are for networks: a product brings its own"),
         (lambda: verify(product(), only=["linaer"]), "unknown law 'linaer': did you mean 'linear'"),
         (lambda: verify(product(), rows=0), "rows: a verification needs one row at least, got 0"),
-        (lambda: verify(product(), backend="eager"), "unknown backend 'eager'.*known backends: inductor, aot_eager"),
+        (lambda: verify(product(), backend="eager"), "unknown backend 'eager'.*Known backends: inductor, aot_eager"),
         (lambda: verify(nn.Identity(), (torch.ones(3).to(torch.float8_e5m2),)), "unknown dtype 'torch.float8_e5m2'"),
     ],
 )
