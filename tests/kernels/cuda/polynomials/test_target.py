@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.cuda.fakes import FakeLibrary
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, slow, symmetric
@@ -20,7 +21,6 @@ from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.errors import EmitError, InputError
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.driver import Driver
 from tpgen.kernels.cuda.polynomials import target
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
@@ -34,79 +34,35 @@ pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
 
 
-# What two devices have, by number: capabilities, contexts and torch's current streams.
-ARCHITECTURES, CONTEXTS, STREAMS = (90, 80), (50, 51), (7, 8)
-
-
-def machine_code(source: CudaPolynomialSource) -> bytes:
-    return f"{source.placement.chip.arch} {source.text}".encode()
-
-
-class FakeLibrary:
-    """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
+class Polynomials(FakeLibrary):
+    """Devices for kernels of polynomials, which have functions of several names."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.launched = folder, list[str]()
-        self.sources: list[CudaPolynomialSource] = []
-        self.built: dict[int, PolynomialStandIn] = {}
+        super().__init__(folder)
+        self.launched = list[str]()
         self.functions: list[tuple[int, str]] = []
-        self.device, self.contexts = 0, list[int]()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: getattr(type(self), f"_{name}", lambda *_: 0)(self, *arguments) or 0
-
-    def _cuDevicePrimaryCtxRetain(self, made: Any, device: int) -> None:
-        made._obj.value = CONTEXTS[device]
-
-    def _cuCtxPushCurrent_v2(self, context: Any) -> None:
-        self.contexts.append(context.value)
-
-    def _cuCtxPopCurrent_v2(self, _: Any) -> None:
-        self.contexts.pop()
-
-    def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
-        module._obj.value = next(n for n, s in enumerate(self.sources, 1) if machine_code(s) == code)
 
     def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
         self.functions.append((module.value, name.decode()))
         made._obj.value = len(self.functions)
 
-    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
-        count._obj.value = 1
+    def function(self, handle: int) -> tuple[int, str]:
+        return self.functions[handle - 1]
 
-    def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
-        n, name = self.functions[handle.value - 1]
-        assert (self.contexts, rest[6].value) == ([CONTEXTS[self.device]], STREAMS[self.device])
-        assert self.sources[n - 1].placement.chip == chip_of(ARCHITECTURES[self.device])
-        if n not in self.built:
-            folder = self.folder / str(n)
-            folder.mkdir()
-            self.built[n] = PolynomialStandIn([self.sources[n - 1]], folder)
+    def stand_in(self, source: CudaPolynomialSource, folder: Path) -> PolynomialStandIn:
+        return PolynomialStandIn([source], folder)
+
+    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
         self.launched.append(name)
         call = ctypes.c_void_p(rest[7][0])
         self.built[n].library.call(f"run_{name.removeprefix('tpgen_')}_0", blocks, rest[2], rest[5], 0, call)
 
 
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polynomials]:
     """A process whose CPU is a CUDA device, as far as kernels of polynomials know: the first of two."""
-    library = FakeLibrary(tmp_path)
-    fake = Driver(library)
-
-    def generated(*given: Any) -> CudaPolynomialSource:
-        library.sources.append(generate_polynomial(*given))
-        return library.sources[-1]
-
-    for name, value in {
-        "generate_polynomial": generated,
-        "need_driver": lambda: fake,
-        "cubin": lambda text, arch: f"{arch} {text}".encode(),
-        "_device_of": lambda tensors: library.device,
-    }.items():
-        monkeypatch.setattr(target, name, value)
-    for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": STREAMS}.items():
-        monkeypatch.setattr(driver, name, values.__getitem__)
-    monkeypatch.setattr(driver, "capturing", lambda device: False)
+    library = Polynomials(tmp_path)
+    library.install(monkeypatch, target, generate_polynomial)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     caches = (target_of, polynomial_target_of, kernels_of)
@@ -123,7 +79,7 @@ def both(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None) 
 
 
 @pytest.mark.parametrize("plan, index", [(symmetric(), INDEX), (mixed("ir_mul"), None)], ids=["elements", "one"])
-def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, gpu: FakeLibrary) -> None:
+def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, gpu: Polynomials) -> None:
     tensors = operands_of(plan, 7, 1 if index is None else 3, 5)
     values = both(plan, tensors, index)
     torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
@@ -137,7 +93,7 @@ def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, g
     assert gpu.launched == ["tpgen_kernel", *["tpgen_kernel", "tpgen_sum", *rest] * 2]
 
 
-def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeLibrary) -> None:
+def test_a_launch_is_on_the_device_of_the_tensors(gpu: Polynomials) -> None:
     """In its context, on its stream, by code for its capability: every launch asserts them."""
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 7, 3, 5)
@@ -148,7 +104,7 @@ def test_a_launch_is_on_the_device_of_the_tensors(gpu: FakeLibrary) -> None:
     assert gpu.launched == ["tpgen_kernel", "tpgen_kernel", "tpgen_sum"] * 2
 
 
-def test_rows_are_sorted_once_for_an_index(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_sorted_once_for_an_index(gpu: Polynomials, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
     monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
@@ -158,7 +114,7 @@ def test_rows_are_sorted_once_for_an_index(gpu: FakeLibrary, monkeypatch: pytest
     assert sorted_ == [3]
 
 
-def test_a_captured_polynomial_sorts_in_its_graph(gpu: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_polynomial_sorts_in_its_graph(gpu: Polynomials, monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_ = list[int]()
     monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
     plan = symmetric(degree=2)
@@ -169,14 +125,14 @@ def test_a_captured_polynomial_sorts_in_its_graph(gpu: FakeLibrary, monkeypatch:
     assert sorted_ == [3, 3]
 
 
-def test_an_element_out_of_range_is_refused(gpu: FakeLibrary) -> None:
+def test_an_element_out_of_range_is_refused(gpu: Polynomials) -> None:
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 7, 2, 5, grad=False)
     with pytest.raises(InputError, match="index: elements run from 0 to 1, got 0 to 2"):
         kernel_polynomial(tensors, INDEX, plan.to_json(), str(forward_call(plan)))
 
 
-def test_no_rows_launch_nothing(gpu: FakeLibrary) -> None:
+def test_no_rows_launch_nothing(gpu: Polynomials) -> None:
     plan = symmetric(degree=2)
     tensors = operands_of(plan, 0, 3, 6)
     result = kernel_polynomial(tensors, INDEX[:0], plan.to_json(), str(forward_call(plan)))

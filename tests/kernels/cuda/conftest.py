@@ -1,0 +1,31 @@
+"""A GPU as kernels of products see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.cuda.fakes import Products
+from tpgen.kernels.cuda import target
+from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.operators.runtime import Product
+from tpgen.kernels.operators.targets import KERNEL_TARGETS, target_of
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
+    """A process whose CPU is a CUDA device, as far as kernels know: the first of two, of capability 9.0."""
+    library = Products(tmp_path)
+    library.install(monkeypatch, target, generate_cuda)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=lambda *_: None)
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
+    target_of.cache_clear()
+    products: dict[str, Product] = {}
+    for module in ("runtime", "ops"):
+        find = lambda text: products.setdefault(text, Product(text))  # noqa: E731
+        monkeypatch.setattr(f"tpgen.kernels.operators.{module}.product_of", find)
+    yield library
+    target_of.cache_clear()

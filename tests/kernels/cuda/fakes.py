@@ -1,0 +1,132 @@
+"""A CUDA driver of two devices whose kernels run on the CPU, by the stand-in: for products and for polynomials."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.kernels.cuda.standin import StandIn
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.driver import Driver
+from tpgen.kernels.cuda.generate import ENTRY
+
+# What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
+ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
+
+
+def machine_code(text: str, arch: int) -> bytes:
+    return f"{arch} {text}".encode()
+
+
+class FakeLibrary:
+    """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls = folder, list[str]()
+        self.sources: list[Any] = []
+        self.built: dict[int, Any] = {}
+        self.failing: dict[str, int] = {}
+        self.device, self.contexts = 0, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            if name in self.failing:
+                return self.failing[name]
+            known = getattr(type(self), f"_{name}", None)
+            return (known(self, *arguments) or 0) if known else 0
+
+        return call
+
+    def install(self, monkeypatch: pytest.MonkeyPatch, target: ModuleType, generate: Callable[..., Any]) -> None:
+        """Put these devices in the place of those of a target, which gets its texts from `generate`."""
+
+        def generated(*given: Any) -> Any:
+            self.sources.append(generate(*given))
+            return self.sources[-1]
+
+        fake = Driver(self)
+        for name, value in {
+            generate.__name__: generated,
+            "need_driver": lambda: fake,
+            "cubin": machine_code,
+            "_device_of": lambda tensors: self.device,
+        }.items():
+            monkeypatch.setattr(target, name, value)
+        for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": STREAMS}.items():
+            monkeypatch.setattr(driver, name, values.__getitem__)
+        monkeypatch.setattr(driver, "capturing", lambda device: False)
+
+    def _cuGetErrorString(self, code: int, text: Any) -> None:
+        text._obj.value = b"what the driver says"
+
+    def _cuDevicePrimaryCtxRetain(self, made: Any, device: int) -> None:
+        made._obj.value = CONTEXTS[device]
+
+    def _cuCtxPushCurrent_v2(self, context: Any) -> None:
+        self.contexts.append(context.value)
+
+    def _cuCtxPopCurrent_v2(self, _: Any) -> None:
+        self.contexts.pop()
+
+    def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
+        codes = (machine_code(source.text, source.placement.chip.arch) for source in self.sources)
+        module._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
+
+    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
+        count._obj.value = 1
+
+    def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
+        """Runs it: on the device of the tensors, in its context, on its stream, by code for its capability."""
+        n, name = self.function(handle.value)
+        source = self.sources[n - 1]
+        assert (self.contexts, rest[6].value) == ([CONTEXTS[self.device]], STREAMS[self.device])
+        assert source.placement.chip == chip_of(ARCHITECTURES[self.device])
+        if n not in self.built:
+            folder = self.folder / str(n)
+            folder.mkdir()
+            self.built[n] = self.stand_in(source, folder)
+        self.launch(n, name, blocks, rest)
+
+    @abstractmethod
+    def function(self, handle: int) -> tuple[int, str]:
+        """The number of the source of a function, and its name."""
+
+    @abstractmethod
+    def stand_in(self, source: Any, folder: Path) -> Any:
+        """A source, built to run on the CPU."""
+
+    @abstractmethod
+    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
+        """Run a function of the built source `n`; `rest` is what the driver gets behind the number of blocks."""
+
+
+class Products(FakeLibrary):
+    """The same of kernels of products."""
+
+    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
+        made._obj.value = 2 * module.value + (name != ENTRY.encode())
+
+    def function(self, handle: int) -> tuple[int, str]:
+        n, sums = divmod(handle, 2)
+        return n, "add" if sums else "run"
+
+    def stand_in(self, source: Any, folder: Path) -> StandIn:
+        return StandIn([source], [COPIES[self.device]], folder)
+
+    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
+        pointers, library = rest[7], self.built[n].library
+        if name == "add":
+            read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
+            library.call("add_0", blocks, *read, ctypes.c_int.from_address(pointers[2]))
+        else:
+            placement = self.sources[n - 1].placement
+            assert rest[2:6] == (placement.threads, 1, 1, placement.shared)
+            library.call("run_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]))

@@ -1,0 +1,196 @@
+"""Convolutions on a CUDA device: orders of edges and parts of nodes are found once, edges out of range refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.cuda.fakes import Products
+from tests.kernels.plans import operands
+from tpgen.errors import InputError
+from tpgen.form.reference import reference_product
+from tpgen.kernels.cuda import driver, orders, parts, target
+from tpgen.kernels.operators.edges import Edges
+from tpgen.kernels.operators.ops import describe, kernel_conv
+from tpgen.planner.presets import channelwise, fully_connected
+
+PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
+
+
+def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_ = list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    given = operands(PLAN, 6)
+    x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"], given["w"]
+    src, dst = torch.tensor([0, 3, 3, 1, 0, 2]), torch.tensor([2, 1, 2, 0, 0, 4])
+    text = describe(PLAN)
+    found = kernel_conv(x1, x2, w, src, dst, 5, text)
+    wanted = torch.zeros(5, PLAN.irreps_out.dim, dtype=x1.dtype)
+    wanted = wanted.index_add(0, dst, reference_product(PLAN, x1[src], x2, w))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
+    assert sorted_ == [5, 4]  # by dst forwards, by src backwards, and then known
+    dst[0] = 3
+    kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
+    assert sorted_ == [5, 4, 5]
+
+
+def test_a_node_of_very_many_edges_is_summed_in_parts(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards at a receiver, backwards at a sender; the bits are the same each time."""
+    asked = list[int]()
+    cut = parts.parts_of
+    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
+    plan, edges = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False), 200
+    given, text = operands(plan, edges), describe(plan)
+    x1, x2, w = given["x1"][:3].clone().requires_grad_(), given["x2"], given["w"]
+    src, dst = torch.zeros(edges, dtype=torch.long), torch.full((edges,), 3)
+    src[::50], dst[7] = 2, 0  # the others have few, or none
+    found = kernel_conv(x1, x2, w, src, dst, 4, text)
+    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, w))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert torch.equal(kernel_conv(x1, x2, w, src, dst, 4, text), found)
+    assert asked == [edges, edges]  # by dst and by src, once each
+    assert all(parts.parts_of(orders.order_of(i, n).first, edges, 2) for i, n in ((dst, 4), (src, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
+    dtype: torch.dtype, gpu: Products, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As networks do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
+    asked = list[str]()
+    for name in ("order_of", "in_range"):
+        find = getattr(orders, name)
+        monkeypatch.setattr(orders, name, lambda i, n, name=name, find=find: asked.append(name) or find(i, n))
+    given, text = operands(PLAN, 6), describe(PLAN)
+    edge_index = torch.tensor([[0, 3, 3, 1, 0, 2], [2, 1, 2, 0, 0, 3]], dtype=dtype)
+
+    def layer(x1: torch.Tensor) -> torch.Tensor:
+        return kernel_conv(x1, given["x2"], given["w"], edge_index[0], edge_index[1], 4, text)
+
+    def definition(x1: torch.Tensor) -> torch.Tensor:
+        found = reference_product(PLAN, x1[edge_index[0]], given["x2"], given["w"])
+        return found.new_zeros(4, found.shape[1]).index_add(0, edge_index[1], found)
+
+    x1 = given["x1"][:4].clone().requires_grad_()
+    for _ in range(3):
+        found, wanted = layer(x1), definition(x1)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        pairs = zip(*(torch.autograd.grad(y.sin().sum(), x1) for y in (found, wanted)), strict=True)
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert sorted(asked) == ["in_range"] * 2 + ["order_of"] * 2  # both ends, each once
+    edge_index[1] = edge_index[1].flip(0)
+    torch.testing.assert_close(layer(x1), definition(x1), rtol=1e-12, atol=1e-12)
+    assert sorted(asked) == ["in_range"] * 4 + ["order_of"] * 3
+
+
+def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: Products) -> None:
+    """A kernel for a GPU adds in float32 whatever the operands are, where one for a CPU gets copies of them."""
+    plan = fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False)
+    text, nodes = describe(plan), 3
+    given = {name: x.bfloat16() for name, x in operands(plan, 40).items()}
+    src, dst = torch.randint(nodes, (2, 40), generator=torch.Generator().manual_seed(0))
+    x1 = given["x1"][:nodes].clone()
+    found = kernel_conv(x1, given["x2"], given["w"], src, dst, nodes, text)
+    wide = [x.double() for x in (x1[src], given["x2"], given["w"])]
+    wanted = torch.zeros(nodes, found.shape[1], dtype=torch.float64).index_add(0, dst, reference_product(plan, *wide))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=1e-3)
+    assert [source.placement.schedule.target.dtype for source in gpu.sources] == ["bfloat16"]
+
+
+def test_an_order_is_known_to_the_stream_that_made_it(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    monkeypatch.setattr(orders, "_stream", lambda index: streams.pop(0))
+    dst = torch.tensor([1, 0, 1])
+    first, again, other, *_ = (orders.known_order(dst, 2) for _ in range(5))
+    assert first.order is again.order
+    assert first.order is not other.order
+    assert sorted_ == [2, 2]
+
+
+def test_parts_are_known_to_the_stream_that_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, asked = iter([1, 1, 2, 1, 2]), list[int]()
+    cut = parts.parts_of
+    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
+    monkeypatch.setattr(orders, "_stream", lambda index: next(streams))
+    dst = torch.zeros(500, dtype=torch.long)
+    order = orders.order_of(dst, 2)
+    first, again, other, *_ = (parts.known_parts(dst, 2, order, 2) for _ in range(5))
+    assert first is again is not None
+    assert other is not None
+    assert first.first is not other.first
+    assert asked == [500, 500]
+
+
+def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, long = orders.Memory[int](), torch.zeros(40, dtype=torch.int64)
+    asked = list[int]()
+    for start in (*range(20), 19, 0):
+        assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))
+    assert asked == [*range(20), 0]
+    assert [len(parts.known) for parts in memory._kept.values()] == [orders._PARTS]
+    assert memory.of(long[0:2], 6, lambda i, n: -1) == -1  # other rows
+    assert memory.of(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
+    del long
+    assert not len(memory._kept)
+
+
+def test_a_captured_convolution_sorts_in_its_graph(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay may find other edges in the same tensors, and no order of outside may be pointed to."""
+    src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
+    edges = Edges(src, dst, 2, 3, True)
+    known = target._gather("out", edges, 0)[1]
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    monkeypatch.setattr(orders, "in_range", None)  # which would wait
+    found = [target._gather("out", edges, 0)[1] for _ in range(2)]
+    pointers = {gather.order.data_ptr() for gather in (known, *found) if gather and gather.order is not None}
+    assert len(pointers) == 3
+    assert all(torch.equal(gather.order, known.order) for gather in found)
+    dst.fill_(0)
+    assert target._gather("out", edges, 0)[1].first.tolist() == [0, 4, 4, 4]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_whether_edges_are_in_range_is_asked_once(
+    written: bool, gpu: Products, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(orders, "in_range", lambda i, n, f=orders.in_range: asked.append(n) or f(i, n))
+    src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
+    with torch.no_grad():
+        for _ in range(3):
+            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == 0
+            if written:
+                src[0] = 1
+    assert asked == ([2, 3, 2, 2] if written else [2, 3])
+
+
+def test_nothing_is_kept_of_what_counts_no_writes(gpu: Products) -> None:
+    with torch.inference_mode():
+        src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
+        for wanted in (0, target._DESTINATIONS):
+            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == wanted
+            dst[0] = 3
+
+
+@pytest.mark.parametrize("name, place", [("edge_src", 0), ("edge_dst", 1)])
+def test_edges_that_point_nowhere_are_refused(name: str, place: int, gpu: Products) -> None:
+    given = operands(PLAN, 2)
+    edges = [torch.tensor([0, 1]), torch.tensor([1, 0])]
+    edges[place] = torch.tensor([0, 2])
+    with pytest.raises(
+        InputError, match=f"{name} holds an index out of range: indices run from 0 to 1, .*, got 0 to 2"
+    ):
+        kernel_conv(given["x1"], given["x2"], given["w"], *edges, 2, describe(PLAN))
+    assert "cuLaunchKernel" not in gpu.calls
+    right = [torch.tensor([0, 1]), torch.tensor([1, 0])]
+    assert kernel_conv(given["x1"], given["x2"], given["w"], *right, 2, describe(PLAN)).isfinite().all()
