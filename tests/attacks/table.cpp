@@ -20,8 +20,11 @@ typedef fake::Values* T;
 int aoti_torch_library_init_fragment(const char*, const char*, unsigned, void** made) { *made = 0; return 0; }
 int aoti_torch_library_init_impl(const char*, const char*, const char*, unsigned, void** made) { *made = 0; return 0; }
 int aoti_torch_library_def(void*, const char*) { return 0; }
-int torch_library_impl(void*, const char*, void (*run)(unsigned long long*, unsigned long long, unsigned long long),
-                       unsigned long long) { fake::run = run; return 0; }
+int torch_library_impl(void*, const char* name, void (*run)(unsigned long long*, unsigned long long, unsigned long long),
+                       unsigned long long) {
+  if (!strcmp(name, "run")) fake::run = run;
+  return 0;
+}
 int aoti_torch_get_dim(void* x, long long* found) { *found = T(x)->dim; return 0; }
 int aoti_torch_get_sizes(void* x, long long** found) { *found = T(x)->sizes; return 0; }
 int aoti_torch_get_strides(void* x, long long** found) { *found = T(x)->strides; return 0; }
@@ -47,6 +50,7 @@ int aoti_torch_dtype_float32() { return 6; }
 int aoti_torch_dtype_float64() { return 7; }
 int aoti_torch_dtype_bfloat16() { return 15; }
 int aoti_torch_dtype_int64() { return 4; }
+int aoti_torch_dtype_int32() { return 3; }
 int aoti_torch_device_type_cpu() { return 0; }
 long long tpgen_add_product(const long long* fields);
 void tpgen_set_kernel(long long product, long long edges, long long dtype, long long mask, void* kernel);

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tests.clients.checks import counted_pairs
 
 _TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn"}
 collect_ignore_glob = [f"test_{tests}*.py" for client, tests in _TESTS.items() if find_spec(client) is None]
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows the nets of edges see, each time that one runs once for each pair of edges."""
+    return counted_pairs(monkeypatch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, run
 from typing import Any
@@ -37,13 +36,6 @@ TRAINING = [
     "--default_dtype=float64", "--energy_key=REF_energy", "--forces_key=REF_forces", "--ema", "--swa", "--start_swa=1",
     "--save_cpu",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
 import torch
 
-from tests.clients.checks import counted_pairs
 from tpgen.conversion.convert import conversion_report, convert
 from tpgen.integrations import mace_models
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    return counted_pairs(monkeypatch)
 
 
 def crystal(repeat: int = 1) -> dict[str, torch.Tensor]:

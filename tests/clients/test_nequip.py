@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -15,13 +14,6 @@ from tests.clients.checks import assert_same, check_everything, check_float32, c
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
 from tpgen.conversion import species
 from tpgen.nn import matmul, silu
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def test_a_model_is_converted_and_equal() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from benchmarks.networks import Case, allegro
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_packaged, modified
 from tpgen.conversion.convert import conversion_report, convert
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def small() -> Case:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
@@ -11,20 +10,8 @@ from nequip.data import AtomicDataDict as keys
 
 from benchmarks.networks import Case, allegro, nequip
 from benchmarks.networks import _of_nequip as of_nequip
-from tests.clients.checks import assert_same, counted_pairs, results
+from tests.clients.checks import assert_same, results
 from tpgen.conversion.convert import convert
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    return counted_pairs(monkeypatch)
 
 
 @pytest.mark.parametrize("kept", [(), "*.tp_scatter", "*.bessel_encode"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from subprocess import run
@@ -15,13 +14,6 @@ import torch
 from benchmarks.networks import sevenn
 from tests.clients.checks import check_everything, check_float32, compare_dynamics
 from tpgen.conversion.convert import convert
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def test_a_model_is_converted_and_equal() -> None:

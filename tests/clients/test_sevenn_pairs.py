@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
@@ -10,20 +9,8 @@ import sevenn._keys as keys
 import torch
 
 from benchmarks.networks import Case, sevenn
-from tests.clients.checks import assert_same, counted_pairs, results
+from tests.clients.checks import assert_same, results
 from tpgen.conversion.convert import convert
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    return counted_pairs(monkeypatch)
 
 
 def small() -> Case:

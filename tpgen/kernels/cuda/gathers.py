@@ -23,6 +23,7 @@ from tpgen.remember import remembered
 P, D = "P", "D"  # what stands between the stages of a path: inputs coupled, and cotangents times weights
 # Weights come last: their gradients stand where they stood.
 PHASES = {P: 0, D: 1, "out": 1, "x1": 2, "x2": 2, "w": 3}
+_AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 
 @dataclass(frozen=True)
@@ -212,10 +213,16 @@ def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
             yield replace(g, width=_contiguous(g.longest))
             continue
         while 2 * g.width <= min(LANES, g.longest) and (
-            g.items * 2 * g.width <= LANES or g.cost > total[g.phase] / (2 * warps)
+            g.items * 2 * g.width <= LANES
+            or (2 * g.width <= LANES // _neighbours(g) and g.cost > total[g.phase] / (2 * warps))
         ):
             g = replace(g, width=2 * g.width)
         yield g
+
+
+def _neighbours(gather: Gather) -> int:
+    """Items that a warp has at least: copies of out are neighbours in the weights; memory gives a few at once."""
+    return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 
 
 def _contiguous(size: int) -> int:
