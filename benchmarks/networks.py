@@ -144,7 +144,7 @@ def _of_nequip(build: Callable[..., nn.Module], atoms: int, dtype: torch.dtype, 
     results = {"energy": keys.TOTAL_ENERGY_KEY, "forces": keys.FORCE_KEY, "stress": keys.STRESS_KEY}
 
     def run(network: nn.Module, training: bool) -> dict[str, Tensor]:
-        found = network.train(training)(dict(batch))
+        found = _set(network, training)(dict(batch))
         return {name: found[key] for name, key in results.items()}
 
     return Case(model, run, batch, s.edges.shape[1])
@@ -182,10 +182,15 @@ def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -
     def run(network: nn.Module, training: bool) -> dict[str, Tensor]:
         given = dict(batch)
         given[keys.EDGE_VEC] = given[keys.EDGE_VEC].clone().requires_grad_()
-        found = network.train(training)(given)
+        found = _set(network, training)(given)
         return {name: found[key] for name, key in results.items()}
 
     return Case(model, run, batch, s.edges.shape[1])
+
+
+def _set(network: nn.Module, training: bool) -> nn.Module:
+    """In the mode of a task; that goes through all modules, so only where it changes."""
+    return network if network.training == training else network.train(training)
 
 
 def _widen(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,13 @@ from tpgen.kernels.operators import memory
 from tpgen.nn import matmul as module
 from tpgen.nn.matmul import matmul
 
+ALL_LARGE = 0
+WORTH = module.WORTH
+
 
 @pytest.fixture(autouse=True)
 def _all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "WORTH", ALL_LARGE)
 
 
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,3 +68,14 @@ def test_large_results_stand_on_memory_that_was_used_before() -> None:
     for _ in range(2):
         torch.testing.assert_close(matmul(x, w), expected)
     assert memory.kept() >= expected.numel() * 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "outputs", "large"),
+    [(512, 8, 512, True), (512, 8, 511, False), (512, 128, 64, True), (512, 127, 64, False), (2**14, 31, 15, False)],
+)
+def test_large_is_a_result_or_the_work_of_long_sums(
+    rows: int, inner: int, outputs: int, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WORTH", WORTH)
+    assert module._is_large(torch.empty(rows, inner), torch.empty(inner, outputs)) == large

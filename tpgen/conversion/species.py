@@ -42,10 +42,9 @@ class _Block:
         """``(species, u * w)``; for one-hot rows a choice among the weights."""
         found = weight.view(self.shape)
         if one_hot is not None:
-            found = found.index_select(1, one_hot)
-        else:  # for each u by itself: `@` would lay the weights out anew
-            found = torch.bmm(table.expand(self.shape[0], *table.shape), found)
-        return self.scale * found.transpose(0, 1).flatten(1)
+            return self.scale * found.index_select(1, one_hot).transpose(0, 1).flatten(1)
+        scaled = self.scale * table  # for each u by itself: `@` would lay the weights out anew
+        return torch.bmm(scaled.expand(self.shape[0], *table.shape), found).transpose(0, 1).flatten(1)
 
 
 @dataclass(frozen=True)

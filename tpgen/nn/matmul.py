@@ -18,7 +18,8 @@ from tpgen.nn.multilinear import is_plain
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.remember import remembered
 
-WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS
+WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
+LONG, MANY = 32, 2**22  # products in a sum, and in all sums
 
 
 def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
@@ -48,7 +49,10 @@ def why_no_matmul(*weights: Tensor) -> str | None:
 
 
 def _is_large(x: Tensor, w: Tensor) -> bool:
-    return x.dim() == w.dim() == 2 and x.dtype == w.dtype and x.shape[0] * w.shape[1] >= WORTH
+    if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
+        return False
+    made, inner = x.shape[0] * w.shape[1], w.shape[0]
+    return made >= WORTH or (inner >= LONG and made * inner >= MANY)
 
 
 @remembered("layers of large products", entries=256)

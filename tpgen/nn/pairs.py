@@ -87,7 +87,7 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     sizes = [pairs.numbers, pairs.pairs]
     parts = (_in_order(y, pairs), src.index_select(0, pairs.order), dst.index_select(0, pairs.order))
     first, second = zip(*(part.split(sizes) for part in parts), strict=True)
-    return _sum(conv, x, weights[0], *first) + _sum(conv, x, weights[1], *second)
+    return _sum(conv, x, weights[0], *first).add_(_sum(conv, x, weights[1], *second))  # on memory that is there
 
 
 def _sum(conv: TensorProductConv, x: Tensor, weight: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
