@@ -2,7 +2,7 @@
 
     python -m benchmarks.network_table --clients .clients
 
-It takes some ten minutes on a quiet machine of two cores, writes its rows to out/networks/ and the page
+It takes some twenty minutes on a quiet machine of two cores, writes its rows to out/networks/ and the page
 docs/networks.md.  ``--compiled`` measures stock compiled too, which takes minutes for each network.
 """
 
@@ -15,10 +15,12 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 ROWS_DIR, PAGE = Path("out/networks"), Path("docs/networks.md")
+THREADS = (1, 2)
 NAMES = {"mace": "MACE", "nequip": "NequIP, 3 layers,", "sevenn": ""}
 
 
@@ -32,10 +34,9 @@ class Unit:
     goal: float | None = None  # how many times as fast as stock; of memory, the part of stock's
     memory: bool = False
 
-    @property
-    def file(self) -> Path:
+    def file(self, threads: int) -> Path:
         size = self.size.replace(" ", "").replace(",", "-").replace("=", "")
-        return ROWS_DIR / f"{self.project}-{size}-{self.atoms}{'-memory' * self.memory}.json"
+        return ROWS_DIR / f"{self.project}-{size}-{self.atoms}{'-memory' * self.memory}-{threads}t.json"
 
 
 UNITS = (
@@ -57,13 +58,13 @@ UNITS = (
 )
 
 
-def measure(unit: Unit, asked: Any) -> None:
+def measure(unit: Unit, threads: int, asked: Any) -> None:
     python = asked.clients / unit.project / "bin" / "python"
     if not python.exists():
         print(f"*** {unit.project} IS NOT MEASURED: there is no {python} (make clients)")
         return
-    arguments = [unit.project, "--size", unit.size, "--atoms", unit.atoms, "--threads", asked.threads]
-    arguments += ["--seconds", asked.seconds, "--json", unit.file]
+    arguments = [unit.project, "--size", unit.size, "--atoms", unit.atoms, "--threads", threads]
+    arguments += ["--seconds", asked.seconds, "--json", unit.file(threads)]
     if unit.memory:
         arguments += ["--memory"]
     elif modes := _modes(unit, asked.compiled):
@@ -86,33 +87,32 @@ def _modes(unit: Unit, compiled: bool) -> list[str]:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def page(asked: Any) -> str:
-    found = {unit: json.loads(unit.file.read_text()) for unit in UNITS if unit.file.exists()}
-    times = [line for unit, rows in found.items() if not unit.memory for line in _times(unit, rows)]
-    memory = [_memory(unit, rows) for unit, rows in found.items() if unit.memory]
-    threads = sorted({row["threads"] for rows in found.values() for row in rows})
-    about = f"float32, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    modes = [line for unit, rows in found.items() if not unit.memory for line in _own_modes(unit, rows)]
+def page() -> str:
+    files = [(unit, unit.file(threads)) for threads in THREADS for unit in UNITS]
+    found = [(unit, json.loads(file.read_text())) for unit, file in files if file.exists()]
+    times = [line for unit, rows in found if not unit.memory for line in _times(unit, rows)]
+    memory = [_memory(unit, rows) for unit, rows in found if unit.memory]
+    modes = [line for unit, rows in found if not unit.memory for line in _own_modes(unit, rows)]
     tables = ((_TIMES, times), (_OWN_MODES, modes), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
-    return "\n".join([_HEAD.format(about=about), *measured])
+    return "\n".join([_HEAD, *measured])
 
 
 _HEAD = """# Whole networks, measured
 
-Written by `python -m benchmarks.network_table`: {about}, medians. Each network is measured in one process: stock, its
+Written by `python -m benchmarks.network_table`: float32, medians. Each network is measured in one process: stock, its
 own modes, and converted, in turn, so ratios are those of one moment. Structures are perturbed lattices of four
 elements, some 28 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured, and the
 ratio is to that one; the second table has all of them. A target in brackets is not reached.
 
 ## Times
 """
-_TIMES = ["| network | atoms | task | stock, eager | best of stock | converted | times as fast | target |",
-          "|---|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_TIMES = ["| network | atoms | threads | task | stock, eager | best of stock | converted | times as fast | target |",
+          "|---|---:|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 _OWN_MODES = ["## Stock's own modes\n", "What the projects offer beside their eager code. *Ready* is the time until "
               "a mode was made and called once.\n",
-              "| network | atoms | task | mode | time | times as fast as eager | ready |",
-              "|---|---:|---|---|---:|---:|---:|"]  # fmt: skip
+              "| network | atoms | threads | task | mode | time | times as fast as eager | ready |",
+              "|---|---:|---:|---|---|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
            "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 
@@ -127,7 +127,7 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
             continue
         ratio = ours["ratio"] / rivals[best]["ratio"]
         cells = (
-            _name(unit), f"{unit.atoms:,}", task, _seconds(by_mode["stock"]["seconds"]),
+            _name(unit), f"{unit.atoms:,}", f"{ours['threads']}", task, _seconds(by_mode["stock"]["seconds"]),
             "eager" if best == "stock" else f"{best} {_seconds(rivals[best]['seconds'])}",
             _seconds(ours["seconds"]), f"{ratio:.1f}×", _goal(unit.goal, ratio),
         )  # fmt: skip
@@ -139,7 +139,7 @@ def _own_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
         if row["mode"] not in ("stock", "converted"):
             ready = _seconds(row["ready"]) if row["ready"] else "–"
             found = (_seconds(row["seconds"]), f"{row['ratio']:.2f}×") if row["seconds"] else (row["why"], "–")
-            cells = (_name(unit), f"{unit.atoms:,}", row["task"], row["mode"], *found, ready)
+            cells = (_name(unit), f"{unit.atoms:,}", f"{row['threads']}", row["task"], row["mode"], *found, ready)
             yield f"| {' | '.join(cells)} |"
 
 
@@ -172,16 +172,17 @@ def _megabytes(megabytes: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network_table")
     parser.add_argument("--clients", type=Path, default=Path(".clients"), help="where the projects' environments are")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="+", choices=THREADS, default=[1], help="each in turn")
     parser.add_argument("--seconds", type=float, default=6.0, help="for each task")
     parser.add_argument("--only", action="append", default=[], help="part of the name of a row's file; repeat it")
     parser.add_argument("--compiled", action="store_true", help="stock compiled as well")
     parser.add_argument("--write-only", action="store_true", help="write the page from the rows there are")
     asked: Any = parser.parse_args()
-    for unit in UNITS:
-        if not asked.write_only and (not asked.only or any(part in unit.file.name for part in asked.only)):
-            measure(unit, asked)
-    PAGE.write_text(page(asked))
+    for threads, unit in product(asked.threads, UNITS):
+        name = unit.file(threads).name
+        if not asked.write_only and (not asked.only or any(part in name for part in asked.only)):
+            measure(unit, threads, asked)
+    PAGE.write_text(page())
     print(PAGE)
 
 
