@@ -146,7 +146,7 @@ FACTS = {
     "tpgen.kernels.cuda.nvrtc": {"_candidates", "_opened"},
     "tpgen.kernels.libraries.cache": {"_checked_directory", "fallback"},
     "tpgen.kernels.libraries.compiler": {"_find", "openmp_runtime", "cpu_features"},
-    "tpgen.kernels.native.pairs": {"_function"},
+    "tpgen.kernels.native.functions": {"native_function"},
     "tpgen.kernels.native.runtime": {"_runtime"},
     "tpgen.kernels.native.source": {"process_text"},
     "tpgen.kernels.operators.call": {"slots_in"},

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import may_be_kernels
+from tpgen.kernels.native.one_hot import find_ones
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.nn.multilinear import is_plain
 from tpgen.nn.species import species_linear
@@ -65,12 +66,14 @@ class SpeciesProduct:
         """
         if not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH or not is_one_hot(y):
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
+            return None
+        if (ones := find_ones(y)) is None:
             return None
         if y.requires_grad:
             say_once(_TRACKED)
             return None
-        there, species = torch.unique(y.argmax(1), return_inverse=True)
+        there, species = torch.unique(ones, return_inverse=True)
         return species_linear(x, self._summed(weight, y, there), species, self.plan)
 
     def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
@@ -81,11 +84,6 @@ class SpeciesProduct:
             part = block.matrices(own, table, one_hot)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
         return torch.cat([found[n] for n in sorted(found)], dim=1)
-
-
-def is_one_hot(y: Tensor) -> bool:
-    """Whether every row is 1 at one place and 0 elsewhere."""
-    return bool((y.amax(1) == 1).all() & (y.count_nonzero() == len(y)))
 
 
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:

@@ -6,7 +6,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from e3nn.o3 import Irreps
@@ -17,7 +17,9 @@ from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.native.one_hot import find_ones
 from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
+from tpgen.nn.multilinear import is_plain
 from tpgen.nn.rows import run_polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
@@ -50,7 +52,8 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(has_more, self.contractions))  # type: ignore[arg-type]
-        if called or not runs_on(x) or not picks_one(y):
+        elements = None if called or not runs_on(x) else chosen_by(y)
+        if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
         for contraction in self.contractions:  # type: ignore[union-attr]
@@ -62,7 +65,7 @@ class MaceContraction(nn.Module):
                 if len(signs) > 0:
                     tensors.append(_signed(weight, signs))
                 n += 1
-        return run_polynomial(tensors, y.argmax(dim=1), self._tpgen_plan, self._tpgen_call)
+        return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
@@ -101,19 +104,22 @@ def runs_on(x: Tensor) -> bool:
     return good
 
 
-def picks_one(y: Tensor) -> bool:
-    """Whether rows are one-hot and need no gradient, so that they say which weights to take and nothing else."""
+def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+    """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
     if y.requires_grad:
         if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
             if not torch.compiler.is_compiling():
                 say_once(_TRACKED)
-        return False
-    one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
+        return None
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling() and is_plain(y):
+            return find_ones(y)
+    one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
+    if not torch.jit.is_scripting():  # noqa: SIM102 (as above)
         if torch.compiler.is_compiling():  # which cannot choose by values, and so asks for them when it runs
             torch._assert_async(one_hot, "a compiled MACE takes one-hot node_attrs alone: run it without torch.compile")
-            return True
-    return bool(one_hot)
+            return y.argmax(dim=1)
+    return y.argmax(dim=1) if bool(one_hot) else None
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:

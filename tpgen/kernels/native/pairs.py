@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError
-from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.libraries.build import Wanted, load_library
-from tpgen.kernels.libraries.cache import RUNTIME
+from tpgen.kernels.native.functions import native_function
 
 _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_float64"}
 
@@ -59,7 +52,7 @@ def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs |
     >>> found.first.tolist(), found.second.tolist(), found.number.tolist()
     ([0, 1], [2], [0, 1, 0])
     """
-    find = _function(_ENTRIES[vectors.dtype])
+    find = native_function("pairs", _ENTRIES[vectors.dtype], "ppppiippp")
     if find is None:
         return None
     edges = edge_index.shape[1]
@@ -69,24 +62,3 @@ def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs |
     given = [x.data_ptr() for x in (ends[0], ends[1], vectors, rows)]
     found = find(*given, width, edges, order.data_ptr(), place.data_ptr(), number.data_ptr())
     return None if found < 0 else EdgePairs(order, place, number, found)
-
-
-_HERE = Path(__file__).parent
-_ARGUMENTS = [*[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 3]
-
-
-@cache
-def _function(entry: str) -> Any:
-    try:
-        function = getattr(load_library(Wanted(_text(), entry, (), RUNTIME)), entry)
-    except BackendError:  # without a compiler there are no kernels either, and who asks for one is told
-        return None
-    function.argtypes, function.restype = _ARGUMENTS, ctypes.c_int64
-    return function
-
-
-def _text() -> str:
-    here = Path(__file__).parent
-    return "\n".join(
-        ["typedef long long i64;", read_header(here.parent / "cpp/system.h"), read_header(here / "pairs.h")]
-    )
