@@ -151,7 +151,7 @@ def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, mach
     opened = ("out",) if task.endswith("forward") else BACKWARD
     found = predict(place_cuda(schedule, opened, chip, task.startswith("conv")), EDGES_PER_NODE)
     copied = found.bytes * rows / machine["copy bytes per second"]
-    return {"share of copy": copied / seconds, "predicted": found.share}
+    return {"share of copy": copied / seconds, "predicted": found.share_of(rows)}
 
 
 def times_table(rows: list[Row]) -> str:

@@ -95,7 +95,8 @@ def test_on_the_command_line() -> None:
     assert "on H200" in result.stdout
     whole = CliRunner().invoke(main, ["explain", "tetris", "--gpu", "H200"], catch_exceptions=False).stdout
     assert "H200 forward" in whole
-    assert "% of it in convolutions.1.message" in whole
+    assert "% of it in convolutions.1.self_connection" in whole
+    assert "they are 15 launches" in whole  # three products have weights that all rows share: their gradient takes two
 
 
 class Network(torch.nn.Module):
@@ -120,8 +121,9 @@ class Network(torch.nn.Module):
 def test_a_network_is_the_sum_of_its_calls_and_says_what_takes_most() -> None:
     found = explain_network(Network(), [10], ceilings=GIVEN, gpu="a100")
     twice, large = found.products
-    one = product_on("A100", PROBLEMS["nequip-aspirin"].plan, 30).passes
-    assert twice.gpu_seconds == pytest.approx({name: p.seconds for name, p in one.items()})
+    calls = [product_on("A100", PROBLEMS["nequip-aspirin"].plan, rows).passes for rows in (10, 20)]
+    wanted = {name: sum(passes[name].seconds for passes in calls) for name in calls[0]}
+    assert twice.gpu_seconds == pytest.approx(wanted)
     assert (found.gpu, large.gpu_seconds, large.on_gpu) == ("A100", {}, 0.0)
     lines = str(found).splitlines()
     assert "100 % of it in twice" in lines[-3]

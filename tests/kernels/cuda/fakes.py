@@ -125,7 +125,7 @@ class Products(FakeLibrary):
         pointers, library = rest[7], self.built[n].library
         if name == "add":
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
-            library.call("add_0", blocks, *read, ctypes.c_int.from_address(pointers[2]))
+            library.call("add_0", blocks, rest[2], rest[5], 0, *read, ctypes.c_int.from_address(pointers[2]))
         else:
             placement = self.sources[n - 1].placement
             assert rest[2:6] == (placement.threads, 1, 1, placement.shared)

@@ -19,6 +19,7 @@ from torch import Tensor
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource
 from tpgen.kernels.cuda.launch import Gather, arguments
 from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.libraries.compiler import DTYPES, need_compiler
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -41,8 +42,9 @@ extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared,
   return launch([=] {{ k{n}::kernel_{n}(*call); }}, blocks, count, shared, seed);
 }}
 """
-_SUM = """extern "C" const char* add_{n}(unsigned blocks, const k{n}::num* sums, k{n}::real* d_w, int parts) {{
-  return launch([=] {{ k{n}::sum_{n}(sums, d_w, parts); }}, blocks, 256, 0, 0);
+_SUM = """extern "C" const char* add_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
+                              const k{n}::num* sums, k{n}::real* d_w, int parts) {{
+  return launch([=] {{ k{n}::sum_{n}(sums, d_w, parts); }}, blocks, count, shared, seed);
 }}
 """
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
@@ -148,12 +150,16 @@ class StandIn:
         with self.library.watching(_tensors_of(*inner, gather) | {"sums": sums}):
             self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
             if placement.sums_weights:
-                count, d_w = placement.dim["w"], inner[1][SLOTS.index("w")]
-                pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
-                self.library.call(f"add_{n}", -(-count // 256), *pointers, blocks)
+                self.add(n, sums, inner[1][SLOTS.index("w")], seed)
         for around in (*given, *room):
             assert around is None or _untouched(*around), "written beside a tensor"
         return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+
+    def add(self, n: int, sums: Tensor, d_w: Tensor, seed: int) -> None:
+        """The sums of all blocks' parts of the gradient of weights."""
+        sum_ = WeightSum(d_w.numel(), sums.element_size())
+        pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
+        self.library.call(f"add_{n}", sum_.blocks, THREADS, sum_.shared, seed, *pointers, len(sums))
 
 
 def _tensors_of(

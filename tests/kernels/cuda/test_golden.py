@@ -12,7 +12,7 @@ from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.plan import Plan
-from tpgen.planner.presets import channelwise, elementwise, fully_connected
+from tpgen.planner.presets import channelwise, fully_connected
 
 FOLDER = Path(__file__).parent / "golden"
 BACKWARD = ("x1", "x2", "w")
@@ -30,7 +30,7 @@ GOLDEN = {
     "backward": (channels(), "mul_ir", "float32", BACKWARD, 90, False),
     "edges": (channels(), "ir_mul", "float64", ("out",), 80, True),
     "mixing": (mixing(), "mul_ir", "float32", BACKWARD, 90, False),
-    "shared-weights-bfloat16": (elementwise("16x1o", "16x1o"), "mul_ir", "bfloat16", ("x1", "w"), 70, False),
+    "shared-weights-bfloat16": (channels(shared=True), "mul_ir", "bfloat16", ("x1", "w"), 70, False),
 }
 
 

@@ -124,7 +124,7 @@ class NetworkExplanation(Shown):
             passes = {name: sum(p.gpu_seconds[name] for p in with_kernel) for name in with_kernel[0].gpu_seconds}
             most, whole = max(with_kernel, key=lambda p: p.on_gpu), sum(passes.values())
             told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in passes.items())
-            launches = len(passes) * sum(p.calls for p in with_kernel)
+            launches = sum(p.calls * p.explanation.on_gpu.launches for p in with_kernel if p.explanation.on_gpu)
             found += [
                 f"products on {self.gpu}: {told}, predicted, not measured; "
                 f"{100 * most.on_gpu / whole:.0f} % of it in {most.module or '(itself)'}",

@@ -35,6 +35,7 @@ class Pass:
     seconds: float
     share: float  # of the bandwidth of a copy
     bound: str  # what is reached first
+    launches: int
 
     def __str__(self) -> str:
         bound = "" if self.bound == "memory" else f", bound by {self.bound}"
@@ -50,6 +51,11 @@ class OnGpu:
     passes: dict[str, Pass]  # forward; backward: all gradients, without the forward pass
     reason: str = ""
     measured: bool = False  # nothing here is
+
+    @property
+    def launches(self) -> int:
+        """Kernels of all passes."""
+        return sum(one.launches for one in self.passes.values())
 
     def __str__(self) -> str:
         if not self.passes:
@@ -122,5 +128,5 @@ def _none(chip: Chip, dtype: torch.dtype, error: TpgenError) -> OnGpu:
 
 
 def _passes(chip: Chip, dtype: torch.dtype, found: dict[str, Prediction], rows: int) -> OnGpu:
-    passes = {name: Pass(p.seconds(rows), p.share, p.limit) for name, p in found.items()}
+    passes = {name: Pass(p.seconds(rows), p.share_of(rows), p.limit_of(rows), p.launches) for name, p in found.items()}
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)

@@ -45,6 +45,8 @@ class Chip:
 
 
 KIB = 1024
+LATENCY = 900  # cycles from asking for a number in memory to having it
+CACHE = 2.5  # how much faster than memory the cache gives what it has
 # The best known of each capability; bandwidths of copies as published, nine tenths of the peak where none are.
 CHIPS: dict[int, Chip] = {
     chip.arch: chip

@@ -203,11 +203,6 @@ class KernelText:
             w.line("s.rows = rows_of(q, end);")
 
     def _sum(self) -> None:
-        """The blocks' parts of the gradient of weights that all rows share, in the order of the blocks."""
-        w, dim = self.w, self.p.dim["w"]
-        with w.block(f'extern "C" __global__ void {SUM_ENTRY}(const num* sums, real* d_w, int blocks)'):
-            w.line("const int n = blockIdx.x * blockDim.x + threadIdx.x;")
-            w.line(f"if (n >= {dim}) return;")
-            w.line("num sum = 0;")
-            w.line(f"for (int b = 0; b < blocks; ++b) sum += sums[(i64)b * {dim} + n];")
-            w.line("d_w[n] = narrow(sum);")
+        """The blocks' parts of the gradient of weights that all rows share, added up."""
+        self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
+        self.w.raw(header("sum"))

@@ -15,25 +15,31 @@ that is fetched one step ahead; a warp issues an instruction every other cycle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
-from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.chips import CACHE, LATENCY, Chip
 from tpgen.kernels.cuda.counts import AnyPlacement, work_of
 from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.launch import blocks_of
+from tpgen.kernels.cuda.sums import WeightSum
 
-LATENCY = 900  # cycles from asking for a number in memory to having it
 _BARRIER = 40  # cycles that all warps wait for each other
 PACE = 2  # cycles between two instructions of one warp, where others keep the processor busy
 ISSUES = 4  # instructions that a processor issues in a cycle
 BANKS = 128  # bytes that shared memory gives in a cycle
 REGISTERS = 2**16
-_CACHE = 2.5  # how much faster than memory the cache gives rows that edges share, and weights that all rows share
+
+
+def _nothing(rows: int) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Rows per second at each ceiling, relative to what the memory would allow."""
+    """Rows per second at each ceiling, relative to what the memory would allow; and what follows the last row."""
 
     bytes: float  # moved for each row
     memory: float  # rows a second
@@ -41,10 +47,13 @@ class Prediction:
     issue: float
     shared: float
     cache: float
+    least: float = 0.0  # seconds of one step of one block, which no batch is faster than
+    after: Callable[[int], float] = _nothing  # seconds of what is added up behind so many rows
+    launches: int = 1  # of kernels
 
     @property
     def share(self) -> float:
-        """Of the bandwidth of a copy."""
+        """Of the bandwidth of a copy, by the rows alone."""
         return min(1.0, self.latency, self.issue, self.shared, self.cache)
 
     @property
@@ -54,7 +63,20 @@ class Prediction:
         return "memory" if self.share == 1 else min(shares, key=lambda n: shares[n])
 
     def seconds(self, rows: int) -> float:
-        return rows / (self.memory * self.share)
+        return self._of_rows(rows) + self.after(rows)
+
+    def _of_rows(self, rows: int) -> float:
+        return max(rows / (self.memory * self.share), self.least)
+
+    def share_of(self, rows: int) -> float:
+        """Of the bandwidth of a copy, with what follows so many rows."""
+        return min(self.share, rows / (self.memory * self.seconds(rows)))
+
+    def limit_of(self, rows: int) -> str:
+        """What takes longest of so many rows."""
+        if self.after(rows) > self._of_rows(rows):
+            return "sums over blocks"
+        return "latency" if self._of_rows(rows) == self.least else self.limit
 
     def __str__(self) -> str:
         return f"{100 * self.share:.0f} % of the copy bandwidth"
@@ -77,7 +99,8 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
     memory = chip.bandwidth / size  # rows a second
     one = memory / chip.processors / chip.clock  # rows a cycle and processor
     step = work.longest * PACE + work.barriers * _BARRIER
-    step = max(step, LATENCY) if p.stage_count > 1 else step + LATENCY
+    first = step + LATENCY
+    step = max(step, LATENCY) if p.stage_count > 1 else first
     rows = p.rows * (_filled(p.rows, edges_per_node) if p.owner else 1)
     copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * rows
     cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / rows
@@ -87,8 +110,23 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
         latency=p.blocks_at_once * rows / step / one,
         issue=rows / cycles(chip, p.schedule.target.dtype, work.issued, work.arithmetic) / one,
         shared=rows / (work.touched + copied / BANKS) / one,
-        cache=_CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
+        cache=CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
+        least=first / chip.clock,
+        after=partial(_sum, p, edges_per_node) if p.sums_weights else _nothing,
+        launches=1 + p.sums_weights,
     )
+
+
+def _sum(p: AnyPlacement, edges_per_node: float, rows: int) -> float:
+    """Seconds of the sum over all blocks of the gradient of weights that all rows share."""
+    found = WeightSum(p.dim["w"], p.number)
+    return found.seconds(_blocks(p, edges_per_node, rows), p.chip)
+
+
+def _blocks(p: AnyPlacement, edges_per_node: float, rows: int) -> int:
+    """As `launch.blocks_of` has them, for as many blocks at once as the compiler is asked for."""
+    at_once = p.blocks_at_once * p.chip.processors
+    return blocks_of(p, rows, ceil(rows / edges_per_node), at_once)
 
 
 def cycles(chip: Chip, dtype: str, issued: float, arithmetic: float) -> float:

@@ -23,12 +23,13 @@ from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import is_inside, known_order
 from tpgen.kernels.cuda.parts import Parts, known_parts
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
+from tpgen.kernels.cuda.sums import WeightSum
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
-_SUM_THREADS = 256
 _SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 # The most that a kernel can open at once: where these have room, all others have.
@@ -100,7 +101,12 @@ class _Loaded:
 
     @cached_property
     def sum(self) -> Function:
-        return function(need_driver(), self._module, SUM_ENTRY, _SUM_THREADS)
+        return function(need_driver(), self._module, SUM_ENTRY, SUM_THREADS, self.weights.shared)
+
+    @property
+    def weights(self) -> WeightSum:
+        placement = self.source.placement
+        return WeightSum(placement.dim["w"], placement.number)
 
     @cached_property
     def at_once(self) -> int:
@@ -150,7 +156,7 @@ def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather:
     if sums is not None:
         d_w = results[SLOTS.index("w")]
         assert d_w is not None
-        loaded.sum.launch(-(-d_w.numel() // _SUM_THREADS), stream, *_sum_arguments(sums, d_w, blocks))
+        loaded.sum.launch(loaded.weights.blocks, stream, *_sum_arguments(sums, d_w, blocks))
 
 
 def _launch_parts(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather, parts: Parts) -> None:

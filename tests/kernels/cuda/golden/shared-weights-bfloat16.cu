@@ -1,12 +1,16 @@
 // cuda placement: opens x1, w; bfloat16, sm_70
-//   a step is 16 rows: 1 units on 1 warps
-//   shared memory: 15488 bytes, 2 stages of 7680
-//   warp 0: group 0.0 rows 0
-//   group 0: paths 0, 1, 2; 16 channels, 32 lanes a row
+//   a step is 8 rows: 3 units on 4 warps
+//   shared memory: 15488 bytes, 2 stages of 7424
+//   warp 0: group 1.0 rows 0
+//   warp 1: group 0.0 rows 0
+//   warp 2: group 0.1 rows 0
+//   warp 3:
+//   group 0: paths 0, 2; 64 channels, 32 lanes a row
+//   group 1: paths 1, 3; 20 channels, 32 lanes a row
 typedef long long i64; typedef unsigned long long u64;
 typedef unsigned short real;  // in memory
 typedef float num;  // in registers
-enum { THREADS = 32, BLOCKS = 5, ROWS = 16, STAGES = 2 };
+enum { THREADS = 128, BLOCKS = 4, ROWS = 8, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -201,6 +205,8 @@ template <int WIDTH, int N> DEVICE void fold_lanes(num (&a)[N], int lane, int us
     }
   }
 }
+static __device__ const num value_0_0[] = {1.0f, 0.0f, 0.0f, 0.0f, 0.57735026f, 0.57735026f, 0.57735026f, 0.0f, 1.0f, 1.0f, 1.0f, 0.0f, 1.0f, 1.0f, 1.0f, 0.0f};
+static __device__ const unsigned short place_0_0[] = {0, 0, 0, 0, 1, 2, 3, 0, 1, 2, 3, 0, 0, 0, 0, 0};
 struct Step {
   const real* x1;
   const real* x2;
@@ -208,102 +214,125 @@ struct Step {
   const real* out;
   real* d_x1;
   num* d_w;
+  num* T;
   int rows;
 };
 DEVICE void group_0(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int channel = lane;
-  const bool alive = channel < 16;
-  const int c = channel < 16 ? channel : 15;
+  const int channel = lane + chunk * 32;
+  const bool alive = true;
+  const int c = channel;
+  num d_w_0_0 = 0;
+  num d_w_2_0 = 0;
   for (int row = 0; row < s.rows; ++row) {
-    const real* const x1 = s.x1 + row * 48;
-    real* const d_x1 = s.d_x1 + row * 48;
-    const real* const x2 = s.x2 + row * 48;
-    const real* const out = s.out + row * 144;
-    // path 0: 16x1o x 16x1o -> 16x0e (uuu)
-    const num x1_0_0 = widen(x1[c * 3]);
-    const num x1_0_1 = widen(x1[1 + c * 3]);
-    const num x1_0_2 = widen(x1[2 + c * 3]);
+    const real* const x1 = s.x1 + row * 124;
+    real* const d_x1 = s.d_x1 + row * 124;
+    const real* const w = s.w;
+    num* const d_w = s.d_w;
+    const real* const out = s.out + row * 336;
+    const num* const T = s.T + row * 16;
+    // path 0: 64x0e x 1x0e -> 64x0e (uvu)
+    const num x1_0_0 = widen(x1[c]);
     num d_x1_0_0 = 0;
-    num d_x1_0_1 = 0;
-    num d_x1_0_2 = 0;
-    const num x2_0_0 = widen(x2[c * 3]);
-    const num x2_0_1 = widen(x2[1 + c * 3]);
-    const num x2_0_2 = widen(x2[2 + c * 3]);
+    const num w_0_0 = widen(w[c]);
     const num out_0_0 = widen(out[c]);
     {
-      const num h0 = out_0_0;
-      const num d1_j0k0 = x2_0_0 * h0;
-      const num d1_j1k0 = x2_0_1 * h0;
-      const num d1_j2k0 = x2_0_2 * h0;
-      const num d1_0 = 0.57735026f * d1_j0k0;
-      const num d1_1 = 0.57735026f * d1_j1k0;
-      const num d1_2 = 0.57735026f * d1_j2k0;
-      d_x1_0_0 += d1_0;
-      d_x1_0_1 += d1_1;
-      d_x1_0_2 += d1_2;
+      const quad t0 = four(T + 0);
+      const num q0 = out_0_0 * t0.x;
+      d_x1_0_0 += w_0_0 * q0;
+      d_w_0_0 += x1_0_0 * q0;
     }
-    // path 1: 16x1o x 16x1o -> 16x1e (uuu)
-    const num out_1_0 = widen(out[16 + c * 3]);
-    const num out_1_1 = widen(out[17 + c * 3]);
-    const num out_1_2 = widen(out[18 + c * 3]);
+    // path 2: 64x0e x 1x1o -> 64x1o (uvu)
+    const num w_2_0 = widen(w[84 + c]);
+    const num out_2_0 = widen(out[84 + c * 3]);
+    const num out_2_1 = widen(out[85 + c * 3]);
+    const num out_2_2 = widen(out[86 + c * 3]);
     {
-      const num h0 = out_1_0;
-      const num h1 = out_1_1;
-      const num h2 = out_1_2;
-      const num d1_j0k1 = x2_0_0 * h1;
-      const num d1_j0k2 = x2_0_0 * h2;
-      const num d1_j1k0 = x2_0_1 * h0;
-      const num d1_j1k2 = x2_0_1 * h2;
-      const num d1_j2k0 = x2_0_2 * h0;
-      const num d1_j2k1 = x2_0_2 * h1;
-      const num d1_0 = 0.70710677f * d1_j1k2 - 0.70710677f * d1_j2k1;
-      const num d1_1 = -0.70710677f * d1_j0k2 + 0.70710677f * d1_j2k0;
-      const num d1_2 = 0.70710677f * d1_j0k1 - 0.70710677f * d1_j1k0;
-      d_x1_0_0 += d1_0;
-      d_x1_0_1 += d1_1;
-      d_x1_0_2 += d1_2;
-    }
-    // path 2: 16x1o x 16x1o -> 16x2e (uuu)
-    const num out_2_0 = widen(out[64 + c * 5]);
-    const num out_2_1 = widen(out[65 + c * 5]);
-    const num out_2_2 = widen(out[66 + c * 5]);
-    const num out_2_3 = widen(out[67 + c * 5]);
-    const num out_2_4 = widen(out[68 + c * 5]);
-    {
-      const num h0 = out_2_0;
-      const num h1 = out_2_1;
-      const num h2 = out_2_2;
-      const num h3 = out_2_3;
-      const num h4 = out_2_4;
-      const num d1_j0k0 = x2_0_0 * h0;
-      const num d1_j0k1 = x2_0_0 * h1;
-      const num d1_j0k2 = x2_0_0 * h2;
-      const num d1_j0k4 = x2_0_0 * h4;
-      const num d1_j1k1 = x2_0_1 * h1;
-      const num d1_j1k2 = x2_0_1 * h2;
-      const num d1_j1k3 = x2_0_1 * h3;
-      const num d1_j2k0 = x2_0_2 * h0;
-      const num d1_j2k2 = x2_0_2 * h2;
-      const num d1_j2k3 = x2_0_2 * h3;
-      const num d1_j2k4 = x2_0_2 * h4;
-      const num d1_0 = -0.4082483f * d1_j0k2 - 0.70710677f * d1_j0k4 + 0.70710677f * d1_j1k1 + 0.70710677f * d1_j2k0;
-      const num d1_1 = 0.70710677f * d1_j0k1 + 0.8164966f * d1_j1k2 + 0.70710677f * d1_j2k3;
-      const num d1_2 = 0.70710677f * d1_j0k0 + 0.70710677f * d1_j1k3 - 0.4082483f * d1_j2k2 + 0.70710677f * d1_j2k4;
-      d_x1_0_0 += d1_0;
-      d_x1_0_1 += d1_1;
-      d_x1_0_2 += d1_2;
+      const quad t0 = four(T + 8);
+      const num q0 = out_2_0 * t0.x + out_2_1 * t0.y + out_2_2 * t0.z;
+      d_x1_0_0 += w_2_0 * q0;
+      d_w_2_0 += x1_0_0 * q0;
     }
     if (alive) {
-      d_x1[c * 3] = narrow(d_x1_0_0);
-      d_x1[1 + c * 3] = narrow(d_x1_0_1);
-      d_x1[2 + c * 3] = narrow(d_x1_0_2);
+      d_x1[c] = narrow(d_x1_0_0);
     }
+  }
+  num* const d_w = s.d_w;
+  if (alive) {
+    d_w[c] += d_w_0_0;
+  }
+  if (alive) {
+    d_w[84 + c] += d_w_2_0;
+  }
+}
+DEVICE void group_1(const Step& s, const int chunk) {
+  const int lane = threadIdx.x % 32;
+  const int channel = lane;
+  const bool alive = channel < 20;
+  const int c = channel < 20 ? channel : 19;
+  num d_w_1_0 = 0;
+  num d_w_3_0 = 0;
+  for (int row = 0; row < s.rows; ++row) {
+    const real* const x1 = s.x1 + row * 124;
+    real* const d_x1 = s.d_x1 + row * 124;
+    const real* const w = s.w;
+    num* const d_w = s.d_w;
+    const real* const out = s.out + row * 336;
+    const num* const T = s.T + row * 16;
+    // path 1: 20x1o x 1x1o -> 20x0e (uvu)
+    const num x1_1_0 = widen(x1[64 + c * 3]);
+    const num x1_1_1 = widen(x1[65 + c * 3]);
+    const num x1_1_2 = widen(x1[66 + c * 3]);
+    num d_x1_1_0 = 0;
+    num d_x1_1_1 = 0;
+    num d_x1_1_2 = 0;
+    const num w_1_0 = widen(w[64 + c]);
+    const num out_1_0 = widen(out[64 + c]);
+    {
+      const quad t0 = four(T + 4);
+      const num q0 = out_1_0 * t0.x;
+      const num q1 = out_1_0 * t0.y;
+      const num q2 = out_1_0 * t0.z;
+      d_x1_1_0 += w_1_0 * q0;
+      d_x1_1_1 += w_1_0 * q1;
+      d_x1_1_2 += w_1_0 * q2;
+      d_w_1_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
+    }
+    // path 3: 20x1o x 1x0e -> 20x1o (uvu)
+    const num w_3_0 = widen(w[148 + c]);
+    const num out_3_0 = widen(out[276 + c * 3]);
+    const num out_3_1 = widen(out[277 + c * 3]);
+    const num out_3_2 = widen(out[278 + c * 3]);
+    {
+      const quad t0 = four(T + 12);
+      const num q0 = out_3_0 * t0.x;
+      const num q1 = out_3_1 * t0.y;
+      const num q2 = out_3_2 * t0.z;
+      d_x1_1_0 += w_3_0 * q0;
+      d_x1_1_1 += w_3_0 * q1;
+      d_x1_1_2 += w_3_0 * q2;
+      d_w_3_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
+    }
+    if (alive) {
+      d_x1[64 + c * 3] = narrow(d_x1_1_0);
+      d_x1[65 + c * 3] = narrow(d_x1_1_1);
+      d_x1[66 + c * 3] = narrow(d_x1_1_2);
+    }
+  }
+  num* const d_w = s.d_w;
+  if (alive) {
+    d_w[64 + c] += d_w_1_0;
+  }
+  if (alive) {
+    d_w[148 + c] += d_w_3_0;
   }
 }
 struct Unit { unsigned char group, chunk, set; };
-static __constant__ const Unit work[1][1] = {
+static __constant__ const Unit work[4][1] = {
+  {{1, 0, 0}},
   {{0, 0, 0}},
+  {{0, 1, 0}},
+  {{2, 0, 0}},
 };
 DEVICE void compute_units(const Step& s) {
   const int warp = this_warp();
@@ -311,7 +340,15 @@ DEVICE void compute_units(const Step& s) {
     const Unit u = work[warp][n];
     switch (u.group) {
       case 0: group_0(s, u.chunk); break;
+      case 1: group_1(s, u.chunk); break;
     }
+  }
+}
+DEVICE void tabulate(const Step& s) {
+  for (int n = threadIdx.x; n < 128; n += THREADS) {
+    const int m = n % 16, v = n / 16 % 1, row = n / 16;
+    const real* const y = s.x2 + row * 4 + v * 0;
+    s.T[row * 16 + 0 + n % 16] = value_0_0[m] * widen(y[place_0_0[m]]);
   }
 }
 struct Call {
@@ -326,26 +363,27 @@ DEVICE int rows_of(i64 q, i64 end) {
 }
 DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
   if (n == ROWS) {
-    fetch_begin(barrier, 7680);
-    fetch(stage + 0, call.x1 + q * 48, 1536, barrier);
-    fetch(stage + 1536, call.x2 + q * 48, 1536, barrier);
-    fetch(stage + 3072, call.out + q * 144, 4608, barrier);
+    fetch_begin(barrier, 7424);
+    fetch(stage + 0, call.x1 + q * 124, 1984, barrier);
+    fetch(stage + 1984, call.x2 + q * 4, 64, barrier);
+    fetch(stage + 2048, call.out + q * 336, 5376, barrier);
   }
   else {
     fetch_begin(barrier, 0);
-    fetch_numbers((real*)(stage + 0), call.x1 + q * 48, n * 48);
-    fetch_numbers((real*)(stage + 1536), call.x2 + q * 48, n * 48);
-    fetch_numbers((real*)(stage + 3072), call.out + q * 144, n * 144);
+    fetch_numbers((real*)(stage + 0), call.x1 + q * 124, n * 124);
+    fetch_numbers((real*)(stage + 1984), call.x2 + q * 4, n * 4);
+    fetch_numbers((real*)(stage + 2048), call.out + q * 336, n * 336);
   }
 }
 DEVICE void compute(const Step& s) {
+  tabulate(s);
   __syncthreads();
   compute_units(s);
 }
 DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
   deliver_begin();
-  if (n == ROWS) deliver(call.d_x1 + q * 48, s.d_x1, 1536);
-  else copy(call.d_x1 + q * 48, s.d_x1, n * 48);
+  if (n == ROWS) deliver(call.d_x1 + q * 124, s.d_x1, 1984);
+  else copy(call.d_x1 + q * 124, s.d_x1, n * 124);
   deliver_end();
 }
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const Call call) {
@@ -353,28 +391,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   u64* const barriers = (u64*)shared;
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);
   Step s;
-  s.d_w = call.sums + (i64)blockIdx.x * 0;
-  clear(s.d_w, 0);
+  s.T = (num*)(shared + 32);
+  s.w = call.w;
+  s.d_w = call.sums + (i64)blockIdx.x * 168;
+  clear(s.d_w, 168);
   int at = 0;
   unsigned parity = 0;
   __syncthreads();
   const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;
   for (int n = 0; n < STAGES - 1; ++n) {
     const i64 q = begin + n * by;
-    if (q < end) fetch_rows(call, shared + 128 + (at + n) % STAGES * 7680, barriers + (at + n) % STAGES, q, rows_of(q, end));
+    if (q < end) fetch_rows(call, shared + 640 + (at + n) % STAGES * 7424, barriers + (at + n) % STAGES, q, rows_of(q, end));
     fetch_end();
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
     const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 128 + (at + STAGES - 1) % STAGES * 7680, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
+    if (ahead < end) fetch_rows(call, shared + 640 + (at + STAGES - 1) % STAGES * 7424, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
     fetch_end();
     fetched(barriers + at, parity);
-    unsigned char* const stage = shared + 128 + at * 7680;
+    unsigned char* const stage = shared + 640 + at * 7424;
     s.x1 = (const real*)(stage + 0);
     s.d_x1 = (real*)(stage + 0);
-    s.x2 = (const real*)(stage + 1536);
-    s.out = (const real*)(stage + 3072);
+    s.x2 = (const real*)(stage + 1984);
+    s.out = (const real*)(stage + 2048);
     s.rows = rows_of(q, end);
     compute(s);
     deliver_rows(call, s, q, s.rows);
@@ -382,10 +422,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   }
   delivered();
 }
-extern "C" __global__ void tpgen_sum(const num* sums, real* d_w, int blocks) {
-  const int n = blockIdx.x * blockDim.x + threadIdx.x;
-  if (n >= 0) return;
+enum { WEIGHTS = 168 };
+enum { SUMMERS = 16, AT_ONCE = 16 };  // warps of a block, and numbers that a thread has on their way
+
+// A block takes 32 neighbouring weights.  Its warps take parts in turn, each a fixed set of them in their order; the
+// first warp adds what they have in the order of the warps.  So the bits depend on the number of parts alone.
+extern "C" __global__ void __launch_bounds__(32 * SUMMERS) tpgen_sum(const num* parts, real* d_w, int count) {
+  num* const mine = (num*)shared_memory() + threadIdx.x;
+  const int n = blockIdx.x * 32 + threadIdx.x % 32;
   num sum = 0;
-  for (int b = 0; b < blocks; ++b) sum += sums[(i64)b * 0 + n];
+  if (n < WEIGHTS)
+    for (int b = threadIdx.x / 32; b < count; b += SUMMERS * AT_ONCE) {
+      num found[AT_ONCE];
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k)
+        found[k] = b + k * SUMMERS < count ? parts[(i64)(b + k * SUMMERS) * WEIGHTS + n] : 0;
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k) sum += found[k];
+    }
+  *mine = sum;
+  __syncthreads();
+  if (threadIdx.x >= 32 || n >= WEIGHTS) return;
+  for (int m = 1; m < SUMMERS; ++m) sum += mine[m * 32];
   d_w[n] = narrow(sum);
 }

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log2
 
-from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.chips import LATENCY, Chip
 from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.model import BANKS, LATENCY, PACE, REGISTERS, Prediction, cycles
+from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
 from tpgen.kernels.polynomial.load import Sizes
@@ -73,6 +73,7 @@ def predict_polynomial(
         issue=rows / (row.cycles(chip, dtype) + once.cycles(chip, dtype) / units) / one,
         shared=rows / (row.touched + once.touched / units + size * rows / BANKS) / one,
         cache=float("inf"),
+        launches=1 + bool(p.folded) + bool(p.summed),
     )
 
 
