@@ -57,7 +57,7 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
             if found is not None:
                 yield found
     if any(type(module).__module__ == _MODELS for module in network.modules()):
-        yield from import_module("tpgen.integrations.mace_models").paired_models(network)
+        yield from import_module("tpgen.integrations.mace_models").model_swaps(network, options)
 
 
 def _gathers(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""MACE's nets of edges, once for each pair: its embedding of lengths marks them, where its model allows that.
+"""MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
 
 A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
 them, nothing is marked.  It imports MACE: `swaps` of `tpgen.integrations.mace` loads it where a network holds a model.
@@ -7,7 +7,7 @@ them, nothing is marked.  It imports MACE: `swaps` of `tpgen.integrations.mace` 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from e3nn.nn import FullyConnectedNet
 from mace.modules import blocks, models
+from mace.modules.radial import BesselBasis, PolynomialCutoff
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import has_more
+from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.swap import Swap, mark_of
-from tpgen.nn.pairs import NOW, mark
+from tpgen.kernels.activations.bessel import CutBessel
+from tpgen.nn.bessel import NOW_CUT_BESSEL, cut_bessel, takes
+from tpgen.nn.pairs import FEEDS, mark
 from tpgen.remember import remembered
 
 # the graph of the call that runs, where its edges may be pairs
@@ -82,27 +85,63 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
         """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
-        found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        graph = None if torch.compiler.is_compiling() else _graph.get()
-        if graph is None or found[1] is not None or not _is_known(self):  # blocks multiply weights by a cutoff
+        if torch.compiler.is_compiling() or not _is_known(self):
+            return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        found = _by_kernel(self, lengths) if self._tpgen_kernels else None
+        if found is None:
+            found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        graph = _graph.get()
+        if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
         if isinstance(shifts := graph.get("shifts"), Tensor):
             mark(found[0], edge_index, shifts)
         return found
 
 
+def _by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
+    """What an embedding returns, where a kernel computes that."""
+    basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
+    if not (_are_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
+        return None
+    shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
+    return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
+
+
+def _are_cut_bessel(embedding: Any) -> bool:
+    """Whether functions are Bessel's of the lengths themselves, times the cutoff."""
+    return (
+        type(embedding.bessel_fn) is BesselBasis
+        and type(embedding.cutoff_fn) is PolynomialCutoff
+        and getattr(embedding, "apply_cutoff", True)
+        and not hasattr(embedding, "distance_transform")
+    )
+
+
+def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
+    """What computes, for the report."""
+    return NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+
+
+def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:
+    return f"{_now(embedding, extra)}; {FEEDS}"
+
+
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
-def paired_models(network: nn.Module) -> Iterator[Swap]:
-    """Swaps of models that MACE itself builds, with their embeddings."""
-    for model in network.modules():
-        embedding: Any = getattr(model, "radial_embedding", None)
-        if type(model) not in _MODELS or type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding):
+def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+    """Swaps of embeddings, and of models that MACE itself builds where nets run once for each pair of edges."""
+    paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
+    extra = {"_tpgen_kernels": may_be_kernels(options)}
+    for embedding in network.modules():
+        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_known(embedding):
             continue
-        if _is_known(embedding) and _feeds(embedding, model.interactions):
-            yield Swap(embedding, RadialEmbeddingBlock, NOW, paired=True)
+        model: Any = paired.get(embedding)
+        if model is not None and _feeds(embedding, model.interactions):
+            yield Swap(embedding, RadialEmbeddingBlock, _now_paired, extra, paired=True)
             yield Swap(model, _MODELS[type(model)], "")
+        elif extra["_tpgen_kernels"] and _are_cut_bessel(embedding):
+            yield Swap(embedding, RadialEmbeddingBlock, _now, extra)
 
 
 def _feeds(embedding: Any, interactions: Any) -> bool:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from tpgen.kernels.activations.silu import has_silu, silu_second
+from tpgen.kernels.activations.numbers import can_build
+from tpgen.kernels.activations.silu import silu_second
 from tpgen.kernels.operators.memory import empty
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_plain
@@ -61,7 +62,7 @@ class _First(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:
         g, x = ctx.saved_tensors
-        if not torch.is_grad_enabled() and _is_plain(c, g) and has_silu():
+        if not torch.is_grad_enabled() and _is_plain(c, g) and can_build():
             return silu_second(c, g, x)
         s = torch.sigmoid(x)
         return _first(c, x), c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))

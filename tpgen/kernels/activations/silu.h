@@ -1,6 +1,4 @@
-// The gradients of SiLU's gradient, in one pass.  Needs: real = num, vec, loose, bits, W, on_threads, least, fetch, put.
-
-enum { BLOCK = 1 << 14, WORTH_THREADS = 1 << 15 };  // numbers of a task; from how many on threads share them
+// The gradients of SiLU's gradient, in one pass.  Needs: real = num, vec, bits, numbers.
 
 // what tells floats from doubles: bits of the fraction, the exponent of 1, and ln 2 in two parts, the first of few bits
 static const bool SINGLE = sizeof(num) == 4;
@@ -31,30 +29,10 @@ static inline Sigmoid sigmoid(vec x) {
 static inline vec slope(vec x, Sigmoid a) { return a.s * (1 + x * a.rest); }
 static inline vec bend(vec x, Sigmoid a) { return a.s * a.rest * (2 + x * (a.rest - a.s)); }
 
-// n numbers, as many as a vector has or fewer
-static inline vec take(const real* p, i64 n) {
-  if (n >= W) return fetch(p);
-  vec v = {};
-  for (i64 m = 0; m < n; ++m) v[m] = p[m];
-  return v;
-}
-static inline void give(real* p, vec v, i64 n) {
-  if (n >= W) return put(p, v);
-  for (i64 m = 0; m < n; ++m) p[m] = v[m];
-}
-// call f(place, how many) for every vector of numbers
-template <class F> static void every(i64 count, F f) {
-  i64 next = 0; i64* const taken = &next;
-  on_threads(count > WORTH_THREADS, [=]() __attribute__((always_inline)) {
-    for (i64 at; (at = __atomic_fetch_add(taken, BLOCK, __ATOMIC_RELAXED)) < count;)
-      for (i64 i = at; i < least(at + BLOCK, count); i += W) f(i, count - i);
-  });
-}
-
 // At x, for a cotangent c of g f'(x): c f'(x) and c g f''(x).
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(
     const real* x, const real* g, const real* c, const void*, real* by_g, real* by_x, void*, void*, i64 count) {
-  every(count, [=](i64 i, i64 n) {
+  every(count, 1, [=](i64 i, i64 n) {
     const vec v = bounded(take(x + i, n)), by = take(c + i, n);
     const Sigmoid a = sigmoid(v);
     give(by_g + i, by * slope(v, a), n);

@@ -1,0 +1,25 @@
+// Loops over many numbers, a vector at a time, on threads where they are many.  Needs: real, num, vec, on_threads, least,
+// fetch, put.
+
+enum { BLOCK = 1 << 14, WORTH_THREADS = 1 << 15 };  // numbers of a task; from how many on threads share them
+
+// n numbers, as many as a vector has or fewer
+static inline vec take(const real* p, i64 n) {
+  if (n >= W) return fetch(p);
+  vec v = {};
+  for (i64 m = 0; m < n; ++m) v[m] = p[m];
+  return v;
+}
+static inline void give(real* p, vec v, i64 n) {
+  if (n >= W) return put(p, v);
+  for (i64 m = 0; m < n; ++m) p[m] = v[m];
+}
+// call f(place, how many) for every vector of items, each of which stands for some numbers
+template <class F> static void every(i64 count, i64 each, F f) {
+  const i64 block = (BLOCK / each / W + 1) * W;
+  i64 next = 0; i64* const taken = &next;
+  on_threads(count * each > WORTH_THREADS, [=]() __attribute__((always_inline)) {
+    for (i64 at; (at = __atomic_fetch_add(taken, block, __ATOMIC_RELAXED)) < count;)
+      for (i64 i = at; i < least(at + block, count); i += W) f(i, count - i);
+  });
+}

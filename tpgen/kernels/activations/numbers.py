@@ -1,0 +1,39 @@
+"""The text of a kernel that goes over many numbers once: `numbers.h` and a header beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tpgen.kernels.cpp.prelude import header, type_names
+from tpgen.kernels.cpp.text import read_header
+from tpgen.kernels.libraries.build import load
+from tpgen.kernels.libraries.compiler import find_compiler, target
+from tpgen.remember import remembered
+
+
+def text_of(name: str, dtype: torch.dtype) -> str:
+    """The source of the kernel of a header for a dtype, float32 or float64.
+
+    >>> "tpgen_kernel" in text_of("silu", torch.float32)
+    True
+    """
+    parts = [type_names(target(dtype)), *map(header, ("system", "threads", "plain"))]
+    own = (read_header(Path(__file__).with_name(f"{each}.h")) for each in ("numbers", name))
+    return "\n".join([*(part.strip("\n") for part in parts), *own])
+
+
+def can_build() -> bool:
+    """Whether a kernel can be built here."""
+    return find_compiler() is not None
+
+
+@remembered("kernels of activations")
+def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    """The kernel, built at its first call: eight addresses and a number.
+
+    Raises `BackendError` where there is no compiler or it fails.
+    """
+    return load(text_of(name, dtype))
