@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -157,6 +159,37 @@ def test_a_captured_convolution_sorts_in_its_graph(gpu: Products, monkeypatch: p
     assert all(torch.equal(gather.order, known.order) for gather in found)
     dst.fill_(0)
     assert target._gather("out", edges, 0)[1].first.tolist() == [0, 4, 4, 4]
+
+
+def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each tensor, until it is written to; in a CUDA graph in every replay; int64 is taken as it is."""
+    edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
+
+    def gathered() -> list[torch.Tensor]:
+        found = target._gather("out", Edges(edge_index[0], edge_index[1], 2, 3, True), 0)[1]
+        assert found is not None
+        assert [found.src.tolist(), found.dst.tolist()] == edge_index.tolist()
+        assert found.src.dtype == found.dst.dtype == torch.int64
+        return [found.src, found.dst]
+
+    first = gathered()
+    assert all(one is other for one, other in zip(first, gathered(), strict=True))
+    edge_index[0, 0] = 1
+    anew = gathered()
+    assert not any(one is other for one, other in zip(first, anew, strict=True))
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    assert not any(one is other for one, other in zip(anew, gathered(), strict=True))
+    edge_index = edge_index.long()
+    assert [x.data_ptr() for x in gathered()] == [row.data_ptr() for row in edge_index]
+
+
+def test_an_index_of_int64_is_not_kept_alive() -> None:
+    for dtype in (torch.int64, torch.int32):
+        index = torch.zeros(5, dtype=dtype)
+        gone = weakref.ref(index)
+        orders.known_wide(index)
+        del index
+        assert gone() is None
 
 
 @pytest.mark.parametrize("written", [False, True])

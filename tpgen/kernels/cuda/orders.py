@@ -70,6 +70,7 @@ class Memory(Generic[Known]):
 
 
 _orders, _ranges = Memory[Order](by_stream=True), Memory[bool]()
+_wide = Memory[Tensor](by_stream=True)
 
 
 def order_of(index: Tensor, owners: int) -> Order:
@@ -96,6 +97,18 @@ def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
     tensor then, and nobody would keep an order of outside alive for it.
     """
     return order_of(index, owners) if capturing else _orders.of(index, owners, order_of)
+
+
+def known_wide(index: Tensor, capturing: bool = False) -> Tensor:
+    """An index in int64, as kernels read it: of int32 a copy, made once for each tensor as its order is.
+
+    >>> index = torch.tensor([2, 0], dtype=torch.int32)
+    >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
+    (torch.int64, True)
+    """
+    if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
+        return index
+    return index.long() if capturing else _wide.of(index, 0, lambda index, _: index.long())
 
 
 def _stream(index: Tensor) -> int:

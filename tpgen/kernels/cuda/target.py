@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_dr
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import Gather, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.orders import is_inside, known_order
+from tpgen.kernels.cuda.orders import is_inside, known_order, known_wide
 from tpgen.kernels.cuda.parts import Parts, known_parts
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
@@ -200,9 +200,9 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather |
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
-    wide = edges.wide()  # what is known is known of the tensors that were given
+    src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
     if order is None:
-        return 0, Gather(None, None, wide.src, wide.dst, 0)
+        return 0, Gather(None, None, src, dst, 0)
     # To ask how many edges the longest owner has waits for the device.
     parts = None if capturing else known_parts(index, owners, order, driver.processors(device))
-    return 0, Gather(order.first, order.order, wide.src, wide.dst, owners, parts)
+    return 0, Gather(order.first, order.order, src, dst, owners, parts)
