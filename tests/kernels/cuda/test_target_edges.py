@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -58,14 +59,52 @@ def test_a_node_of_very_many_edges_is_summed_in_parts(gpu: Products, monkeypatch
     torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     assert torch.equal(kernel_conv(x1, x2, w, src, dst, 4, text), found)
     assert asked == [edges, edges]  # by dst and by src, once each
-    assert all(parts.parts_of(orders.order_of(i, n).first, edges, 2) for i, n in ((dst, 4), (src, 3)))
+    assert all(parts.parts_of(orders.order_of(i, n), edges, 2) for i, n in ((dst, 4), (src, 3)))
+
+
+def test_parts_of_long_nodes_add_to_weights_that_all_edges_share(gpu: Products) -> None:
+    """Two runs, of the other nodes and of the parts, whose blocks all have a part of the gradient of the weights."""
+    plan, edges, nodes = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=True), 400, 40
+    given, text = operands(plan, edges), describe(plan)
+    x1, x2, w = given["x1"][:nodes].clone().requires_grad_(), given["x2"].requires_grad_(), given["w"].requires_grad_()
+    src, dst = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
+    src[::2], dst[1::2] = 7, 39  # the last node is long as well
+    found = kernel_conv(x1, x2, w, src, dst, nodes, text)
+    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, w))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, (x1, x2, w), cotangent) for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert gpu.calls.count("cuLaunchKernel") == 2 + 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_hold_every_edge_once(seed: int) -> None:
+    """In the order of their owner, and never more parts than room is made for."""
+    draw = torch.Generator().manual_seed(seed)
+    nodes, edges, processors = (int(torch.randint(1, most, (1,), generator=draw)) for most in (30, 5000, 9))
+    weights = torch.rand(nodes, generator=draw).pow(8) + 1e-6
+    order = orders.order_of(torch.multinomial(weights, edges, replacement=True, generator=draw), nodes)
+    found = parts.parts_of(order, edges, processors)
+    if found is None:
+        return
+    long = {n: order.order[order.first[n] : order.first[n + 1]].tolist() for n in found.long.tolist()}
+    pieces = [found.order[a:b].tolist() for a, b in pairwise(found.begins.tolist())]
+    joined = [[*chain(*pieces[a:b])] for a, b in pairwise(found.offsets.tolist())]
+    assert joined == list(long.values())
+    whole = [found.order[a:b].tolist() for a, b in pairwise(found.first.tolist())]
+    assert whole == [
+        [] if n in long else order.order[order.first[n] : order.first[n + 1]].tolist() for n in range(nodes)
+    ]
+    assert found.count <= parts.most_parts(processors)
+    assert max(map(len, pieces)) <= max(64, -(-edges // (2 * processors)))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
     dtype: torch.dtype, gpu: Products, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As networks do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
+    """As MACE and NequIP do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
     asked = list[str]()
     for name in ("order_of", "in_range"):
         find = getattr(orders, name)
@@ -129,7 +168,7 @@ def test_parts_are_known_to_the_stream_that_made_them(monkeypatch: pytest.Monkey
     first, again, other, *_ = (parts.known_parts(dst, 2, order, 2) for _ in range(5))
     assert first is again is not None
     assert other is not None
-    assert first.first is not other.first
+    assert first.begins is not other.begins
     assert asked == [500, 500]
 
 

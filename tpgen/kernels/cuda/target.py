@@ -137,10 +137,7 @@ class CudaKernel:
             return fault
         with need_driver().on(device):
             given = [x if x is None else _aligned(x) for x in operands]
-            if gather and gather.parts:
-                _launch_parts(loaded, given, results, rows, gather, gather.parts)
-            else:
-                _launch(loaded, given, results, rows, gather)
+            _launch(loaded, given, results, rows, gather)
         return 0
 
 
@@ -149,27 +146,34 @@ def _device_of(tensors: Slots) -> int:
 
 
 def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather | None) -> None:
+    """The rows, where some owners are long in two runs; then the sums of parts of these, and those over all blocks."""
     placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
-    blocks = blocks_of(placement, rows, gather.owners if gather else 0, loaded.at_once)
-    sums = _sums(loaded, blocks, results)
-    loaded.main.launch(blocks, stream, arguments(operands, results, rows, gather, sums))
+    parts = gather.parts if gather else None
+    runs = [(gather, results)] if not (gather and parts) else _runs(placement.owner, gather, parts, results)
+    blocks = [blocks_of(placement, rows, by.owners if by else 0, loaded.at_once) for by, _ in runs]
+    sums = _sums(loaded, sum(blocks), results)
+    for n, (by, held) in enumerate(runs):
+        mine = None if sums is None else sums[sum(blocks[:n]) :]
+        loaded.main.launch(blocks[n], stream, arguments(operands, held, rows, by, mine))
+    if parts:
+        at = SLOTS.index(placement.owner)
+        _there(results[at]).index_copy_(0, parts.long, parts.add(_there(runs[1][1][at])))
     if sums is not None:
-        d_w = results[SLOTS.index("w")]
-        assert d_w is not None
-        loaded.sum.launch(loaded.weights.blocks, stream, *_sum_arguments(sums, d_w, blocks))
+        d_w = _there(results[SLOTS.index("w")])
+        loaded.sum.launch(loaded.weights.blocks, stream, *_sum_arguments(sums, d_w))
 
 
-def _launch_parts(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather, parts: Parts) -> None:
-    """The same where some owners have very many edges: for each part an owner of its own, then the sums of parts."""
-    owner = loaded.source.placement.owner
-    assert owner is not None
-    at = SLOTS.index(owner)
-    whole = results[at]
-    assert whole is not None
-    sums = whole.new_empty(parts.count, whole.shape[-1])
-    held = [sums if n == at else x for n, x in enumerate(results)]
-    _launch(loaded, operands, held, rows, replace(gather, first=parts.first, owners=parts.count, parts=None))
-    whole.copy_(parts.add(sums))
+def _runs(owner: str | None, gather: Gather, parts: Parts, results: Slots) -> list[tuple[Gather | None, Slots]]:
+    """What is launched where some owners are long: the others, and the parts of these as owners, with their sums."""
+    ordered, at = replace(gather, order=parts.order, parts=None), SLOTS.index(owner)
+    sums = _there(results[at]).new_empty(parts.count, _there(results[at]).shape[-1])
+    whole, cut = replace(ordered, first=parts.first), replace(ordered, first=parts.begins, owners=parts.count)
+    return [(whole, results), (cut, [*results[:at], sums, *results[at + 1 :]])]
+
+
+def _there(x: Tensor | None) -> Tensor:
+    assert x is not None
+    return x
 
 
 def _sums(loaded: _Loaded, blocks: int, results: Slots) -> Tensor | None:
@@ -181,8 +185,8 @@ def _sums(loaded: _Loaded, blocks: int, results: Slots) -> Tensor | None:
     return torch.empty(blocks, d_w.numel(), dtype=dtype, device=d_w.device)
 
 
-def _sum_arguments(sums: Tensor, d_w: Tensor, blocks: int) -> tuple:
-    return ctypes.c_void_p(sums.data_ptr()), ctypes.c_void_p(d_w.data_ptr()), ctypes.c_int(blocks)
+def _sum_arguments(sums: Tensor, d_w: Tensor) -> tuple:
+    return ctypes.c_void_p(sums.data_ptr()), ctypes.c_void_p(d_w.data_ptr()), ctypes.c_int(len(sums))
 
 
 def _aligned(x: Tensor) -> Tensor:
