@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from itertools import product
 
@@ -75,7 +76,9 @@ GRAPHS = {
 
 
 class Potential(nn.Module):
-    """Two convolutions with weights from lengths, and an energy."""
+    """Convolutions with weights from lengths, and an energy."""
+
+    layers = 1
 
     def __init__(self, convolves: bool = True, strategy: str = "grouped") -> None:
         super().__init__()
@@ -93,10 +96,14 @@ class Potential(nn.Module):
         lengths = vectors.norm(dim=1, keepdim=True)
         x = torch.sin(lengths * torch.arange(1, 4)) * graph.factors
         mark(x, graph.edges, graph.shifts)
-        weights = once_for_pairs(self.net, x, self.convolves)
         y = torch.cat([torch.ones_like(lengths), vectors / lengths], dim=1)
         nodes = torch.arange(4.0 * len(positions), dtype=torch.float64).reshape(-1, 4).cos()
-        return convolved(self.conv, nodes, y, weights, src, dst).square().sum()
+        for _ in range(self.layers):
+            src, dst = graph.edges
+            weights = once_for_pairs(self.net, x, self.convolves)
+            found = convolved(self.conv, nodes, y, weights, src, dst)
+            nodes = found[:, :4].sin()
+        return found.square().sum()
 
 
 def derivatives(model: Potential, graph: Graph) -> list[Tensor]:
@@ -129,6 +136,54 @@ def test_derivatives_of_both_orders_are_those_without_pairs(name: str, convolves
     rows = {"edges missing": model.seen[0], "both ways differ": model.seen[0]}.get(name, edges // 2)
     assert model.seen[0] == rows
     assert model.seen[0] < edges or not edges
+
+
+@pytest.mark.parametrize("convolves", [True, False], ids=["convolved", "spread"])
+@pytest.mark.parametrize("name", ["shaken", "edges missing", "both ways differ"])
+def test_layers_share_means_and_the_order_of_edges(name: str, convolves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, model, made = GRAPHS[name](), Potential(convolves), []
+    model.layers = 3
+    wanted = without(model, graph)
+    for function in ("_means_of", "_in_order"):
+        run = getattr(pairs, function)
+        monkeypatch.setattr(pairs, function, lambda *given, f=function, run=run: made.append(f) or run(*given))
+    for found, expected in zip(derivatives(model, graph), wanted, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert made == (["_means_of", "_in_order"] if convolves else ["_means_of"])
+
+
+def test_what_is_shared_is_of_tensors_as_they_are_and_keeps_none_alive() -> None:
+    x, edges, shifts = rows_of_edges()
+    mark(x, edges, shifts)
+    found = pairs_of(x)
+    first = pairs._mean(x, found)
+    assert pairs._mean(x, found) is first
+    x.mul_(2)
+    assert torch.equal(pairs._mean(x, found), 2 * first)
+    leaf = x.clone().requires_grad_()
+    assert pairs._mean(leaf, found) is not pairs._mean(leaf, found)
+    with torch.no_grad():
+        assert not pairs._mean(leaf, found).requires_grad
+    made = 3 * leaf
+    with torch.no_grad():
+        assert not pairs._mean(made, found).requires_grad
+    assert pairs._mean(made, found).requires_grad
+    before = len(pairs._means)
+    del made, leaf, x
+    gc.collect()
+    assert len(pairs._means) == before - 3
+
+
+def test_edges_that_are_written_to_are_put_in_order_anew() -> None:
+    _, edges, shifts = rows_of_edges()
+    x, y = torch.ones(len(shifts), 3, dtype=torch.float64), torch.randn(len(shifts), 4, dtype=torch.float64)
+    mark(x, edges, shifts)
+    model, nodes = Potential(), torch.randn(int(edges.max()) + 1, 4, dtype=torch.float64)
+    for change in (torch.clone, torch.Tensor.contiguous, lambda given: given.flip(0), lambda given: given.zero_()):
+        edges = change(edges)
+        weights = once_for_pairs(model.net, x, convolves=True)
+        found, whole = (convolved(model.conv, nodes, y, w, *edges) for w in (weights, model.net(x)))
+        torch.testing.assert_close(found, whole)
 
 
 @pytest.mark.parametrize(("reverses", "marked"), [(1, True), (0.4, True), (0.1, False)])

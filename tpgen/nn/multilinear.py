@@ -12,7 +12,6 @@ import torch
 from torch import _C, Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from tpgen.form.derivative import pull_back, push_forward
 from tpgen.kernels.operators.registration import added, asked_for
@@ -27,12 +26,12 @@ def is_plain(x: Tensor) -> bool:
     """Whether a tensor is numbers at hand that a kernel takes: nothing is traced, transformed or compiled."""
     return (
         type(x) in (Tensor, nn.Parameter)
-        and x.device.type == "cpu"
+        and x.is_cpu
         and x.dtype in _DTYPES
         and not is_functorch_wrapped_tensor(x)
         and not _C._functorch.is_legacy_batchedtensor(x)
-        and not torch.jit.is_tracing()
-        and _get_current_dispatch_mode() is None
+        and not _C._is_tracing()
+        and not _C._len_torch_dispatch_stack()
     )
 
 

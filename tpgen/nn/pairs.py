@@ -85,9 +85,7 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     if pairs is None:
         return conv(x, y, weight, src, dst, x.size(0))
     weights = weight, weight if pairs.numbers == pairs.pairs else weight[: pairs.pairs]
-    sizes = [pairs.numbers, pairs.pairs]
-    parts = (_in_order(y, pairs), src.index_select(0, pairs.order), dst.index_select(0, pairs.order))
-    first, second = zip(*(part.split(sizes) for part in parts), strict=True)
+    first, second, _ = _once(_ordered, y, (pairs, *_state(src), *_state(dst)), lambda: _in_order(pairs, y, src, dst))
     return _sum(conv, x, weights[0], *first).add_(_sum(conv, x, weights[1], *second))  # on memory that is there
 
 
@@ -98,6 +96,32 @@ def _sum(conv: TensorProductConv, x: Tensor, weight: Tensor, y: Tensor, src: Ten
 # Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
 _marks: Any = WeakTensorKeyDictionary()
 _weights: Any = WeakTensorKeyDictionary()
+
+
+# What the first net or layer makes of such a tensor, for those that follow: means of rows, what a convolution reads.
+_means: Any = WeakTensorKeyDictionary()
+_ordered: Any = WeakTensorKeyDictionary()
+
+
+def _once(kept: Any, x: Tensor, beside: tuple, make: Callable[[], Any]) -> Any:
+    """What is made of a tensor and of what stands ``beside`` it, once for as long as all are as they were.
+
+    Not remembered where torch counts no writes, nor of a leaf: its gradient's way back would keep it alive.
+    """
+    records = torch.is_grad_enabled() and x.requires_grad
+    if x.is_inference() or (records and x.is_leaf) or not _is_usual(x):
+        return make()
+    state = (x._version, records, *beside)
+    found, made = kept.get(x, (None, None))
+    if found != state:
+        made = make()
+        kept[x] = state, made
+    return made
+
+
+def _state(index: Tensor) -> tuple[int, ...]:
+    """What tells whether an index is the same numbers as another one, which is still there."""
+    return index.data_ptr(), writes_to(index), *index.shape, *index.stride()
 
 
 def _found(marked: Any, x: Tensor) -> EdgePairs | None:
@@ -125,31 +149,55 @@ def _are_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 
 def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
     """A row for each number, of rows that are the same for both edges of a pair."""
-    shares = x.new_ones(pairs.numbers, 1)
+    return _once(_means, x, (pairs,), lambda: _means_of(x, pairs))
+
+
+def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
+    return _mean_recorded(x, pairs) if _is_usual(x) else _shared_out(_gathered(x, pairs), pairs)
+
+
+def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
+    """Half of each row of a pair, all of the others."""
+    if pairs.numbers == pairs.pairs:
+        return y * 0.5
+    shares = y.new_ones(pairs.numbers, 1)
     shares[: pairs.pairs] = 0.5
-    return _gathered(x, pairs) * shares
+    return y * shares
 
 
 def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
     """The row of its number for each edge."""
-    return _Spread.apply(y, pairs) if _is_usual(y) else y.index_select(0, pairs.number)
+    return _spread_recorded(y, pairs) if _is_usual(y) else y.index_select(0, pairs.number)
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
     """The sum of the rows of each number's edges."""
     if _is_usual(x):
-        return _Gathered.apply(x, pairs)
+        return _gathered_recorded(x, pairs)
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
 
 
-def _in_order(y: Tensor, pairs: EdgePairs) -> Tensor:
-    """The rows of edges in the order of pairs."""
-    return _permuted(y, pairs.order, pairs.place)
+def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Any]:
+    """Rows of edges and their ends, of those with a number and of the others of pairs; and the ends as they are."""
+    rows = _permuted(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)
+    first, second = zip(*(x.split([pairs.numbers, pairs.pairs]) for x in rows), strict=True)
+    return first, second, ends
 
 
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    return _Permuted.apply(y, order, place) if _is_usual(y) else y.index_select(0, order)
+    return _permuted_recorded(y, order, place) if _is_usual(y) else y.index_select(0, order)
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        return _selected(x, pairs.first)  # as both rows are the same
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _spread(_shared_out(g, ctx.pairs), ctx.pairs), None
 
 
 class _Spread(torch.autograd.Function):
@@ -186,6 +234,16 @@ class _Permuted(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple:
         order, place = ctx.permutation
         return _permuted(g, place, order), None, None
+
+
+def _recorded(function: Any) -> Callable[..., Tensor]:
+    """How a function is called where no transform of torch.func is to be seen to."""
+    return super(torch.autograd.Function, function).apply
+
+
+_mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded = map(
+    _recorded, (_Mean, _Spread, _Gathered, _Permuted)
+)
 
 
 def _is_usual(x: Tensor) -> bool:
