@@ -96,7 +96,7 @@ def test_parts_hold_every_edge_once(seed: int) -> None:
     assert whole == [
         [] if n in long else order.order[order.first[n] : order.first[n + 1]].tolist() for n in range(nodes)
     ]
-    assert found.count <= parts.most_parts(processors)
+    assert found.count <= parts.most_parts(edges, processors)
     assert max(map(len, pieces)) <= max(64, -(-edges // (2 * processors)))
 
 

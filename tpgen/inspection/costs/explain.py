@@ -185,7 +185,8 @@ def _memory(request: Request, nodes: int | None) -> MemoryEstimate:
     """What the product takes, as a module that runs as it is written."""
     kind = TensorProduct if nodes is None else TensorProductConv
     module = kind.from_plan(request.plan, False, layout=request.layout, strategy=request.strategy)
-    return module.to(request.dtype).memory(request.rows, nodes)
+    there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
+    return module.to(request.device if there else "cpu", request.dtype).memory(request.rows, nodes)
 
 
 def _path(request: Request, path: Path, how: str, seconds: float | None) -> PathExplanation:

@@ -18,14 +18,16 @@ from tpgen.kernels.cuda.chips import Chip, chip_named
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.model import Prediction, predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomials.model import predict_polynomial
+from tpgen.kernels.cuda.polynomials.model import geometry_expected, predict_polynomial
+from tpgen.kernels.cuda.polynomials.placement import place_polynomial
+from tpgen.kernels.cuda.workspace import polynomial_bytes, product_bytes
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.description import DIRECTIONS
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.kernels.polynomial.runtime import kernels_of, named_call
 from tpgen.planner.polynomial_plan import PolynomialPlan
-from tpgen.text import duration
+from tpgen.text import duration, quantity
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Pass:
     share: float  # of the bandwidth of a copy
     bound: str  # what is reached first
     launches: int
+    workspace: int  # bytes that the kernels take beside operands and results
 
     def __str__(self) -> str:
         bound = "" if self.bound == "memory" else f", bound by {self.bound}"
@@ -66,8 +69,14 @@ class OnGpu:
     def least(self, flops: float, nbytes: float) -> str:
         """The shortest time of a forward pass that the chip allows, and what the kernels should take."""
         seconds = self.ceilings.seconds(flops, nbytes)
-        kernels = f"kernels: {self}" if self.passes else str(self)
-        return f"{duration(seconds)} forward at least; {kernels}; predicted, not measured"
+        return f"{duration(seconds)} forward at least; {self._kernels}; predicted, not measured"
+
+    @property
+    def _kernels(self) -> str:
+        if not self.passes:
+            return str(self)
+        most = max(one.workspace for one in self.passes.values())
+        return f"kernels: {self}" + (f"; {quantity(most, 'B')} beside operands and results" if most else "")
 
 
 def product_on(
@@ -90,26 +99,31 @@ def product_on(
             raise BackendError(reason)
         schedule = plan_schedule(form, cuda_target(number))
         per_node = rows / nodes if nodes else 1.0
-        found = {
-            name: predict(place_cuda(schedule, opened, chip, nodes is not None), per_node)
-            for name, opened in DIRECTIONS.items()
-        }
+        placed = {name: place_cuda(schedule, opened, chip, nodes is not None) for name, opened in DIRECTIONS.items()}
     except TpgenError as error:
         return _none(chip, dtype, error)
-    return _passes(chip, dtype, found, rows)
+    passes = {name: _pass(predict(p, per_node), rows, product_bytes(p, rows, nodes or 0)) for name, p in placed.items()}
+    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
 
 
 def polynomial_on(gpu: str, plan: PolynomialPlan, sizes: Sizes, dtype: torch.dtype = torch.float32) -> OnGpu:
     """Both passes of a polynomial."""
     chip, kernels = chip_named(gpu), kernels_of(plan.to_json())
     try:
-        found = {
-            name: predict_polynomial(plan, kernels.sweep(named_call(plan, name)), _number(dtype), chip, sizes)
-            for name in DIRECTIONS
-        }
+        sweeps = {name: kernels.sweep(named_call(plan, name)) for name in DIRECTIONS}
+        placed = {name: place_polynomial(plan, sweep, _number(dtype), chip) for name, sweep in sweeps.items()}
     except TpgenError as error:
         return _none(chip, dtype, error)
-    return _passes(chip, dtype, found, sizes.rows)
+    indexed = 1 < sizes.elements < sizes.rows
+    passes = {
+        name: _pass(
+            predict_polynomial(plan, sweeps[name], _number(dtype), chip, sizes),
+            sizes.rows,
+            polynomial_bytes(geometry_expected(p, sizes), dtype, indexed),
+        )
+        for name, p in placed.items()
+    }
+    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
 
 
 def _number(dtype: torch.dtype) -> str:
@@ -127,6 +141,5 @@ def _none(chip: Chip, dtype: torch.dtype, error: TpgenError) -> OnGpu:
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), {}, str(error))
 
 
-def _passes(chip: Chip, dtype: torch.dtype, found: dict[str, Prediction], rows: int) -> OnGpu:
-    passes = {name: Pass(p.seconds(rows), p.share_of(rows), p.limit_of(rows), p.launches) for name, p in found.items()}
-    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
+def _pass(found: Prediction, rows: int, workspace: int) -> Pass:
+    return Pass(found.seconds(rows), found.share_of(rows), found.limit_of(rows), found.launches, workspace)

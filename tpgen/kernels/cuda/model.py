@@ -120,13 +120,12 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
 def _sum(p: AnyPlacement, edges_per_node: float, rows: int) -> float:
     """Seconds of the sum over all blocks of the gradient of weights that all rows share."""
     found = WeightSum(p.dim["w"], p.number)
-    return found.seconds(_blocks(p, edges_per_node, rows), p.chip)
+    return found.seconds(blocks_expected(p, rows, ceil(rows / edges_per_node)), p.chip)
 
 
-def _blocks(p: AnyPlacement, edges_per_node: float, rows: int) -> int:
-    """As `launch.blocks_of` has them, for as many blocks at once as the compiler is asked for."""
-    at_once = p.blocks_at_once * p.chip.processors
-    return blocks_of(p, rows, ceil(rows / edges_per_node), at_once)
+def blocks_expected(p: AnyPlacement, rows: int, owners: int) -> int:
+    """As `blocks_of` has them, for as many blocks at once as the compiler is asked for."""
+    return blocks_of(p, rows, owners, p.blocks_at_once * p.chip.processors)
 
 
 def cycles(chip: Chip, dtype: str, issued: float, arithmetic: float) -> float:

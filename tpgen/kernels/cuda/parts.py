@@ -36,9 +36,19 @@ class Parts:
         return torch.segment_reduce(sums, "sum", offsets=self.offsets, axis=0, unsafe=True, initial=0)
 
 
-def most_parts(processors: int) -> int:
-    """More are never made: not more than there are whole parts, and one that is left of each long owner."""
-    return _BLOCKS * processors
+def _longest(edges: int, processors: int) -> int:
+    """Edges of a part."""
+    return max(_SHORT, -(-2 * edges // (_BLOCKS * processors)))
+
+
+def most_parts(edges: int, processors: int) -> int:
+    """More are never made: one for as many edges as it has, and one that is left of each long owner.
+
+    >>> most_parts(100, 132), most_parts(1_000, 132), most_parts(1_000_000, 132)
+    (0, 31, 527)
+    """
+    longest = _longest(edges, processors)
+    return 2 * edges // longest if edges > 2 * longest else 0
 
 
 def parts_of(order: Order, edges: int, processors: int) -> Parts | None:
@@ -51,7 +61,7 @@ def parts_of(order: Order, edges: int, processors: int) -> Parts | None:
     ([0, 10, 10, 10], [1], [10, 88, 166, 244, 310], [0, 4])
     >>> parts_of(Order(torch.tensor([0, 155, 310]), torch.arange(310)), 310, processors=2)
     """
-    most = max(_SHORT, -(-2 * edges // (_BLOCKS * processors)))
+    most = _longest(edges, processors)
     counts = order.first.diff()
     if not edges or int(counts.max()) <= 2 * most:
         return None

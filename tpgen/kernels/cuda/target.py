@@ -25,7 +25,9 @@ from tpgen.kernels.cuda.parts import Parts, known_parts
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
 from tpgen.kernels.cuda.sums import WeightSum
+from tpgen.kernels.cuda.workspace import product_bytes
 from tpgen.kernels.libraries.compiler import DTYPES
+from tpgen.kernels.operators.amounts import Amounts
 from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
@@ -67,6 +69,18 @@ def obstacle(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
     except TpgenError as error:
         return str(error)
     return None
+
+
+def chip_expected(device: torch.device) -> Chip:
+    """The chip of a device, and where none is there an H200."""
+    return chip_at(device) if torch.cuda.is_available() else chip_of(90)
+
+
+def workspace(form: Form, opened: tuple[str, ...], dtype: torch.dtype, amounts: Amounts) -> int:
+    """Bytes that a call of a kernel takes beside operands and results."""
+    schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
+    placement = place_cuda(schedule, opened, chip_expected(amounts.device), amounts.ends is not None)
+    return product_bytes(placement, amounts.rows, amounts.owners(placement.owner), amounts.narrow)
 
 
 def slower(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:

@@ -17,15 +17,17 @@ from torch import Tensor
 from tpgen.errors import TpgenError
 from tpgen.form.form import Form
 from tpgen.form.linear import AnyPlan, form_of
+from tpgen.kernels.cpp.workspace import product_bytes as cpp_bytes
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.polynomials import target as cuda_polynomials
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.libraries import build
 from tpgen.kernels.libraries.compiler import DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.operators import memory
+from tpgen.kernels.operators.amounts import Amounts
 from tpgen.kernels.operators.description import Description, schedule
 from tpgen.kernels.operators.edges import Edges
-from tpgen.kernels.polynomial.load import PolynomialKernel, compiled, interpreted
+from tpgen.kernels.polynomial.load import PolynomialKernel, Sizes, compiled, compiled_bytes, interpreted
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.kernels.sweep.sweep import make_sweep, path_terms
 from tpgen.kernels.sweep.terms import SLOTS
@@ -49,6 +51,8 @@ class KernelTarget:
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
+    # bytes that a call of a kernel takes beside operands and results
+    workspace: Callable[[Form, tuple[str, ...], torch.dtype, Amounts], int]
     # what of a device an obstacle depends on, as a value: the answer is remembered by it
     chip: Callable[[torch.device], Any] = lambda _device: None
     # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
@@ -60,6 +64,10 @@ class KernelTarget:
     # why a polynomial, by its forward sweep, has none there
     obstacle_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype, torch.device], str | None] = (
         lambda *_: None
+    )
+    # bytes that a call of one takes beside operands and results, with an index of elements or without
+    workspace_polynomial: Callable[[PolynomialPlan, PolynomialSweep, torch.dtype, Sizes, bool, torch.device], int] = (
+        lambda *_: 0
     )
 
 
@@ -228,8 +236,10 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=_reused,
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
+        workspace=cpp_bytes,
         rounds_sums=True,
         load_polynomial=compiled,
+        workspace_polynomial=compiled_bytes,
     ),
     "cuda": KernelTarget(
         device="cuda",
@@ -241,9 +251,11 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=_plain,
         remedy="",
         language="CUDA C++",
+        workspace=cuda.workspace,
         load_polynomial=cuda_polynomials.CudaPolynomialKernel,
         obstacle_polynomial=cuda_polynomials.obstacle,
         slower=cuda.slower,
+        workspace_polynomial=cuda_polynomials.workspace,
     ),
     "interpreter": KernelTarget(
         device=None,
@@ -254,6 +266,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         empty=_plain,
         remedy="",
         language="Python",
+        workspace=lambda *_: 0,
         load_polynomial=interpreted,
     ),
 }

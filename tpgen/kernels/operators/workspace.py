@@ -1,4 +1,4 @@
-"""What a call of a kernel takes beside operands and results, in bytes: scratch of its threads, orders, copies."""
+"""What a call of a kernel takes beside operands and results, in bytes: what its target says, and copies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from tpgen.kernels.operators.amounts import Amounts
 from tpgen.kernels.operators.call import OUT, X1, Call
 from tpgen.kernels.operators.runtime import Product, product_of, slots_of
-from tpgen.kernels.placement.blocks import MOST_BLOCKS
-from tpgen.kernels.placement.place import Placement, place
-
-_INDEX = torch.int64.itemsize
+from tpgen.kernels.operators.targets import target_of
 
 
 def product_workspace(call: Call) -> int:
@@ -31,7 +29,7 @@ def product_workspace(call: Call) -> int:
     if not product.live:
         return 0
     copies = _copies([*call.tensors(), *(index for index in (call.src, call.dst) if index is not None)])
-    if not product.widens(call.mask, call.x1.dtype, call.indexed):
+    if not product.widens(call.mask, call.x1.dtype, call.indexed, call.x1.device.type):
         return copies + _kernel(product, call, call.x1.dtype)
     wide = sum(2 * x.nbytes for x in call.tensors()) + 2 * _results(product, call)
     return copies + wide + _kernel(product, call, torch.float32)
@@ -48,19 +46,12 @@ def _results(product: Product, call: Call) -> int:
 
 
 def _kernel(product: Product, call: Call, dtype: torch.dtype) -> int:
-    placed = place(product.description.schedule(dtype), slots_of(call.mask), call.indexed)
-    rows, number = call.x2.shape[0], max(4, dtype.itemsize)
-    owners = {None: 0, "x1": call.x1.shape[0], "out": call.rows}[placed.owner]
-    order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
-    scratch = max(sum(placed.scratch.values()), 1) * torch.get_num_threads()
-    weights = placed.weight_scratch if "w" in placed.given else 0
-    return order + (scratch + weights + _sums(placed, rows)) * number
-
-
-def _sums(placed: Placement, rows: int) -> int:
-    """Numbers in the blocks' parts of a sum over all rows, as the kernel cuts them."""
-    if not placed.sums_weights:
+    device = call.x1.device
+    target = target_of(device.type)
+    if target is None:
         return 0
-    most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
-    span = ((rows + most - 1) // most + tile) // tile * tile
-    return (rows // span + 2) * max(placed.weight_scratch, placed.schedule.target.lanes)
+    indices = [index for index in (call.src, call.dst) if index is not None]
+    ends = {"x1": call.x1.shape[0], "out": call.rows} if call.indexed else None
+    narrow = sum(index.dtype == torch.int32 for index in indices)
+    amounts = Amounts(device, call.x2.shape[0], ends, narrow)
+    return target.workspace(product.description.form, slots_of(call.mask), dtype, amounts)

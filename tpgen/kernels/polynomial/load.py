@@ -18,6 +18,9 @@ from tpgen.kernels.polynomial.placement import PolynomialPlacement
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
 from tpgen.planner.polynomial_plan import Operand, PolynomialPlan
 
+_INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
+_ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
+
 
 class Sizes(NamedTuple):
     """How many rows, elements and channels a call has."""
@@ -49,6 +52,21 @@ class CompiledPolynomial:
 def compiled(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> PolynomialKernel:
     """The C++ of a sweep, for the vectors of this machine."""
     return CompiledPolynomial(build.load(generate(PolynomialPlacement(plan, sweep, target(dtype))).text))
+
+
+def compiled_bytes(
+    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype, sizes: Sizes, _index: bool, _device: torch.device
+) -> int:
+    """What a call of it takes beside operands and results.
+
+    Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
+    """
+    placed = PolynomialPlacement(plan, sweep, target(dtype))
+    most = sizes.elements + (sizes.rows // placed.span if placed.span else 0) + 1
+    tasks = (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
+    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
+    scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
+    return tasks + (sums + scratch) * max(_ACCUMULATED, dtype.itemsize)
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:

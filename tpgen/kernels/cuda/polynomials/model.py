@@ -32,6 +32,7 @@ from tpgen.kernels.sweep.statements import Component, Statement
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _OVERHEAD = 40  # instructions of a row for its places
+_REGISTERS = 168  # of a thread
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,21 @@ class _Work:
         return cycles(chip, dtype, self.issued, self.arithmetic)
 
 
+def geometry_expected(p: CudaPolynomialPlacement, sizes: Sizes) -> Geometry:
+    """How a batch is dealt out, for as many blocks at once as have registers and shared memory."""
+    return Geometry(p, sizes, _blocks(p) * p.chip.processors)
+
+
+def _blocks(p: CudaPolynomialPlacement) -> int:
+    return min(p.blocks_at_once, max(1, REGISTERS // (_REGISTERS * p.threads)))
+
+
 def predict_polynomial(
-    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes, registers: int = 168
+    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes
 ) -> Prediction:
     """The prediction for a batch; raises `EmitError` where a kernel does not fit the chip."""
     p = place_polynomial(plan, sweep, dtype, chip)
-    blocks = min(p.blocks_at_once, max(1, REGISTERS // (registers * p.threads)))
-    geometry = Geometry(p, sizes, blocks * chip.processors)
+    geometry, blocks = geometry_expected(p, sizes), _blocks(p)
     row, once = _row(p, geometry), _once(p)
     units = geometry.span * geometry.width / LANES  # warps' rounds of a task
     size = _bytes(geometry)

@@ -18,7 +18,10 @@ from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.orders import Order, is_inside, known_order
 from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
 from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
-from tpgen.kernels.cuda.polynomials.placement import why_no_room
+from tpgen.kernels.cuda.polynomials.model import geometry_expected
+from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
+from tpgen.kernels.cuda.target import chip_expected
+from tpgen.kernels.cuda.workspace import polynomial_bytes
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.polynomial.load import Sizes
 from tpgen.kernels.polynomial.sweep import PolynomialSweep
@@ -30,6 +33,14 @@ _ELEMENTS = 2  # the fault of an index out of range
 def obstacle(plan: PolynomialPlan, forward: PolynomialSweep, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why a polynomial has no kernel on a device."""
     return why_no_room(plan, forward, DTYPES[dtype], chip_of(driver.capability(driver.number_of(device))))
+
+
+def workspace(
+    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype, sizes: Sizes, indexed: bool, device: torch.device
+) -> int:
+    """Bytes that a call takes beside operands and results."""
+    placement = place_polynomial(plan, sweep, DTYPES[dtype], chip_expected(device))
+    return polynomial_bytes(geometry_expected(placement, sizes), dtype, indexed)
 
 
 @dataclass(frozen=True)

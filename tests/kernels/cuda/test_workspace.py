@@ -1,0 +1,115 @@
+"""Bytes that kernels take on a GPU beside operands and results: those that a launch makes room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from tests.kernels.cuda.fakes import Products
+from tests.kernels.plans import operands
+from tpgen.form.linear import form_of
+from tpgen.kernels.cuda import target
+from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.parts import most_parts, parts_of
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.polynomials.model import geometry_expected
+from tpgen.kernels.cuda.polynomials.placement import place_polynomial
+from tpgen.kernels.cuda.workspace import order_bytes, polynomial_bytes, product_bytes
+from tpgen.kernels.operators.call import OUT, X1, X2, Call, W
+from tpgen.kernels.operators.ops import describe, kernel_product
+from tpgen.kernels.operators.workspace import product_workspace
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.polynomial.runtime import kernels_of, named_call
+from tpgen.kernels.polynomial.workspace import polynomial_workspace
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.planner.presets import channelwise
+
+SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
+ROWS, NODES = 4000, 100
+
+
+def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None) -> Call:
+    """A call on tensors without values."""
+    number = {"dtype": torch.float32, "device": device}
+    w = torch.empty(plan.weight_numel if plan.shared_weights else (ROWS, plan.weight_numel), **number)
+    x1 = torch.empty(NODES if index else ROWS, plan.irreps_in1.dim, **number)
+    x2 = torch.empty(ROWS, plan.irreps_in2.dim, **number)
+    g = None if mask == OUT else torch.empty(NODES if index else ROWS, plan.irreps_out.dim, **number)
+    ends = [None if index is None else torch.empty(ROWS, dtype=index, device=device) for _ in range(2)]
+    return Call(x1, x2, w, g, *ends, describe(plan), mask, NODES if index else 0)
+
+
+def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
+    """Nothing for a forward pass of rows on a GPU, where threads of a CPU have scratch."""
+    with FakeTensorMode():
+        assert product_workspace(call_of(SHARED, OUT, "cuda")) == 0 < product_workspace(call_of(SHARED, OUT, "cpu"))
+        assert product_workspace(call_of(SHARED, OUT, "xpu")) == 0
+        wide, narrow = (product_workspace(call_of(SHARED, OUT, "cuda", index)) for index in (torch.int64, torch.int32))
+    assert narrow - wide == 2 * 8 * ROWS
+    assert wide >= 8 * (ROWS + NODES)
+
+
+def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[int]()
+    sums_of = target._sums
+    monkeypatch.setattr(target, "_sums", lambda *given: made.append(sums_of(*given)) or made[-1])
+    rows = 2  # so few that no device has too few blocks for them
+    given = {name: x.float() for name, x in operands(SHARED, rows).items()}
+    x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
+    torch.autograd.grad(kernel_product(x1, x2, w, describe(SHARED)), (x1, x2, w), given["out"])
+    forward, backward = made
+    assert forward is None
+    schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
+    assert product_bytes(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows, 0) == backward.nbytes
+
+
+def test_there_is_room_for_the_parts_of_long_nodes() -> None:
+    schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
+    placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
+    few = replace(placement, chip=replace(placement.chip, processors=2))
+    dst = torch.zeros(ROWS, dtype=torch.long)
+    order = order_of(dst, NODES)
+    parts = parts_of(order, ROWS, 2)
+    assert parts is not None
+    sums = parts.count * few.row_bytes("out")
+    kept = order.first.nbytes + order.order.nbytes
+    assert parts.count <= most_parts(ROWS, 2)
+    assert kept + sums <= product_bytes(few, ROWS, NODES)
+    assert order_bytes(10, 3, 5_000) == 8 * (10 + 3 + 1) + 5_000
+    assert order_bytes(10, 3, 0) == 8 * 6 * 10  # while it is sorted
+
+
+def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:
+    with FakeTensorMode():
+        both, one, other = (
+            product_workspace(call_of(SHARED, mask, "cuda", torch.int64)) for mask in (X1 | OUT, X1, OUT)
+        )
+        weights = product_workspace(call_of(SHARED, X1 | X2 | W, "cuda", torch.int64))
+    assert both == max(one, other)
+    assert weights >= one
+
+
+def test_polynomials_have_sums_of_tasks() -> None:
+    problem = POLYNOMIALS["mace-contraction"]
+    plan, sizes = problem.plan, Sizes(512, problem.elements, problem.channels)
+    call = named_call(plan, "backward")
+    geometry = geometry_expected(
+        place_polynomial(plan, kernels_of(plan.to_json()).sweep(call), "float32", chip_of(90)), sizes
+    )
+    sums = geometry.tasks * geometry.placement.added * problem.channels * 4
+    assert polynomial_bytes(geometry, torch.float32, False) == sums
+    assert polynomial_bytes(geometry, torch.bfloat16, False) == sums  # computed in float32
+    with FakeTensorMode():
+        given = [plan.operand(slot.operand) for slot in call.given]
+        counts = [sizes.elements if o.weights else sizes.rows for o in given]
+        widths = [o.dim * (sizes.channels if o.channels else 1) for o in given]
+        tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
+        index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
+        found = polynomial_workspace(tensors, index, plan.to_json(), str(call))
+    assert found == polynomial_bytes(geometry, torch.float32, True) == 8 * (512 + sizes.elements + 1) + sums
