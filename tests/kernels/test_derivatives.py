@@ -19,6 +19,7 @@ from tpgen.kernels.operators.call import OUT, X1, X2, Call, W
 from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan, make_plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 
@@ -269,3 +270,14 @@ for run in (torch.export.load("exported.pt2").module(), torch._inductor.aoti_loa
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_second_inputs_that_a_layer_does_not_read_change_no_derivative() -> None:
+    layer = describe(make_linear_plan("3x0e+2x1o", "2x0e+1o"))
+    x = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(8, dtype=torch.float64, requires_grad=True)
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return kernel_product(x, x[:, :0], w, layer)
+
+    assert torch.autograd.gradgradcheck(product, (x, w), check_fwd_over_rev=True, check_batched_grad=True)

@@ -15,7 +15,7 @@ transforms, and with shapes for tracing, so a compiled or exported program holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.libraries.compiler import DTYPES
 from tpgen.kernels.operators.batching import fold_batch
-from tpgen.kernels.operators.call import OUT, SLOT_BITS, Call, W, mask_of, slots_in
+from tpgen.kernels.operators.call import OUT, SLOT_BITS, X2, Call, W, mask_of, slots_in
 from tpgen.kernels.operators.description import describe, kernel_source
 from tpgen.kernels.operators.registration import Operator, Unfold, added, define, register
 from tpgen.kernels.operators.runtime import product_of
@@ -197,7 +197,9 @@ class _Products(Operator[Call]):
     ) -> Sequence[Tensor | None]:
         if call.mask == OUT:
             return self._pull_back_product(call, cotangents[0], wanted)
-        return pull_back(_at(call), call.point, slots_in(call.mask), cotangents, slots_in(mask_of(wanted)), added)
+        opened = slots_in(call.mask)
+        read = _read(call, opened, cotangents)
+        return pull_back(_at(call), call.point, opened, read, slots_in(mask_of(wanted)), added)
 
     def _pull_back_product(self, call: Call, g: Tensor | None, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
         """The same rule where the result alone was open, the usual case, in few steps."""
@@ -211,7 +213,7 @@ class _Products(Operator[Call]):
 
     def push_forward(self, call: Call, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         opened = slots_in(call.mask)
-        found = push_forward(_at(call), call.point, opened, tangents)
+        found = push_forward(_at(call), call.point, opened, _read(call, range(len(tangents)), tangents))
         pairs = zip([call.point[n] for n in opened], found, strict=True)
         return [torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs]
 
@@ -227,6 +229,12 @@ class _Products(Operator[Call]):
 
 
 _products = _Products()
+
+
+def _read(call: Call, slots: Iterable[int], instead: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What stands in the place of operands, without those that no path reads: a layer's second inputs."""
+    unread = X2 if not product_of(call.description).dims[1] else 0
+    return [None if SLOT_BITS[n] == unread else x for n, x in zip(slots, instead, strict=True)]
 
 
 def _at(call: Call) -> Evaluate:
