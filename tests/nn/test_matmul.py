@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.machine import needs_compiler
 from tpgen.kernels.operators import memory
@@ -53,6 +54,23 @@ def test_transforms() -> None:
     torch.testing.assert_close(torch.func.grad(lambda x: matmul(x, w).sin().sum())(x), (x @ w).cos() @ w.T)
 
 
+@needs_compiler
+@pytest.mark.parametrize(("inner", "outputs", "by_kernel"), [(32, 512, True), (31, 2048, False), (32, 511, False)])
+def test_a_graph_has_kernels_of_long_sums_and_rows_of_its_own(inner: int, outputs: int, by_kernel: bool) -> None:
+    x, w = torch.randn(5, inner), torch.randn(inner, outputs)
+    graph = make_fx(lambda x: matmul(x, w, 0.5), tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)
+    assert ("tpgen.product" in graph.code) == by_kernel
+    more = torch.randn(7, inner)
+    torch.testing.assert_close(graph(more), more @ w / 2)
+
+
+def test_a_graph_of_weights_of_any_size_has_no_kernels() -> None:
+    x, w = torch.randn(5, 64), torch.randn(64, 512)
+    graph = make_fx(lambda x, w: matmul(x, w), tracing_mode="symbolic")(x, w)
+    assert "tpgen.product" not in graph.code
+    torch.testing.assert_close(graph(x[:, :32], w[:32]), x[:, :32] @ w[:32])
+
+
 @pytest.mark.parametrize("columns", [0, 4])
 def test_no_rows(columns: int) -> None:
     x, w = torch.zeros(0, 3, requires_grad=True), torch.zeros(3, columns, requires_grad=True)
@@ -78,4 +96,4 @@ def test_large_is_a_result_or_the_work_of_long_sums(
     rows: int, inner: int, outputs: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WORTH", WORTH)
-    assert module._is_large(torch.empty(rows, inner), torch.empty(inner, outputs)) == large
+    assert module._is_worth(torch.empty(rows, inner), torch.empty(inner, outputs)) == large

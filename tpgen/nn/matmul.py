@@ -14,12 +14,13 @@ from tpgen.kernels.operators.description import describe
 from tpgen.kernels.operators.ops import kernel_product
 from tpgen.kernels.operators.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import is_plain, is_traced
 from tpgen.planner.linear import LinearPlan, make_linear_plan
 from tpgen.remember import remembered
 
 WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**22  # products in a sum, and in all sums
+WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
 
 
 def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
@@ -29,13 +30,13 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     tensor([[6., 6., 6., 6.],
             [6., 6., 6., 6.]])
     """
-    if torch.compiler.is_compiling() or not is_plain(x) or autocasting(x.device) or not _is_large(x, w):
+    if torch.compiler.is_compiling() or autocasting(x.device) or not _is_worth(x, w):
         return x @ (w * scale)
     layer = _layer(*w.shape)
     if kernel_supported(layer):
         return x @ (w * scale)
     weights = w * (scale / layer.paths[0].coefficient)
-    return kernel_product(x, x.new_empty(len(x), 0), weights.flatten(), describe(layer))
+    return kernel_product(x, x[:, :0], weights.flatten(), describe(layer))
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
@@ -48,11 +49,15 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     return next(filter(None, found), None)
 
 
-def _is_large(x: Tensor, w: Tensor) -> bool:
+def _is_worth(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
-    made, inner = x.shape[0] * w.shape[1], w.shape[0]
-    return made >= WORTH or (inner >= LONG and made * inner >= MANY)
+    inner, outputs = w.shape
+    if is_plain(x):
+        made = x.shape[0] * outputs
+        return made >= WORTH or (inner >= LONG and made * inner >= MANY)
+    known = type(inner) is type(outputs) is int  # they may be symbols
+    return known and is_traced(x) and inner >= LONG and inner * outputs >= WEIGHTS
 
 
 @remembered("layers of large products", entries=256)

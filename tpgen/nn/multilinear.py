@@ -35,6 +35,17 @@ def is_plain(x: Tensor) -> bool:
     )
 
 
+def is_traced(x: Tensor) -> bool:
+    """Whether calls with a tensor on the CPU go into a graph by their operators, as in `make_fx` and `torch.export`."""
+    return (
+        x.is_cpu
+        and x.dtype in _DTYPES
+        and not is_functorch_wrapped_tensor(x)
+        and not _C._functorch.is_legacy_batchedtensor(x)
+        and _C._len_torch_dispatch_stack() > 0
+    )
+
+
 def writes_to(x: Tensor) -> int:
     """How often a tensor was written to; torch does not count writes to those made in `torch.inference_mode`: -1.
 
