@@ -1,20 +1,22 @@
 """Check and measure the kernels of this machine's GPU, in less than eight minutes: `make gpu`.
 
 It needs nothing but tpgen and torch with CUDA.  Of several GPUs it takes the first; CUDA_VISIBLE_DEVICES chooses
-another.  Send the JSON that it writes: everything else is in there.  With `--device cpu` it does what can be done
-without a GPU, which tests the script.
+another.  Send the JSON that it writes, also where it stops before its end: everything else is in there.  With
+`--device cpu` it does what can be done without a GPU, which tests the script.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from threading import Timer
 
 import click
 import torch
@@ -42,6 +44,7 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
 MINUTES = 7.5
+_GRACE = 25  # seconds behind these, after which something hangs
 LAYOUTS = ("mul_ir", "ir_mul")
 CHECKS = gpu_checks.CHECKS | gpu_device_checks.CHECKS
 
@@ -61,9 +64,19 @@ class Report:
     goals: list[Row] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # where something of this script failed, in full
     left_out: list[str] = field(default_factory=list)
+    doing: str = ""  # what was begun last: where the process dies or hangs, that is what it died of
+    file: Path | None = None
+
+    def save(self) -> None:
+        """Write all of it; whoever ends this process in the midst of that leaves the file as it was."""
+        if self.file:
+            made = self.file.with_suffix(".part")
+            made.write_text(json.dumps(asdict(replace(self, file=None)), indent=1) + "\n")
+            made.replace(self.file)
 
     def check(self, what: str, passed: bool, note: str = "") -> None:
         self.checks.append({"what": what, "passed": passed, "note": note})
+        self.save()
         click.echo(f"{'ok  ' if passed else 'FAIL'} {what}{': ' if note else ''}{note}")
 
     def leave_out(self, what: str, why: str) -> None:
@@ -107,12 +120,29 @@ def main(
     json_to: Path,
     names: tuple[str, ...],
 ) -> None:
-    report, clock = Report(device), Clock(60 * minutes)
+    report, clock = Report(device, file=json_to), Clock(60 * minutes)
     if device == "cuda" and (reason := kernel_supported(channelwise("32x0e", "0e", "0e"), device=device)):
         raise click.ClickException(f"no kernel can run here: {reason}")
     channelwise_ones = tuple(name for name, problem in PROBLEMS.items() if problem.suite == "channelwise")
     run = Run(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent)
     json_to.parent.mkdir(parents=True, exist_ok=True)
+    click.echo(f"all that is found goes to {json_to.resolve()}: send that file, also where this stops before its end")
+    watch = Timer(60 * minutes + _GRACE, partial(hangs, report))
+    watch.daemon = True
+    if report.on_gpu:
+        watch.start()
+    try:
+        _all_steps(report, run, clock)
+        guarded(report, "summary", lambda: click.echo(summary(report)))
+    finally:
+        watch.cancel()
+        report.save()
+    click.echo(f"written to {json_to.resolve()}, after {clock.spent:.0f} s: send that file")
+    if not report.passed:
+        raise click.ClickException("some check failed: the file says which, and why")
+
+
+def _all_steps(report: Report, run: Run, clock: Clock) -> None:
     for number, (name, (share, step)) in enumerate(STEPS.items(), 1):
         click.echo(f"-- {number} of {len(STEPS)}: {name}; {clock.left:.0f} s left")
         if clock.left:
@@ -121,14 +151,17 @@ def main(
             report.leave_out(name, "time is up")
         if report.on_gpu and (reason := dead()):
             report.leave_out("what comes after", f"this process has lost the GPU: {reason}")
-        json_to.write_text(json.dumps(asdict(report), indent=1) + "\n")
+        report.save()
         if report.on_gpu and dead():
             break
-    click.echo(summary(report))
-    json_to.write_text(json.dumps(asdict(report), indent=1) + "\n")
-    click.echo(f"written to {json_to.resolve()}, after {clock.spent:.0f} s: send that file")
-    if not report.passed:
-        raise click.ClickException("some check failed: the file says which, and why")
+
+
+def hangs(report: Report) -> None:
+    """End a process that waits for what never comes, as a kernel that hangs; nothing else would."""
+    report.check(f"{report.doing} ends", False, "it did not: a kernel hangs, or it takes longer than all may take")
+    if report.file:
+        click.echo(f"written to {report.file.resolve()}: send that file")
+    os._exit(1)
 
 
 def summary(report: Report) -> str:
@@ -145,6 +178,7 @@ def summary(report: Report) -> str:
 
 def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
     """One step; what goes wrong is written down, and the others go on."""
+    report.doing = name
     try:
         step()
     except Exception as error:
@@ -201,6 +235,7 @@ def checks(report: Report, run: Run, clock: Clock) -> None:
 
 def _run_check(report: Report, clock: Clock, name: str, check: Callable[[str], Iterator[Finding]]) -> None:
     for what, passed, note in check(report.device):
+        report.doing = f"{name}, what comes after {what},"
         report.check(what, passed, note)
         if not clock.left:
             report.leave_out(f"{name} after {what}", "time is up")

@@ -40,6 +40,7 @@ MODES = {
 }  # fmt: skip
 ONLY_WEIGHTED = ("uvw", "uuw", "u<vw")
 REPETITIONS = 100
+CROWDED = channelwise("40x0e+40x1o", "0e+1o", "0e+1o", shared_weights=True)  # around nodes of very many edges
 polynomial_of_rows: Callable[..., Tensor] = kernel_polynomial
 
 
@@ -92,6 +93,7 @@ def kernels_to_build() -> Iterator[Wanted]:
     for cases, indexed in ((products_of_edges(), True), (products(), False)):
         for case in cases:
             yield from wanted_of(case.plan, case.layout, case.dtype, TWICE if case.twice else FIRST, indexed)
+    yield from wanted_of(CROWDED, "mul_ir", torch.float64, TWICE, True)
 
 
 def values(device: str) -> Iterator[Finding]:
@@ -196,10 +198,19 @@ def edges(device: str) -> Iterator[Finding]:
         given, graph = convolution(case.plan, 400, device, case.dtype, case.layout)
         run = partial(convolutions, case.plan, given, graph, case.layout, case.twice)
         yield finding(f"convolution, {case}", run, TOLERANCE[case.dtype])
+    yield finding("convolution, a node of very many edges, int32", partial(crowded, device), TOLERANCE[torch.float64])
     plan = channelwise("40x0e+40x1o", "0e+1o+2e", "0e+1o+2e", shared_weights=False)
     given, graph = convolution(plan, 40, device)
     yield refused(given, graph)
     yield agrees("and the device goes on working", lambda: product_of_edges(*given, **graph).isfinite().all())
+
+
+def crowded(device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Half of all edges lead to one node, half come from another; indices are int32, and weights shared by all."""
+    given, graph = convolution(CROWDED, 6000, device, torch.float64)
+    graph["edge_dst"][::2], graph["edge_src"][1::2] = 0, 7
+    ends = {name: graph[name].int() for name in ("edge_src", "edge_dst")}
+    return convolutions(CROWDED, given, graph | ends)
 
 
 def refused(given: list[Tensor], graph: dict[str, Any]) -> Finding:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,35 @@ def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fak
     assert found["machine"]["gpu"] == "a GPU"
     assert {row["kernel"] for row in found["compiled"]} == ({*gpu_compile.TASKS} if find_nvrtc() else set())
     assert all(row["seconds"] > 0 and not row["spills"] for row in found["compiled"])
+
+
+def test_what_hangs_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kernel that waits for ever: nothing but the watch ends the process, and the file says what was begun."""
+    left, file = list[int](), tmp_path / "gpu.json"
+    monkeypatch.setattr(gpu.os, "_exit", left.append)
+    report = gpu.Report("cuda", file=file)
+    report.check("a product", True)
+    gpu.guarded(report, "convolutions", lambda: gpu.hangs(report))
+    assert left == [1]
+    found = json.loads(file.read_text())
+    assert [(check["what"], check["passed"]) for check in found["checks"]] == [
+        ("a product", True),
+        ("convolutions ends", False),
+    ]
+    assert found["doing"] == "convolutions"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_watch_is_over_when_all_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_cuda: None) -> None:
+    started = list[Any]()
+    monkeypatch.setattr(gpu, "Timer", lambda seconds, run: started.append(Timer(seconds, run)) or started[-1])
+    monkeypatch.setattr(gpu, "STEPS", {"all": (1, lambda *_: None)})
+    done, _ = run(tmp_path, "--minutes", "2")
+    (watch,) = started
+    assert watch.interval == 60 * 2 + gpu._GRACE
+    assert watch.daemon
+    assert watch.finished.is_set()
+    assert done.output.count("send that file") == 2  # at the beginning too
 
 
 def test_what_fails_is_written_down_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
