@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.conversion.adapters import Adapter, adapters_for
+from tpgen.conversion.gates import find_gate
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.obstacles import idle_hooks
@@ -39,7 +40,7 @@ def convert(
     report: Callable[[Conversion], object] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> nn.Module:
-    """Let e3nn's products, linear layers and harmonics inside a network, and modules of known projects, use tpgen.
+    """Let e3nn's products, layers, gates and harmonics inside a network, and modules of known projects, use tpgen.
 
     Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
     So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
@@ -159,16 +160,19 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
         given = list(adapter(network, options))
         _check_found(network, adapter, [f for f in given if isinstance(f, Swap)])
         findings += given
-    seen = {finding.module for finding in findings} | set(_covered(network, findings))
+    marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
+    swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
+    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered(*whole)}
     for module in network.modules():
         if module in seen:
             continue
         found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
         findings += [found] if found else []
+        seen |= set(_covered(module, found.covers) if isinstance(found, Swap) else ())
     return findings
 
 
-_FINDERS = (find_product, find_linear, find_harmonics, find_net)  # of e3nn's own modules
+_FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate)  # of e3nn's own modules
 
 
 def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
@@ -187,13 +191,10 @@ def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) ->
         seen.add(swap.module)
 
 
-def _covered(network: nn.Module, findings: Iterable[Finding]) -> Iterator[nn.Module]:
-    """Modules that nobody calls once the swaps are made, or since they were."""
-    swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
-    marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
-    for module, names in (*swaps, *marks):
-        held = dict(module.named_modules())
-        yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
+def _covered(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
+    """Modules that nobody calls once a swap that covers them is made, or since it was."""
+    held = dict(module.named_modules()) if names else {}
+    yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
 
 
 def _compared(

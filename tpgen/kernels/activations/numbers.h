@@ -14,12 +14,16 @@ static inline void give(real* p, vec v, i64 n) {
   if (n >= W) return put(p, v);
   for (i64 m = 0; m < n; ++m) p[m] = v[m];
 }
-// call f(place, how many) for every vector of items, each of which stands for some numbers
-template <class F> static void every(i64 count, i64 each, F f) {
-  const i64 block = (BLOCK / each / W + 1) * W;
+// call f(from, to) for blocks of items, each of which stands for some numbers
+template <class F> static void in_blocks(i64 count, i64 block, i64 each, F f) {
   i64 next = 0; i64* const taken = &next;
   on_threads(count * each > WORTH_THREADS, [=]() __attribute__((always_inline)) {
-    for (i64 at; (at = __atomic_fetch_add(taken, block, __ATOMIC_RELAXED)) < count;)
-      for (i64 i = at; i < least(at + block, count); i += W) f(i, count - i);
+    for (i64 at; (at = __atomic_fetch_add(taken, block, __ATOMIC_RELAXED)) < count;) f(at, least(at + block, count));
+  });
+}
+// call f(place, how many) for every vector of items
+template <class F> static void every(i64 count, i64 each, F f) {
+  in_blocks(count, (BLOCK / each / W + 1) * W, each, [=](i64 at, i64 end) __attribute__((always_inline)) {
+    for (i64 i = at; i < end; i += W) f(i, count - i);
   });
 }

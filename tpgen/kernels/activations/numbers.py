@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,16 +13,19 @@ from tpgen.kernels.libraries.build import load
 from tpgen.kernels.libraries.compiler import find_compiler, target
 from tpgen.remember import remembered
 
+_NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 
-def text_of(name: str, dtype: torch.dtype) -> str:
-    """The source of the kernel of a header for a dtype, float32 or float64.
+
+def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
+    """The source of the kernel of a header for a dtype, float32 or float64; tables stand before it.
 
     >>> "tpgen_kernel" in text_of("silu", torch.float32)
     True
     """
     parts = [type_names(target(dtype)), *map(header, ("system", "threads", "plain"))]
-    own = (read_header(Path(__file__).with_name(f"{each}.h")) for each in ("numbers", name))
-    return "\n".join([*(part.strip("\n") for part in parts), *own])
+    names = ("numbers", *_NEEDS.get(name, ()), name)
+    *before, own = (read_header(Path(__file__).with_name(f"{each}.h")) for each in names)
+    return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
 
 
 def can_build() -> bool:
