@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, needs_compiler]
 
 CORPUS = """
 import re, sys, torch, tpgen
+from e3nn.nn import Gate
 from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.kernels.libraries import build
 if sys.argv[1] == "planted":  # scratch memory of one number
@@ -42,6 +43,8 @@ x, y, w = torch.randn(5, 17), torch.randn(rows, 4), torch.randn(rows, conv.weigh
 step(lambda *given: conv(*given, src, dst), x, y, w)
 linear = tpgen.Linear("17x0e+3x1o", "5x0e+6x1o", strategy="kernel")
 step(linear, torch.randn(rows, 26))
+gate = tpgen.convert(Gate("17x0e+2x0o", [torch.sigmoid, torch.tanh], "20x0e", [torch.relu], "17x1o+3x2e"))
+step(lambda x: torch.autograd.grad(gate(x).sin().sum(), x, create_graph=True)[0], torch.randn(rows, gate.irreps_in.dim))
 contraction = tpgen.SymmetricContraction("5x0e+5x1o", "5x0e+5x1o", correlation=2, num_elements=3, strategy="kernel")
 element = torch.arange(rows) % 2  # one element has no rows
 step(lambda x: contraction(x, element), torch.randn(rows, 5, 4))

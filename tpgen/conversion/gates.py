@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from e3nn import o3
 from e3nn.math import normalize2mom
-from e3nn.nn import Activation, Extract, Gate
+from e3nn.nn import Activation, Gate
 from e3nn.nn._gate import _Sortcut
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
@@ -84,6 +84,8 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
 
 def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
     """What computes, for the report: a kernel where one may and can."""
+    if mark_of(module) is not None and _changed_since(module):
+        return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
         return "torch operations, fewer than e3nn's"
@@ -97,19 +99,19 @@ def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
 def _obstacle(module: Any) -> str | None:
     """Why a gate must stay."""
     for name, kinds in _PARTS.items():
-        if type(getattr(module, name, None)) not in kinds:
-            return f"of a part {name} that is a {qualified(type(getattr(module, name, None)))}, not e3nn's"
-    inside = [part for part in module.modules() if part is not module]
-    for activation in (module.act_scalars, module.act_gates):
-        for act in filter(None, activation.acts):
-            if type(act) is not normalize2mom:
-                return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
-            if id(act.f) not in _BY_ID:
-                known = ", ".join(dict.fromkeys(_NAMES.values()))
-                return f"of an activation that is {getattr(act.f, '__name__', act.f)}: tpgen's gates know {known}"
-    parts = [module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul]
-    why = next(filter(None, map(replaced, parts)), None)
-    return why or (HOOKED if any(map(has_hooks, inside)) else None)
+        part = getattr(module, name, None)
+        if type(part) not in kinds:
+            return f"of a part {name} that is a {qualified(type(part))}, not e3nn's"
+    acts = [*filter(None, module.act_scalars.acts), *filter(None, module.act_gates.acts)]
+    for act in acts:
+        if type(act) is not normalize2mom:
+            return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
+        if id(act.f) not in _BY_ID:
+            known = ", ".join(dict.fromkeys(_NAMES.values()))
+            return f"of an activation that is {getattr(act.f, '__name__', act.f)}: tpgen's gates know {known}"
+    parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
+    hooked = any(has_hooks(part) for part in module.modules() if part is not module)
+    return next(filter(None, map(replaced, parts)), HOOKED if hooked else None)
 
 
 def _changed_since(module: Any) -> bool:
@@ -118,11 +120,11 @@ def _changed_since(module: Any) -> bool:
     if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
         return True
     cut = parts["sc"]._modules["cut"]
-    return type(cut) is not Extract or has_more(cut) or _functions(module) != module._tpgen_functions
+    return has_more(cut) or _functions(module) != module._tpgen_functions
 
 
 def _functions(module: Any) -> Functions:
-    """What a gate's activations do, one after the other."""
+    """What the activations of a gate do, one after the other."""
     parts = module._modules
     scalars, gates = (tuple(map(_function, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
     return scalars, gates
