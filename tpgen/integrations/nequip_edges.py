@@ -1,4 +1,4 @@
-"""NequIP's nets of edges, once for each pair: what it computes from lengths is marked, also behind a factor.
+"""NequIP's functions of lengths by a kernel, and its nets of edges once for each pair, for which rows are marked.
 
 Who gives vectors or lengths of edges may ask for gradients by them, which are those of single edges.  So where these
 require a gradient, nothing is marked but what NequIP computed from positions.
@@ -6,21 +6,25 @@ require a gradient, nothing is marked but what NequIP computed from positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from nequip.data import AtomicDataDict as keys
 from nequip.nn.embedding import BesselEdgeLengthEncoding, EdgeLengthNormalizer, SphericalHarmonicEdgeAttrs
+from nequip.nn.embedding.cutoffs import PolynomialCutoff
 from nequip.nn.misc import ApplyFactor
 from nequip.nn.mlp import ScalarMLPFunction
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.conversion.obstacles import has_more
+from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.radial import TAKER, convolves
 from tpgen.conversion.swap import Swap
-from tpgen.nn.pairs import NOW, carry_over, mark, once_for_pairs, pairs_of
+from tpgen.kernels.activations.bessel import CutBessel
+from tpgen.nn.bessel import NOW_CUT_BESSEL, cut_bessel, takes
+from tpgen.nn.pairs import FEEDS, carry_over, mark, once_for_pairs, pairs_of
 
 _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
 _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
@@ -53,9 +57,16 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
-        asked = not torch.compiler.is_compiling() and self._is_asked(data)
-        data = super().__call__(data)
-        if keys.EDGE_VECTORS_KEY in data and not asked and not _has_more(self):
+        if torch.compiler.is_compiling() or _has_more(self):
+            return super().__call__(data)
+        asked = self._is_asked(data)
+        rows = _by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
+        if rows is None:
+            data = super().__call__(data)
+        else:
+            data[keys.EDGE_CUTOFF_KEY] = rows[1].to(self._output_dtype)  # the order of what is added stays, too
+            data[self.edge_invariant_field] = rows[0].to(self._output_dtype)
+        if keys.EDGE_VECTORS_KEY in data and not asked:
             mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
         return data
 
@@ -63,6 +74,27 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         """Whether somebody may ask for gradients by single edges."""
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
+
+
+def _by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
+    frequencies = encoding.bessel_weights
+    if not (_are_cut_bessel(encoding) and takes(lengths, frequencies)):
+        return None
+    # b sinc(b x), where sinc(x) = sin(πx) / (πx)
+    shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
+    return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
+
+
+def _are_cut_bessel(encoding: Any) -> bool:
+    """Whether functions are multiplied by a polynomial cutoff of a whole power."""
+    return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
+
+
+def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
+    """What computes, for the report."""
+    own = NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+    return f"{own}; {FEEDS}"
 
 
 class TpgenApplyFactor(ApplyFactor):
@@ -97,7 +129,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 }
 
 
-def paired_edges(network: nn.Module, _options: dict[str, Any]) -> Iterator[Swap]:
+def paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
     """Swaps of nets of edges, and of what computes their rows from lengths; none where there is no such net."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
@@ -107,7 +139,7 @@ def paired_edges(network: nn.Module, _options: dict[str, Any]) -> Iterator[Swap]
         if type(module) in _COMPUTING:
             yield Swap(module, _COMPUTING[type(module)], "")
         elif type(module) is BesselEdgeLengthEncoding:
-            yield Swap(module, TpgenBesselEdgeLengthEncoding, NOW)
+            yield Swap(module, TpgenBesselEdgeLengthEncoding, _now, {"_tpgen_kernels": may_be_kernels(options)})
         elif type(module) is ApplyFactor and module.in_field in fields:
             yield Swap(module, TpgenApplyFactor, "")
     for block in blocks:

@@ -46,7 +46,7 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
-        yield from import_module("tpgen.integrations.sevennet_edges").paired_edges(network)
+        yield from import_module("tpgen.integrations.sevennet_edges").paired_edges(network, options)
 
 
 def to_float64(network: nn.Module) -> None:

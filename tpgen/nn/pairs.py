@@ -31,7 +31,6 @@ from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.multilinear import is_plain, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
-NOW = f"its own code; {FEEDS}"
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
 SHARE = 4  # edges to each pair at most: where fewer have a reverse, putting rows in order costs what they save
 
