@@ -33,7 +33,7 @@ BANKS = 128  # bytes that shared memory gives in a cycle
 REGISTERS = 2**16
 
 
-def _nothing(rows: int) -> float:
+def no_time(rows: int) -> float:
     return 0.0
 
 
@@ -48,7 +48,7 @@ class Prediction:
     shared: float
     cache: float
     least: float = 0.0  # seconds of one step of one block, which no batch is faster than
-    after: Callable[[int], float] = _nothing  # seconds of what is added up behind so many rows
+    after: Callable[[int], float] = no_time  # seconds of what is added up behind so many rows
     launches: int = 1  # of kernels
 
     @property
@@ -112,7 +112,7 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
         shared=rows / (work.touched + copied / BANKS) / one,
         cache=CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
         least=first / chip.clock,
-        after=partial(_sum, p, edges_per_node) if p.sums_weights else _nothing,
+        after=partial(_sum, p, edges_per_node) if p.sums_weights else no_time,
         launches=1 + p.sums_weights,
     )
 

@@ -226,13 +226,22 @@ class _Text:
             w.line("const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;")
             w.line("num* const sums = (num*)shared_memory() + lane;")
             w.line("if (c < call.channels)")
-            with w.block("for (int n = warp; n < ADDED; n += WARPS)"):
-                w.line("num sum = 0;")
-                w.line("for (i64 m = t; m < t + count; ++m) sum += call.sums[(m * ADDED + n) * call.channels + c];")
-                w.line(f"sums[n * {LANES}] = sum;")
+            self._sums_of_tasks()
             w.line("__syncthreads();")
             sums = [f"sums + {LANES} * COEFFICIENTS * {n}" for n in range(len(at.adjoints))]
             w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
+
+    def _sums_of_tasks(self) -> None:
+        """Each warp adds up several sums side by side: their numbers of one task are on their way together."""
+        w = self.w
+        each = f"for (int k = 0; k < {self.at.together}; ++k) if (n + k * WARPS < ADDED)"
+        with w.block(f"for (int n = warp; n < ADDED; n += WARPS * {self.at.together})"):
+            w.line(f"num sum[{self.at.together}] = {{}};")
+            with w.block("for (i64 m = t; m < t + count; ++m)"):
+                w.raw("#pragma unroll")
+                w.line(f"{each} sum[k] += call.sums[(m * ADDED + n + k * WARPS) * call.channels + c];")
+            w.raw("#pragma unroll")
+            w.line(f"{each} sums[(n + k * WARPS) * {LANES}] = sum[k];")
 
     def _channels_kernel(self) -> None:
         w = self.w

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log2
+from functools import partial
+from math import ceil, log2
 
-from tpgen.kernels.cuda.chips import LATENCY, Chip
+from tpgen.kernels.cuda.chips import CACHE, LATENCY, Chip
 from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles
+from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles, no_time
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
 from tpgen.kernels.polynomial.load import Sizes
@@ -82,8 +83,20 @@ def predict_polynomial(
         issue=rows / (row.cycles(chip, dtype) + once.cycles(chip, dtype) / units) / one,
         shared=rows / (row.touched + once.touched / units + size * rows / BANKS) / one,
         cache=float("inf"),
+        after=partial(_weights, geometry) if p.folded else no_time,
         launches=1 + bool(p.folded) + bool(p.summed),
     )
+
+
+def _weights(geometry: Geometry, _rows: int) -> float:
+    """Seconds of the second kernel: a warp waits for each task of its element, then makes gradients of the sums."""
+    p, sizes = geometry.placement, geometry.sizes
+    chip, per_block = p.chip, ceil(p.added / (p.warps * p.together))
+    waits = per_block * ceil(geometry.tasks / sizes.elements) + 1
+    longest = max(sum(products(t) for _, terms in part for t in terms) for part in p.epilogue)
+    rounds = ceil(geometry.blocks_of_weights / (chip.processors * _blocks(p)))
+    read = geometry.tasks * p.added * sizes.channels * p.lane_bytes / LANES
+    return max(rounds * (waits * LATENCY + longest * PACE) / chip.clock, read / (CACHE * chip.bandwidth))
 
 
 def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:

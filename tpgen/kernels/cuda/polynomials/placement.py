@@ -25,6 +25,7 @@ from tpgen.kernels.sweep.statements import Component, Product
 from tpgen.planner.polynomial_plan import PolynomialPlan
 
 _WARPS = 4
+_TOGETHER = 40
 _BLOCKS = 2  # on a multiprocessor, before warps share a block
 
 Item = TypeVar("Item")
@@ -56,6 +57,11 @@ class CudaPolynomialPlacement(PolynomialPlacement):
     def added(self) -> int:
         """Their gradients, of a warp, for each lane."""
         return len(self.adjoints) * self.sweep.coefficients
+
+    @property
+    def together(self) -> int:
+        """Sums over tasks that a warp of the second kernel has in registers at once."""
+        return min(_TOGETHER, max(1, -(-self.added // self.warps)))
 
     @cached_property
     def tile(self) -> int:

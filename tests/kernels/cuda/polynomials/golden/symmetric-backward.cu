@@ -180,10 +180,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_sum(const Call
   const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;
   num* const sums = (num*)shared_memory() + lane;
   if (c < call.channels)
-  for (int n = warp; n < ADDED; n += WARPS) {
-    num sum = 0;
-    for (i64 m = t; m < t + count; ++m) sum += call.sums[(m * ADDED + n) * call.channels + c];
-    sums[n * 32] = sum;
+  for (int n = warp; n < ADDED; n += WARPS * 2) {
+    num sum[2] = {};
+    for (i64 m = t; m < t + count; ++m) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) if (n + k * WARPS < ADDED) sum[k] += call.sums[(m * ADDED + n + k * WARPS) * call.channels + c];
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * 32] = sum[k];
   }
   __syncthreads();
   if (c < call.channels) epilogue(call, e, c, warp, sums + 32 * COEFFICIENTS * 0);
