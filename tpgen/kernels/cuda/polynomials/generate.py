@@ -232,16 +232,24 @@ class _Text:
             w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
 
     def _sums_of_tasks(self) -> None:
-        """Each warp adds up several sums side by side: their numbers of one task are on their way together."""
+        """Each warp adds up several sums side by side: their numbers of some tasks are on their way together."""
         w = self.w
-        each = f"for (int k = 0; k < {self.at.together}; ++k) if (n + k * WARPS < ADDED)"
+        each, ahead = f"for (int k = 0; k < {self.at.together}; ++k)", self.at.ahead
         with w.block(f"for (int n = warp; n < ADDED; n += WARPS * {self.at.together})"):
             w.line(f"num sum[{self.at.together}] = {{}};")
-            with w.block("for (i64 m = t; m < t + count; ++m)"):
+            with w.block(f"for (i64 m = t; m < t + count; m += {ahead})"):
+                w.line(f"num found[{ahead}][{self.at.together}];")
                 w.raw("#pragma unroll")
-                w.line(f"{each} sum[k] += call.sums[(m * ADDED + n + k * WARPS) * call.channels + c];")
+                with w.block(f"for (int a = 0; a < {ahead}; ++a)"):
+                    w.raw("#pragma unroll")
+                    w.line(f"{each} found[a][k] = m + a < t + count && n + k * WARPS < ADDED")
+                    w.line("  ? call.sums[((m + a) * ADDED + n + k * WARPS) * call.channels + c] : 0;")
+                w.raw("#pragma unroll")
+                with w.block(f"for (int a = 0; a < {ahead}; ++a)"):
+                    w.raw("#pragma unroll")
+                    w.line(f"{each} sum[k] += found[a][k];")
             w.raw("#pragma unroll")
-            w.line(f"{each} sums[(n + k * WARPS) * {LANES}] = sum[k];")
+            w.line(f"{each} if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * {LANES}] = sum[k];")
 
     def _channels_kernel(self) -> None:
         w = self.w

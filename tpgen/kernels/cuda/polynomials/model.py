@@ -89,10 +89,10 @@ def predict_polynomial(
 
 
 def _weights(geometry: Geometry, _rows: int) -> float:
-    """Seconds of the second kernel: a warp waits for each task of its element, then makes gradients of the sums."""
+    """Seconds of the second kernel: a warp waits for some tasks at once, then makes gradients of their sums."""
     p, sizes = geometry.placement, geometry.sizes
     chip, per_block = p.chip, ceil(p.added / (p.warps * p.together))
-    waits = per_block * ceil(geometry.tasks / sizes.elements) + 1
+    waits = per_block * ceil(geometry.tasks / sizes.elements / p.ahead) + 1
     longest = max(sum(products(t) for _, terms in part for t in terms) for part in p.epilogue)
     rounds = ceil(geometry.blocks_of_weights / (chip.processors * _blocks(p)))
     read = geometry.tasks * p.added * sizes.channels * p.lane_bytes / LANES

@@ -63,6 +63,11 @@ class CudaPolynomialPlacement(PolynomialPlacement):
         """Sums over tasks that a warp of the second kernel has in registers at once."""
         return min(_TOGETHER, max(1, -(-self.added // self.warps)))
 
+    @property
+    def ahead(self) -> int:
+        """Tasks whose sums are on their way at once."""
+        return max(1, _TOGETHER // self.together)
+
     @cached_property
     def tile(self) -> int:
         """Numbers of each lane through which a warp turns segments that stand channel by channel, of odd length."""

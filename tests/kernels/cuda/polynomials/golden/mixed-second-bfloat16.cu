@@ -609,9 +609,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) tpgen_sum(const Call
   if (c < call.channels)
   for (int n = warp; n < ADDED; n += WARPS * 3) {
     num sum[3] = {};
-    for (i64 m = t; m < t + count; ++m) {
+    for (i64 m = t; m < t + count; m += 13) {
+      num found[13][3];
 #pragma unroll
-      for (int k = 0; k < 3; ++k) if (n + k * WARPS < ADDED) sum[k] += call.sums[(m * ADDED + n + k * WARPS) * call.channels + c];
+      for (int a = 0; a < 13; ++a) {
+#pragma unroll
+        for (int k = 0; k < 3; ++k) found[a][k] = m + a < t + count && n + k * WARPS < ADDED
+        ? call.sums[((m + a) * ADDED + n + k * WARPS) * call.channels + c] : 0;
+      }
+#pragma unroll
+      for (int a = 0; a < 13; ++a) {
+#pragma unroll
+        for (int k = 0; k < 3; ++k) sum[k] += found[a][k];
+      }
     }
 #pragma unroll
     for (int k = 0; k < 3; ++k) if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * 32] = sum[k];
