@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.networks import Case
 from tpgen.conversion.convert import convert
+
+OURS_COMPILED = "converted, compiled"
 
 
 def converted(case: Case) -> nn.Module:
@@ -72,9 +75,14 @@ def nequip_compiled(case: Case) -> nn.Module:
     return DictInputOutputWrapper(torch._inductor.aoti_load_package(path), target["input"], target["output"])
 
 
+def nequip_converted_compiled(case: Case) -> nn.Module:
+    """The same of the converted model: what you take to LAMMPS."""
+    return nequip_compiled(replace(case, model=converted(case)))
+
+
 # project -> name of a mode -> how to make it, and whether it can be trained
 MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
     "mace": {"scripted": (scripted, True), "compiled": (mace_compiled, False)},
-    "nequip": {"compiled": (nequip_compiled, False)},
+    "nequip": {"compiled": (nequip_compiled, False), OURS_COMPILED: (nequip_converted_compiled, False)},
     "sevenn": {"scripted": (scripted, True)},
 }

@@ -19,6 +19,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.network_modes import MODES, OURS_COMPILED
+
 ROWS_DIR, PAGE = Path("out/networks"), Path("docs/networks.md")
 THREADS = (1, 2)
 NAMES = {"mace": "MACE", "nequip": "NequIP, 3 layers,", "sevenn": ""}
@@ -79,9 +81,8 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
 
 
 def _modes(unit: Unit, compiled: bool) -> list[str]:
-    """Of stock's own modes those that are to be had; compiling is left out where a small structure says as much."""
-    own = {"mace": ["scripted", "compiled"], "nequip": ["compiled"], "sevenn": ["scripted"]}[unit.project]
-    return [mode for mode in own if mode == "scripted" or (compiled and unit.atoms <= 64)]
+    """Of the other modes those that are to be had; compiling is left out where a small structure says as much."""
+    return [mode for mode in MODES[unit.project] if mode == "scripted" or (compiled and unit.atoms <= 64)]
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ def page() -> str:
     found = [(unit, json.loads(file.read_text())) for unit, file in files if file.exists()]
     times = [line for unit, rows in found if not unit.memory for line in _times(unit, rows)]
     memory = [_memory(unit, rows) for unit, rows in found if unit.memory]
-    modes = [line for unit, rows in found if not unit.memory for line in _own_modes(unit, rows)]
-    tables = ((_TIMES, times), (_OWN_MODES, modes), (_MEMORY, memory))
+    modes = [line for unit, rows in found if not unit.memory for line in _other_modes(unit, rows)]
+    tables = ((_TIMES, times), (_OTHER_MODES, modes), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
     return "\n".join([_HEAD, *measured])
 
@@ -109,8 +110,8 @@ ratio is to that one; the second table has all of them. A target in brackets is 
 """
 _TIMES = ["| network | atoms | threads | task | stock, eager | best of stock | converted | times as fast | target |",
           "|---|---:|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
-_OWN_MODES = ["## Stock's own modes\n", "What the projects offer beside their eager code. *Ready* is the time until "
-              "a mode was made and called once.\n",
+_OTHER_MODES = ["## Other modes\n", "What the projects offer beside their eager code. *Converted, compiled* is the "
+              "converted model after it. *Ready* is the time until a mode was made and called once.\n",
               "| network | atoms | threads | task | mode | time | times as fast as eager | ready |",
               "|---|---:|---:|---|---|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
@@ -120,7 +121,7 @@ _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | c
 def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
     for task in dict.fromkeys(row["task"] for row in rows if row["seconds"]):
         by_mode = {row["mode"]: row for row in rows if row["task"] == task}
-        rivals = {mode: row for mode, row in by_mode.items() if mode != "converted"}
+        rivals = {mode: row for mode, row in by_mode.items() if mode not in ("converted", OURS_COMPILED)}
         best = max(rivals, key=lambda mode: rivals[mode]["ratio"])
         ours = by_mode.get("converted")
         if ours is None:
@@ -134,7 +135,7 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _own_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
+def _other_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
     for row in rows:
         if row["mode"] not in ("stock", "converted"):
             ready = _seconds(row["ready"]) if row["ready"] else "–"
