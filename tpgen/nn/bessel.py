@@ -97,9 +97,7 @@ def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor |
         return by_alone
     column = r.reshape(-1, 1)
     waves = _waves(column, w, shape)
-    by = (
-        column.masked_fill(column == 0, 1) if shape.limit else column
-    )  # where functions have their limit, they are even
+    by = column.masked_fill(column == 0, 1) if shape.limit else column  # there, functions with a limit are even
     rise = (shape.prefactor * w.reshape(1, -1) * torch.cos(w.reshape(1, -1) * column) - waves) / by
     rows = rise * _envelope(column, shape) + waves * fall.reshape(-1, 1)
     return by_alone + (g * rows).sum(-1).reshape(r.shape)
