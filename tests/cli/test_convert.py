@@ -7,7 +7,7 @@ from tests.cli.calls import run
 
 def test_a_network_is_converted_and_proven() -> None:
     read = json.loads(run("convert", "tetris-e3nn", "--strategy", "grouped", "--prove", "--json").stdout)
-    assert {r["was"] for r in read["replaced"]} >= {"e3nn.FullyConnectedTensorProduct", "e3nn.ElementwiseTensorProduct"}
+    assert {r["was"] for r in read["replaced"]} >= {"e3nn.FullyConnectedTensorProduct", "e3nn.Gate"}
     assert all(d["relative"] < 1e-12 for d in read["proof"]["differences"])
     assert read["times"] is None
 

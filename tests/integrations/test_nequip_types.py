@@ -106,6 +106,7 @@ HELD = {
     "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
     "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
     "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed, **OF_EDGES},
+    "nequip.nn.embedding.cutoffs": {"PolynomialCutoff": type("PolynomialCutoff", (nn.Module,), {})},
     "nequip.nn.misc": {"ApplyFactor": type("ApplyFactor", (nn.Module,), {})},
     "nequip.nn.interaction_block": {"InteractionBlock": InteractionBlock},
     "nequip.nn.mlp": {"ScalarLinearLayer": ScalarLinearLayer, "ScalarMLPFunction": ScalarMLPFunction},
