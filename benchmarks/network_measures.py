@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from benchmarks.networks import SIZES, Case
 from tpgen.conversion.convert import conversion_report
 
 STOCK, CONVERTED = "stock", "converted"
+STEPS = 3  # in a turn, as dynamics and training make one after the other; one, where stock's takes a second
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ TASKS = {EVALUATION: evaluation, TRAINING: training}
 
 
 def in_turn(asked: Any, case: Case) -> list[Row]:
-    """Each mode in turn with stock, and the medians of the ratios of one round."""
+    """Each mode in turn with stock, some steps a turn, and the medians of the ratios of one round."""
     about = _about(asked, case)
     networks: dict[str, nn.Module] = {STOCK: case.model}
     modes = {mode: MODES[asked.project][mode] for mode in asked.modes} | {CONVERTED: (converted, True)}
@@ -90,19 +92,25 @@ def _timed(
     step = TASKS[task]
     for name in list(networks):
         try:
-            for _ in range(2 if name != STOCK else 1):
-                step(case, networks[name])
+            for _ in range(2):
+                first = _once(step, case, networks[name])
         except Exception as error:
             why[name] = f"{task}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
             del networks[name]
+        if name == STOCK:
+            steps = STEPS if first < 1 else 1
     times: dict[str, list[float]] = {name: [] for name in networks}
     until = time.perf_counter() + seconds
     while len(times[STOCK]) < 2 or time.perf_counter() < until:
         for name, network in networks.items():
-            start = time.perf_counter()
-            step(case, network)
-            times[name].append(time.perf_counter() - start)
+            times[name].append(statistics.median(_once(step, case, network) for _ in range(steps)))
     return times
+
+
+def _once(step: Callable[[Case, nn.Module], None], case: Case, network: nn.Module) -> float:
+    start = time.perf_counter()
+    step(case, network)
+    return time.perf_counter() - start
 
 
 def _about(asked: Any, case: Case) -> dict[str, Any]:

@@ -102,7 +102,8 @@ def page() -> str:
 _HEAD = """# Whole networks, measured
 
 Written by `python -m benchmarks.network_table`: float32, medians. Each network is measured in one process: stock, its
-own modes, and converted, in turn, so ratios are those of one moment. Structures are perturbed lattices of four
+own modes, and converted, in turn, so ratios are those of one moment. In its turn a network makes three steps, of which
+the median counts, or one step where stock takes a second. Structures are perturbed lattices of four
 elements, some 28 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured, and the
 ratio is to that one; the second table has all of them. A target in brackets is not reached.
 
