@@ -112,7 +112,8 @@ ratio is to that one; the second table has all of them. A target in brackets is 
 _TIMES = ["| network | atoms | threads | task | stock, eager | best of stock | converted | times as fast | target |",
           "|---|---:|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 _OTHER_MODES = ["## Other modes\n", "What the projects offer beside their eager code. *Converted, compiled* is the "
-              "converted model after it. *Ready* is the time until a mode was made and called once.\n",
+              "converted model after it. *Ready* is the time until a mode was made and called once; Inductor "
+              "may have found code of an earlier run on disk.\n",
               "| network | atoms | threads | task | mode | time | times as fast as eager | ready |",
               "|---|---:|---:|---|---|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
