@@ -93,12 +93,12 @@ def _timed(
     for name in list(networks):
         try:
             for _ in range(2):
-                first = _once(step, case, networks[name])
+                took = _once(step, case, networks[name])
         except Exception as error:
             why[name] = f"{task}: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
             del networks[name]
         if name == STOCK:
-            steps = STEPS if first < 1 else 1
+            steps = STEPS if took < 1 else 1
     times: dict[str, list[float]] = {name: [] for name in networks}
     until = time.perf_counter() + seconds
     while len(times[STOCK]) < 2 or time.perf_counter() < until:

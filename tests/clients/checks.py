@@ -71,6 +71,14 @@ def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+def counted_lengths(monkeypatch: pytest.MonkeyPatch, adapter: Any) -> list[int]:
+    """How many lengths each call of the kernel of Bessel functions gets from an adapter."""
+    seen: list[int] = []
+    run = adapter.cut_bessel
+    monkeypatch.setattr(adapter, "cut_bessel", lambda r, *rest: seen.append(len(r)) or run(r, *rest))
+    return seen
+
+
 def check_float32(case: Case) -> None:
     """Energy, forces and stress of a model in float32, within its rounding of stock's."""
     assert {p.dtype for p in case.model.parameters()} == {torch.float32}

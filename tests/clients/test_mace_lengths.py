@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.clients.checks import counted_lengths
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.swap import apply_all, told, undo_all
 from tpgen.integrations import mace_models
@@ -37,11 +38,7 @@ def arguments(dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many lengths each call of the kernel got."""
-    seen: list[int] = []
-    run = mace_models.cut_bessel
-    monkeypatch.setattr(mace_models, "cut_bessel", lambda r, *rest: seen.append(len(r)) or run(r, *rest))
-    return seen
+    return counted_lengths(monkeypatch, mace_models)
 
 
 def check(found: Any, wanted: Any, given: tuple[Tensor, ...]) -> None:

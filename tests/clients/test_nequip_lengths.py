@@ -11,6 +11,7 @@ from nequip.nn.embedding import BesselEdgeLengthEncoding, PolynomialCutoff
 from torch import Tensor
 
 from benchmarks.networks import nequip
+from tests.clients.checks import counted_lengths
 from tpgen.conversion.convert import conversion_report, convert
 from tpgen.conversion.swap import Swap, apply_all
 from tpgen.integrations import nequip_edges
@@ -38,11 +39,7 @@ def lengths() -> Tensor:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many lengths each call of the kernel got."""
-    seen: list[int] = []
-    run = nequip_edges.cut_bessel
-    monkeypatch.setattr(nequip_edges, "cut_bessel", lambda r, *rest: seen.append(len(r)) or run(r, *rest))
-    return seen
+    return counted_lengths(monkeypatch, nequip_edges)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ from sevenn.nn.edge_embedding import BesselBasis, EdgeEmbedding, PolynomialCutof
 from torch import Tensor, nn
 
 from benchmarks.networks import sevenn
+from tests.clients.checks import counted_lengths
 from tpgen.conversion.convert import conversion_report, convert
 from tpgen.conversion.swap import apply_all
 from tpgen.integrations import sevennet_edges
@@ -39,11 +40,7 @@ def graph() -> dict[str, Tensor]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many lengths each call of the kernel got."""
-    seen: list[int] = []
-    run = sevennet_edges.cut_bessel
-    monkeypatch.setattr(sevennet_edges, "cut_bessel", lambda r, *rest: seen.append(len(r)) or run(r, *rest))
-    return seen
+    return counted_lengths(monkeypatch, sevennet_edges)
 
 
 @pytest.mark.parametrize("power", [5, 6])

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from tpgen.kernels.activations.bessel import CutBessel, bessel_slope, bessel_values
 from tpgen.kernels.activations.numbers import can_build
-from tpgen.kernels.operators.registration import asked_for
+from tpgen.kernels.operators.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import is_usual
 
 NOW_CUT_BESSEL = "tpgen kernel (Bessel functions and cutoff in one pass)"  # for reports
 
@@ -39,12 +38,11 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
 
 def takes(r: Tensor, w: Tensor) -> bool:
     """Whether a kernel computes such a call."""
-    return not torch.compiler.is_compiling() and _is_usual(r, w) and not autocasting(r.device) and can_build()
+    return not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device) and can_build()
 
 
-def _is_usual(*tensors: Tensor) -> bool:
-    """Whether a call may be one of ours, which have no forward mode: tangents may come to its backward alone."""
-    return forward_ad._current_level < 0 and all(is_plain(x) and x.dtype == tensors[0].dtype for x in tensors)
+def _are_usual(*tensors: Tensor) -> bool:
+    return is_usual(*tensors) and len({x.dtype for x in tensors}) == 1
 
 
 def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
@@ -78,7 +76,7 @@ class _CutBessel(torch.autograd.Function):
         r, w = ctx.saved_tensors
         by_r, by_w = asked_for(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g, h) if x is not None]
-        slope = _slope if torch.is_grad_enabled() or not _is_usual(r, *there) else bessel_slope
+        slope = _slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
         return (
             slope(r, w, ctx.shape, g, h) if there and by_r else None,
             _by_frequencies(r, w, ctx.shape, g) if g is not None and by_w else None,
@@ -86,7 +84,7 @@ class _CutBessel(torch.autograd.Function):
         )
 
 
-_recorded = super(torch.autograd.Function, _CutBessel).apply  # no transform of torch.func is to be seen to
+_recorded = apply_of(_CutBessel)
 
 
 def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from tpgen.errors import InputError
 from tpgen.kernels.activations.gate import GateTable, gate_first, gate_second, gate_value
 from tpgen.kernels.activations.numbers import can_build
-from tpgen.nn.multilinear import is_plain
+from tpgen.kernels.operators.registration import apply_of
+from tpgen.nn.multilinear import is_usual
 
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables
     "identity": lambda x: x,
@@ -42,7 +42,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and _is_plain(x) and can_build()):
+    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build()):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = _recorded(table, 0, x) if recorded else gate_value(table, x)
@@ -65,11 +65,6 @@ def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
     return torch.cat(made, -1) if made else x
 
 
-def _is_plain(*tensors: Tensor) -> bool:
-    """Whether a call may be one of ours, which have no forward mode."""
-    return forward_ad._current_level < 0 and all(map(is_plain, tensors))
-
-
 class _Derivative(torch.autograd.Function):
     """A gate (order 0, at x), its gradient (order 1, at g and x), or the gradients of that (order 2, at c, g and x)."""
 
@@ -82,7 +77,7 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         table, point, order = ctx.table, ctx.saved_tensors, ctx.order + 1
-        if order == len(_KERNELS) or not _is_plain(*cotangents):
+        if order == len(_KERNELS) or not is_usual(*cotangents):
             found = _pulled_back(table, ctx.order, point, cotangents)
         elif torch.is_grad_enabled():
             found = _Derivative.apply(table, order, *cotangents, *point)
@@ -92,7 +87,7 @@ class _Derivative(torch.autograd.Function):
 
 
 _KERNELS: tuple[Callable[..., tuple[Tensor, ...]], ...] = (gate_value, gate_first, gate_second)  # by order
-_recorded = super(torch.autograd.Function, _Derivative).apply  # no transform of torch.func is to be seen to
+_recorded = apply_of(_Derivative)
 
 
 def _by_torch(table: GateTable, order: int, *point: Tensor) -> tuple[Tensor, ...]:

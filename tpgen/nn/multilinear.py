@@ -35,6 +35,11 @@ def is_plain(x: Tensor) -> bool:
     )
 
 
+def is_usual(*tensors: Tensor) -> bool:
+    """Whether a call may be one of ours that has no forward mode: tangents may come to its backward alone."""
+    return forward_ad._current_level < 0 and all(map(is_plain, tensors))
+
+
 def is_traced(x: Tensor) -> bool:
     """Whether calls with a tensor on the CPU go into a graph by their operators, as in `make_fx` and `torch.export`."""
     return (

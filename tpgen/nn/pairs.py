@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.kernels.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.operators.memory import empty
+from tpgen.kernels.operators.registration import apply_of
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import is_plain, writes_to
+from tpgen.nn.multilinear import is_plain, is_usual, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -108,7 +108,7 @@ def _once(kept: Any, x: Tensor, beside: tuple, make: Callable[[], Any]) -> Any:
     Not remembered where torch counts no writes, nor of a leaf: its gradient's way back would keep it alive.
     """
     records = torch.is_grad_enabled() and x.requires_grad
-    if x.is_inference() or (records and x.is_leaf) or not _is_usual(x):
+    if x.is_inference() or (records and x.is_leaf) or not is_usual(x):
         return make()
     state = (x._version, records, *beside)
     found, made = kept.get(x, (None, None))
@@ -152,7 +152,7 @@ def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
-    return _mean_recorded(x, pairs) if _is_usual(x) else _shared_out(_gathered(x, pairs), pairs)
+    return _mean_recorded(x, pairs) if is_usual(x) else _shared_out(_gathered(x, pairs), pairs)
 
 
 def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
@@ -166,12 +166,12 @@ def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
 
 def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
     """The row of its number for each edge."""
-    return _spread_recorded(y, pairs) if _is_usual(y) else y.index_select(0, pairs.number)
+    return _spread_recorded(y, pairs) if is_usual(y) else y.index_select(0, pairs.number)
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
     """The sum of the rows of each number's edges."""
-    if _is_usual(x):
+    if is_usual(x):
         return _gathered_recorded(x, pairs)
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
@@ -185,7 +185,7 @@ def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor,
 
 
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    return _permuted_recorded(y, order, place) if _is_usual(y) else y.index_select(0, order)
+    return _permuted_recorded(y, order, place) if is_usual(y) else y.index_select(0, order)
 
 
 class _Mean(torch.autograd.Function):
@@ -235,19 +235,9 @@ class _Permuted(torch.autograd.Function):
         return _permuted(g, place, order), None, None
 
 
-def _recorded(function: Any) -> Callable[..., Tensor]:
-    """How a function is called where no transform of torch.func is to be seen to."""
-    return super(torch.autograd.Function, function).apply
-
-
 _mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded = map(
-    _recorded, (_Mean, _Spread, _Gathered, _Permuted)
+    apply_of, (_Mean, _Spread, _Gathered, _Permuted)
 )
-
-
-def _is_usual(x: Tensor) -> bool:
-    """Whether a call may be one of ours, which have no forward mode."""
-    return forward_ad._current_level < 0 and is_plain(x)
 
 
 def _selected(x: Tensor, rows: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from tpgen.kernels.activations.numbers import can_build
 from tpgen.kernels.activations.silu import silu_second
 from tpgen.kernels.operators.memory import empty
+from tpgen.kernels.operators.registration import apply_of
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import is_usual
 
 WORTH = 2**15  # numbers: below, what Python adds to a call is noticed
 
@@ -26,14 +26,9 @@ def silu(x: Tensor) -> Tensor:
     >>> silu(torch.zeros(2))
     tensor([0., 0.])
     """
-    if torch.compiler.is_compiling() or not _is_plain(x) or x.numel() < WORTH or autocasting(x.device):
+    if torch.compiler.is_compiling() or not is_usual(x) or x.numel() < WORTH or autocasting(x.device):
         return nn.functional.silu(x)
     return _recorded(x) if x.requires_grad and torch.is_grad_enabled() else _value(x)
-
-
-def _is_plain(*tensors: Tensor) -> bool:
-    """Whether a call may be one of ours, which have no forward mode: tangents may come to its backward alone."""
-    return forward_ad._current_level < 0 and all(map(is_plain, tensors))
 
 
 class _Silu(torch.autograd.Function):
@@ -45,10 +40,10 @@ class _Silu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return _first(g, x) if torch.is_grad_enabled() or not _is_plain(g) else _slope(g, x)
+        return _first(g, x) if torch.is_grad_enabled() or not is_usual(g) else _slope(g, x)
 
 
-_recorded = super(torch.autograd.Function, _Silu).apply  # no transform of torch.func is to be seen to
+_recorded = apply_of(_Silu)
 
 
 class _First(torch.autograd.Function):
@@ -62,7 +57,7 @@ class _First(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:
         g, x = ctx.saved_tensors
-        if not torch.is_grad_enabled() and _is_plain(c, g) and can_build():
+        if not torch.is_grad_enabled() and is_usual(c, g) and can_build():
             return silu_second(c, g, x)
         s = torch.sigmoid(x)
         return _first(c, x), c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))
@@ -77,7 +72,7 @@ def _slope(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _first(g: Tensor, x: Tensor) -> Tensor:
-    if _is_plain(g):
+    if is_usual(g):
         return _First.apply(g, x)
     s = torch.sigmoid(x)
     return g * (s * (1 + x * (1 - s)))

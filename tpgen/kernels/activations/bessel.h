@@ -1,8 +1,6 @@
 // Bessel functions times a polynomial cutoff, and their gradient.  Needs: real = num, vec, bits, numbers.
 
-static const bool SINGLE = sizeof(num) == 4;
 static const int SIGN = SINGLE ? 31 : 63, TERMS = SINGLE ? 6 : 10;  // where a sign is; of the series
-static const num ROUNDING = SINGLE ? 0x1.8p23 : 0x1.8p52;              // to whole numbers, if added
 // pi in three parts, of which all but the last have so few bits that their multiples are exact
 static const num PI = SINGLE ? 0x1.92p1 : 0x1.921fb54p1;
 static const num PI_NEXT = SINGLE ? 0x1.fb4p-11 : 0x1.10b46118p-29;

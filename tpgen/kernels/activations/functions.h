@@ -1,9 +1,8 @@
-// Activations of vectors, with two derivatives.  Needs: num, vec, bits.
+// Activations of vectors, with two derivatives.  Needs: num, vec, bits, numbers.
 
 // what tells floats from doubles: bits of the fraction, the exponent of 1, and ln 2 in two parts, the first of few bits
-static const bool SINGLE = sizeof(num) == 4;
 static const int FRACTION = SINGLE ? 23 : 52, BIAS = SINGLE ? 127 : 1023;
-static const num LARGEST = SINGLE ? 87 : 708, ROUNDING = SINGLE ? 0x1.8p23 : 0x1.8p52;  // to whole numbers, if added
+static const num LARGEST = SINGLE ? 87 : 708;
 static const num LN2 = SINGLE ? 0.693145751953125 : 6.93147180369123816490e-01;
 static const num LN2_REST = SINGLE ? 1.42860682030941723e-06 : 1.90821492927058770002e-10;
 

@@ -1,6 +1,9 @@
 // Loops over many numbers, a vector at a time, on threads where they are many.  Needs: real, num, vec, on_threads, least,
 // fetch, put.
 
+static const bool SINGLE = sizeof(num) == 4;
+static const num ROUNDING = SINGLE ? 0x1.8p23 : 0x1.8p52;  // to whole numbers, if added
+
 enum { BLOCK = 1 << 14, WORTH_THREADS = 1 << 15 };  // numbers of a task; from how many on threads share them
 
 // n numbers, as many as a vector has or fewer

@@ -209,7 +209,12 @@ class _Recorded(torch.autograd.Function):
         return _pushed_forward(ctx, tangents)
 
 
-_record = super(torch.autograd.Function, _Recorded).apply  # where no transform of torch.func is to be seen to
+def apply_of(function: Any) -> Callable[..., Any]:
+    """How a `torch.autograd.Function` is called where no transform of torch.func is to be seen to."""
+    return super(torch.autograd.Function, function).apply
+
+
+_record = apply_of(_Recorded)
 
 
 class _Transformed(torch.autograd.Function):
