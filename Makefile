@@ -5,7 +5,7 @@ TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all fuzz clients test-clients test-pythons browser lint docs pictures bench article kernels layers gpu clean
+.PHONY: dist demo test test-all fuzz clients test-clients test-engines test-pythons test-torch browser lint docs pictures notebooks bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -43,14 +43,24 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 OLDEST_E3NN := tests/conversion tests/planner/test_plan.py tests/planner/test_coupling.py tests/nn/test_from_e3nn.py
 
 test-clients: clients
-	@for client in $(CLIENTS); do \
-	    if test -e .clients/$$client/.installed; then \
-	        echo "tests of $$client"; \
-	        more=; test $$client != mace || more="$(OLDEST_E3NN)"; \
-	        OMP_NUM_THREADS=1 timeout 600 .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore \
-	            tests/clients/test_$$client*.py $$more || exit 1; \
-	    else echo "*** $$client IS NOT TESTED: it could not be installed"; fi; \
-	done
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 $(CLIENTS:%=test-client-%)
+
+.PHONY: $(CLIENTS:%=test-client-%)
+test-client-mace: MORE := $(OLDEST_E3NN)
+$(CLIENTS:%=test-client-%): test-client-%:
+	@if test -e .clients/$*/.installed; then \
+	    echo "tests of $*"; \
+	    OMP_NUM_THREADS=1 timeout 2400 .clients/$*/bin/python -m pytest -p no:cacheprovider -W ignore \
+	        tests/clients/test_$**.py $(MORE) || exit 1; \
+	else echo "*** $* IS NOT TESTED: it could not be installed"; fi
+
+# Recipes of docs/engines.md for ASE and TorchSim.  Ranks and ghosts of LAMMPS are tests of each project (test-clients).
+test-engines: .clients/.reached .clients/engines/.installed
+	@if test -e .clients/engines/.installed; then \
+	    OMP_NUM_THREADS=1 timeout 1200 .clients/engines/bin/python -m pytest -p no:cacheprovider -W ignore \
+	        tests/clients/test_engines.py || exit 1; \
+	else echo "*** ASE AND TORCHSIM ARE NOT TESTED: they could not be installed"; fi
+	@echo "*** LAMMPS ITSELF IS NOT TESTED: its ranks and ghosts are, by make test-clients"
 
 # On every other Python that is here: every file compiles, and a short profile of products, their derivatives, kernels and
 # the command line.  One that cannot be set up is said aloud, and the others are tested all the same.  A torch with CUDA is gigabytes: ANY_TORCH=1 takes it.
@@ -78,7 +88,22 @@ test-pythons:
 	    OMP_NUM_THREADS=1 .pythons/$$version/bin/python -m pytest -n 2 -p no:cacheprovider $(SHORT) || exit 1; \
 	done
 
-# Random products, layouts, graphs and operands, for long; `make test` runs a few examples of the same.
+# The same profile on another torch, and on another Python: make test-torch VERSION=2.15.0 ON=3.13.  Torch comes with CUDA, which
+# is some six gigabytes in .torch/, and half an hour on a slow line: run it before a release.
+VERSION ?= 2.15.0
+ON ?= 3.11
+CELL = .torch/$(VERSION)-py$(ON)
+
+test-torch:
+	@for python in python$(ON) $$HOME/.pyenv/versions/$(ON).*/bin/python; do $$python -c pass 2> /dev/null && break; done; \
+	test -e $(CELL)/.installed || { \
+	    $$python -m venv $(CELL) && \
+	    $(CELL)/bin/python -m pip install --no-cache-dir --quiet torch==$(VERSION) --editable '.[plot,test]' && \
+	    touch $(CELL)/.installed; \
+	} || { echo "*** torch $(VERSION) IS NOT TESTED on Python $(ON): it could not be set up"; exit 1; }; \
+	OMP_NUM_THREADS=1 $(CELL)/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py $(SHORT)
+
+# Random products, layouts, graphs, operands and lives of whole networks, for long; `make test` runs a few examples of the same.
 fuzz: $(INSTALLED)
 	ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/attacks
 
@@ -94,7 +119,9 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 # The site of docs/, written into site/.  A broken link or a docstring that cannot be read stops it.
-docs: .docs/.installed
+docs: .docs/.installed $(INSTALLED)
+	$(BIN)/tpgen explore mace-medium --out out/site/explorer.html
+	$(BIN)/tpgen explore --preset channelwise --in1 8x0e+8x1o --in2 0e+1o+2e --irreps-out 8x0e+8x1o --out out/site/layer_explorer.html
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --quiet
 	@echo "open site/index.html"
 
@@ -109,6 +136,10 @@ WANTED = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["proj
 # The pictures of the docs, from the code as it is; that of the explorer needs Chromium (make browser).
 pictures: $(INSTALLED)
 	$(BIN)/python -m benchmarks.pictures
+
+# What the notebooks of the docs show, which is what they put out; that of MACE needs `make clients`.
+notebooks: $(INSTALLED)
+	$(BIN)/python -m benchmarks.notebooks
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.report
@@ -132,6 +163,10 @@ $(INSTALLED): constraints.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation $(TORCH) --editable '.[plot,test,lint]'
 	touch $@
+
+# A wheel and a source distribution, each installed in a fresh environment and used there.
+dist:
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' .ci/dist
 
 clean:
 	rm -rf $(VENV) .docs .pythons site build out *.egg-info

@@ -15,11 +15,11 @@ import click
 import torch
 from rich.console import Console
 
-from tpgen.benchmarking.contenders import select_contenders
-from tpgen.benchmarking.records import Record, Report
-from tpgen.benchmarking.run import run_benchmarks, select_problems
-from tpgen.benchmarking.tables import Cells, environment_line
-from tpgen.benchmarking.tasks import TASKS
+from tpgen.bench.contenders import select_contenders
+from tpgen.bench.records import Record, Report
+from tpgen.bench.run import run_benchmarks, select_problems
+from tpgen.bench.tables import Cells, environment_line
+from tpgen.bench.tasks import TASKS
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.text import duration
 

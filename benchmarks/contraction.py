@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.inspection.clock import median_seconds
+from tpgen.inspection.clock import time_in_turns
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.generalized import generalized_couplings
 
@@ -90,7 +90,8 @@ def main() -> None:
             _compare(layers, x, y)
             for task, step in TASKS.items():
                 calls = {name: partial(step, layer, x, y) for name, layer in layers.items()}
-                seconds = median_seconds(calls, arguments.rounds)
+                turns = time_in_turns(calls, "cpu", rounds=arguments.rounds)
+                seconds = {name: timing.median for name, timing in turns.items()}
                 _print(elements, rows, task, seconds)
                 found.append({"elements": elements, "rows": rows, "task": task, "seconds": seconds})
     if arguments.json:

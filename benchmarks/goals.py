@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tpgen.benchmarking.environment import Environment, environment
-from tpgen.benchmarking.records import read_fields
+from tpgen.bench.environment import Environment, environment
+from tpgen.bench.records import read_fields
 from tpgen.errors import TpgenError, unknown
 from tpgen.progress import Progress, bar, no_progress
 

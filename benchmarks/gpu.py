@@ -31,15 +31,16 @@ from benchmarks.gpu_device_checks import product_of
 from benchmarks.gpu_goals import ROWS, goals
 from benchmarks.gpu_rivals import rival_rows
 from benchmarks.gpu_times import TASKS, Case, Row, measured, product_of_rows, shares_figure, times_table
-from tpgen.benchmarking.environment import environment
-from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.records import Record, Settings, merge_reports
-from tpgen.benchmarking.records import Report as Records
-from tpgen.benchmarking.run import select_problems
+from tpgen.bench.environment import environment
+from tpgen.bench.plots import plot_report
+from tpgen.bench.records import Record, Settings, merge_reports
+from tpgen.bench.records import Report as Records
+from tpgen.bench.run import select_problems
+from tpgen.bench.tables import ReportTables
 from tpgen.inspection.figures import save_figure
 from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
-from tpgen.kernels.operators.ops import kernel_supported
+from tpgen.kernels.runtime.ops import kernel_supported
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
 
@@ -308,7 +309,7 @@ def rivals(report: Report, run: Run, clock: Clock) -> None:
             records.append(record)
             report.rivals.append(asdict(record) | more)
     made = Records(environment(), Settings("float32", report.device, run.seconds), tuple(records))
-    Console().print(made.table())
+    Console().print(ReportTables(made))
     picture(report, "gpu-rivals.png", partial(plot_report, made, run.folder / "gpu-rivals.png"))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from tpgen.errors import TpgenError
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.target import cuda_source

@@ -19,16 +19,15 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands, random_polynomial_operands
-from tpgen.kernels.operators.ops import describe
-from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.kernels.runtime.ops import describe, kernel_polynomial
+from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.linear import LinearPlan, make_linear_plan
-from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS, PolynomialProblem
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, Problem
+from tpgen.planner.product import make_plan
 
 Finding = tuple[str, bool, str]
 Layout = Literal["mul_ir", "ir_mul"]
@@ -148,9 +147,7 @@ def polynomials(device: str) -> Iterator[Finding]:
         yield finding(f"a linear layer, {layout}", both, TOLERANCE[torch.float64])
 
 
-def polynomials_compared(
-    problem: PolynomialProblem, dtype: torch.dtype, device: str
-) -> Iterator[tuple[Tensor, Tensor]]:
+def polynomials_compared(problem: Problem, dtype: torch.dtype, device: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Results of a kernel, and of matrix products in float64, which need no kernels and no compiler."""
     plan = problem.plan
     given = [x.to(dtype).double() for x in random_polynomial_operands(plan, 50, problem.channels, problem.elements)]
@@ -162,7 +159,7 @@ def polynomials_compared(
     return zip(of_polynomial(lambda inputs, rows: polynomial_of_rows(inputs, rows, *call), *there), slow, strict=True)
 
 
-def layers_compared(plan: LinearPlan, layout: str, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+def layers_compared(plan: Plan, layout: str, device: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Results of a layer by a kernel, and by matrix products on the CPU."""
     return zip(of_linear(plan, layout, device, "kernel"), of_linear(plan, layout, "cpu", "einsum"), strict=True)
 
@@ -177,7 +174,7 @@ def of_polynomial(
     return [out, *first, *torch.autograd.grad(torch.stack([x.square().sum() for x in first]).sum(), inputs)]
 
 
-def of_linear(plan: LinearPlan, layout: str, device: str, strategy: str) -> list[Tensor]:
+def of_linear(plan: Plan, layout: str, device: str, strategy: str) -> list[Tensor]:
     """A layer and its gradients."""
     layer = Linear.from_plan(plan, False, strategy=strategy, layout=layout).to(device, torch.float64)
     torch.manual_seed(0)

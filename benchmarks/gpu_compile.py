@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import generate_cuda
@@ -18,11 +18,9 @@ from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.polynomial.runtime import CALLS, kernels_of, named_call
-from tpgen.planner.linear_problems import LINEARS
+from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.text import table
 
 ARCHITECTURES = (80, 90)
@@ -67,7 +65,7 @@ def _product(name: str, opened: tuple[str, ...], indexed: bool, chip: Chip) -> s
 
 def _polynomial(name: str, call: str, chip: Chip) -> str:
     plan = POLYNOMIALS[name].plan
-    return generate_polynomial(plan, kernels_of(plan.to_json()).sweep(named_call(plan, call)), "float32", chip).text
+    return generate_polynomial(plan, describe_polynomial(plan).sweep(named_call(plan, call)), "float32", chip).text
 
 
 def compile_table(rows: list[Row]) -> str:

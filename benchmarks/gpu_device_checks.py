@@ -13,10 +13,9 @@ from benchmarks.gpu_checks import Finding, agrees, compared, convolved, finding,
 from benchmarks.gpu_clock import recorded, seconds_of
 from benchmarks.gpu_times import convolution, product_of_edges, product_of_rows
 from tpgen.form.sampling import random_operands, random_polynomial_operands
-from tpgen.kernels.operators.ops import describe
-from tpgen.kernels.polynomial.runtime import forward_call
-from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.problems import PROBLEMS
+from tpgen.kernels.runtime.ops import describe
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
 _CALLS = 20  # of each stream: one of 400 rows alone ends before another has begun
 

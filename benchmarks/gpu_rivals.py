@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_clock import Clock, copies_beyond_cache, device_seconds, seconds_of
-from tpgen.benchmarking.contenders import Contender, select_contenders
-from tpgen.benchmarking.gate import bound, expected_results, largest_error
-from tpgen.benchmarking.records import Record
-from tpgen.benchmarking.tasks import TASKS, Operands, Product, Task, in_layout, make_operands
+from tpgen.bench.contenders import Contender, select_contenders
+from tpgen.bench.gate import bound, expected_results, largest_error
+from tpgen.bench.records import Record
+from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands
 from tpgen.errors import BackendError, EmitError
 from tpgen.inspection.clock import timed
 from tpgen.planner.problems import Problem

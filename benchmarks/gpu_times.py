@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.form.sampling import random_operands
 from tpgen.inspection.clock import now
 from tpgen.inspection.figures import new_figure
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS

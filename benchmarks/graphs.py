@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tpgen.benchmarking.gate import require_right
-from tpgen.benchmarking.tasks import Operands, Product, Task, make_operands
+from tpgen.bench.gate import require_right
+from tpgen.bench.tasks import Operands, Product, Task, make_operands
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan

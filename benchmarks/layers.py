@@ -15,8 +15,8 @@ from rich.console import Console
 
 from benchmarks.goals import Goal, Outcome, load_outcomes, measure_goals, select_goals
 from benchmarks.layer_goals import ROOT, layer_goals
-from benchmarks.page import detail_parts, goal_cells
-from tpgen.benchmarking.tables import machine_line
+from benchmarks.page import detail_parts, goal_cells, write_details
+from tpgen.bench.tables import machine_line
 from tpgen.errors import TpgenError
 
 INTRODUCTION = """\
@@ -25,7 +25,7 @@ INTRODUCTION = """\
 Linear layers, symmetric contractions, multiplicities that fill no whole vectors, and high degrees.
 This page is written by `make layers` (`python -m benchmarks.layers`), which takes some five minutes; run it on the
 machine that matters to you. mace-torch needs an environment of its own: `make clients`. Products of known networks
-stand in [benchmarks](benchmarks.md).
+stand in [benchmarks](benchmarks.md). [Every figure](records/benchmarks_layers.json) stands in a file of JSON.
 """
 
 METHOD = """\
@@ -51,7 +51,8 @@ def write_layers(outcomes: Sequence[Outcome], goals: Mapping[str, Goal], page: P
     machines = dict.fromkeys(machine_line(outcome.environment) for outcome in outcomes)
     parts = [INTRODUCTION, "\n".join(f"Measured: {line}." for line in machines), goal_cells(outcomes, goals).markdown()]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n\n".join([*(part.strip() for part in parts), *detail_parts(outcomes, goals), METHOD]))
+    page.write_text("\n\n".join([*(part.strip() for part in parts), METHOD]))
+    write_details(detail_parts(outcomes, goals), page.parent / "records" / page.with_suffix(".json").name)
 
 
 @click.command(help=__doc__)

@@ -89,7 +89,7 @@ class _BareProducts:
     """The matrix products of a layer on contiguous operands and into results that are there."""
 
     def __init__(self, layer: Linear, x: Tensor) -> None:
-        sizes = [(x.shape[0] * p.in1.ir.dim, *p.weight.shape) for p in layer.plan.paths]
+        sizes = [(x.shape[0] * p.in1.ir.dim, *p.weight.shape) for p in layer.plan.paths if p.weight]
         self.x = [x.new_zeros(m, k).normal_() for m, k, _ in sizes]
         self.w = [x.new_zeros(k, n).normal_() for _, k, n in sizes]
         self.out = [x.new_zeros(m, n).normal_() for m, _, n in sizes]

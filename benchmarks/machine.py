@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
-from tpgen.benchmarking.timing import Call, seconds_of
+from tpgen.inspection.clock import Call, seconds_of
+from tpgen.kernels.build import build
+from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header
-from tpgen.kernels.libraries import build
-from tpgen.kernels.libraries.compiler import target
 
 
 def copy_call(nbytes: int) -> Call:

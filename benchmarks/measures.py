@@ -17,16 +17,17 @@ from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, c
 from benchmarks.machine import copy_call, fma_rate
 from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
-from tpgen.benchmarking.contenders import CONTENDERS, select_contenders
-from tpgen.benchmarking.gate import expected_results, require_right
-from tpgen.benchmarking.peers import with_weights
-from tpgen.benchmarking.records import Record, Report
-from tpgen.benchmarking.run import run_benchmarks
-from tpgen.benchmarking.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
-from tpgen.benchmarking.timing import Timing, peak_bytes, time_in_turns
+from tpgen.bench.contenders import CONTENDERS, select_contenders
+from tpgen.bench.gate import expected_results, require_right
+from tpgen.bench.peak import peak_bytes
+from tpgen.bench.peers import with_weights
+from tpgen.bench.records import Record, Report
+from tpgen.bench.run import run_benchmarks
+from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
 from tpgen.form.form import Layout
-from tpgen.kernels.operators.description import describe
-from tpgen.kernels.operators.ops import kernel_product
+from tpgen.inspection.clock import Timing, time_in_turns
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem

@@ -1,4 +1,15 @@
-"""How whole networks are measured: in turn with stock, in agreement with it, and by the memory that they take."""
+"""Whole networks of other projects, stock against converted: energy, forces and stress, and a training step.
+
+    .clients/mace/bin/python -m benchmarks.network_measures mace --atoms 64 --threads 1
+    .clients/mace/bin/python -m benchmarks.network_measures mace --size small --modes scripted compiled
+    .clients/mace/bin/python -m benchmarks.network_measures mace --size 128x0e --modes compiled program
+    .clients/nequip/bin/python -m benchmarks.network_measures nequip --atoms 512 --memory
+    .clients/sevenn/bin/python -m benchmarks.network_measures sevenn --agree
+
+Each project has an environment of its own (``make clients``).  Stock, other modes of stock and converted are called in
+turn, and medians of the ratios are shown.  ``--agree`` compares energies, forces, stress and the gradients of a force
+loss in float64; ``--memory`` shows the peak memory of a training step.  `benchmarks.network_table` runs all of it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.network_modes import MODES, converted
+from benchmarks.network_modes import MODES, Programs, converted
 from benchmarks.networks import SIZES, Case
 from tpgen.conversion.convert import conversion_report
 
@@ -48,6 +59,9 @@ def evaluation(case: Case, network: nn.Module) -> None:
 
 
 def training(case: Case, network: nn.Module) -> None:
+    if isinstance(network, Programs):
+        network.train_once(case)
+        return
     found = case.run(network, True)
     loss = torch.stack([(x * torch.sin(x.detach())).sum() for x in found.values()]).sum()
     network.zero_grad()
@@ -217,7 +231,7 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.networks")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network_measures")
     parser.add_argument("project", choices=SIZES)
     parser.add_argument("--size", help=f"of MACE: {', '.join(SIZES['mace'])}; of NequIP: {', '.join(SIZES['nequip'])}")
     parser.add_argument("--atoms", type=int, default=64, help="of a lattice: 64, 216, 512, 2000, ...")
@@ -255,3 +269,7 @@ def main() -> None:
         if asked.json:
             asked.json.parent.mkdir(parents=True, exist_ok=True)
             asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()

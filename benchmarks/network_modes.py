@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.networks import Case
 from tpgen.conversion.convert import convert
+from tpgen.networks.step import compile_step
+from tpgen.networks.training import compile_training
 
 OURS_COMPILED = "converted, compiled"
 
@@ -80,9 +82,58 @@ def nequip_converted_compiled(case: Case) -> nn.Module:
     return nequip_compiled(replace(case, model=converted(case)))
 
 
+class _Asked(dict):
+    """Results that note which of them are asked for."""
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = torch.zeros(1)
+        return self[name]
+
+
+class _Listens(nn.Module):
+    def forward(self, *args: Any, **options: Any) -> Any:
+        self.given, self.results = (args, options), _Asked()
+        return self.results
+
+
+class Programs(nn.Module):
+    """A converted model as two programs: energies, forces and stress; and the gradients of their loss."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.model = converted(case)
+        self.trained = compile_training(self.model, self._loss)
+        self.listens = _Listens()
+        case.run(self.listens, True)
+        self.names = list(self.listens.results)
+        self.step = compile_step(self.model, outputs=self.names)
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        if self.model.training:
+            self.model.eval()
+        return self.step(*args, **options)
+
+    def train_once(self, case: Case) -> None:
+        """A step of training."""
+        case.run(self.listens, True)
+        args, options = self.listens.given
+        if not self.model.training:
+            self.model.train()
+        self.model.zero_grad()
+        self.trained(*args, **options).backward()
+
+    def _loss(self, network: nn.Module, *args: Any, **options: Any) -> Tensor:
+        found = network(*args, **options)
+        return torch.stack([(found[name] * torch.sin(found[name].detach())).sum() for name in self.names]).sum()
+
+
 # project -> name of a mode -> how to make it, and whether it can be trained
 MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
-    "mace": {"scripted": (scripted, True), "compiled": (mace_compiled, False)},
-    "nequip": {"compiled": (nequip_compiled, False), OURS_COMPILED: (nequip_converted_compiled, False)},
-    "sevenn": {"scripted": (scripted, True)},
+    "mace": {"scripted": (scripted, True), "compiled": (mace_compiled, False), "program": (Programs, True)},
+    "nequip": {
+        "compiled": (nequip_compiled, False),
+        OURS_COMPILED: (nequip_converted_compiled, False),
+        "program": (Programs, True),
+    },
+    "sevenn": {"scripted": (scripted, True), "program": (Programs, True)},
 }

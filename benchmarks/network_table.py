@@ -2,8 +2,9 @@
 
     python -m benchmarks.network_table --clients .clients
 
-It takes some twenty minutes on a quiet machine of two cores, writes its rows to out/networks/ and the page
-docs/networks.md.  ``--compiled`` measures stock compiled too, which takes minutes for each network.
+It takes some twenty minutes on a quiet machine of two cores, writes its rows to docs/records/networks/ and the page
+docs/networks.md; `make pictures` draws them.  ``--compiled`` measures stock compiled too, which takes minutes for each
+network.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network_modes import MODES, OURS_COMPILED
+from tpgen.bench.environment import environment
 
-ROWS_DIR, PAGE = Path("out/networks"), Path("docs/networks.md")
+ABOUT = "about.json"  # beside the rows: the machine and the versions
+ROWS_DIR, PAGE = Path("docs/records/networks"), Path("docs/networks.md")
 THREADS = (1, 2)
+TASKS = {"energy, forces, stress": "step", "training step": "training"}
 NAMES = {"mace": "MACE", "nequip": "NequIP, 3 layers,", "sevenn": ""}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One call of `benchmarks.networks`: what is measured, and what is to be reached."""
+    """One call of `benchmarks.network_measures`: what is measured, and what is to be reached."""
 
     project: str
     size: str
@@ -73,7 +77,7 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
         arguments += ["--modes", *modes]
     start = time.perf_counter()
     subprocess.run(
-        [str(python), "-W", "ignore", "-m", "benchmarks.networks", *map(str, arguments)],
+        [str(python), "-W", "ignore", "-m", "benchmarks.network_measures", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         check=False,
     )
@@ -82,7 +86,11 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
 
 def _modes(unit: Unit, compiled: bool) -> list[str]:
     """Of the other modes those that are to be had; compiling is left out where a small structure says as much."""
-    return [mode for mode in MODES[unit.project] if mode == "scripted" or (compiled and unit.atoms <= 64)]
+    return [
+        mode
+        for mode in MODES[unit.project]
+        if mode == "scripted" or (mode != "program" and compiled and unit.atoms <= 64)
+    ]
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -96,26 +104,53 @@ def page() -> str:
     modes = [line for unit, rows in found if not unit.memory for line in _other_modes(unit, rows)]
     tables = ((_TIMES, times), (_OTHER_MODES, modes), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
-    return "\n".join([_HEAD, *measured])
+    about = ROWS_DIR / ABOUT
+    said = json.loads(about.read_text()) if about.exists() else {"machine": "?", "versions": "?"}
+    return "\n".join([_HEAD.format(**said), *measured])
 
 
-_HEAD = """# Whole networks, measured
+def about(clients: Path) -> dict[str, str]:
+    """The machine, and the versions in the environments that were measured."""
+    here = environment()
+    found = [f"torch {here.torch}"]
+    for project, package in (("mace", "mace-torch"), ("nequip", "nequip"), ("sevenn", "sevenn")):
+        asked = (
+            f"from importlib.metadata import version as v; print('{package}', v('{package}'), 'with e3nn', v('e3nn'))"
+        )
+        answer = subprocess.run(
+            [clients / project / "bin/python", "-c", asked], capture_output=True, text=True, check=False
+        )
+        found += [answer.stdout.strip()] if answer.returncode == 0 else []
+    return {"machine": f"{here.cpu}, {here.cores} cores, {here.system}", "versions": ", ".join(found)}
 
-Written by `python -m benchmarks.network_table`: float32, medians. Each network is measured in one process: stock, its
-own modes, and converted, in turn, so ratios are those of one moment. In its turn a network makes three steps, of which
-the median counts, or one step where stock takes a second. Structures are perturbed lattices of four
-elements, some 28 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured, and the
-ratio is to that one; the second table has all of them. A target in brackets is not reached.
+
+_HEAD = """# Whole networks
+
+You see how long stock networks and converted ones take for a step. In float32, on {machine}.
+Versions: {versions}.
+
+![time of a step of stock and converted networks, by number of atoms](pictures/networks.png)
+
+The picture has stock eager, called from Python; above 512 atoms it was called once. `python -m
+benchmarks.network_sizes` measures it, and [its figures](pictures/networks.json) are a file of JSON.
+
+Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted run in turn
+in one process, so ratios are those of one moment. Structures are perturbed lattices of four elements, some 28
+neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms no mode was
+compiled. A *step* is energy, forces and stress; *training* is a step of it. One thread where nothing else is said. A
+target in brackets is not reached. `python -m benchmarks.network_table` measures anew, and
+[the remarks](benchmarks_remarks.md) say where the time goes.
 
 ## Times
 """
-_TIMES = ["| network | atoms | threads | task | stock, eager | best of stock | converted | times as fast | target |",
-          "|---|---:|---:|---|---:|---:|---:|---:|---:|"]  # fmt: skip
-_OTHER_MODES = ["## Other modes\n", "What the projects offer beside their eager code. *Converted, compiled* is the "
-              "converted model after it. *Ready* is the time until a mode was made and called once; Inductor "
-              "may have found code of an earlier run on disk.\n",
-              "| network | atoms | threads | task | mode | time | times as fast as eager | ready |",
-              "|---|---:|---:|---|---|---:|---:|---:|"]  # fmt: skip
+_TIMES = ["| network | task | times as fast | converted | best of stock | stock, eager | target |",
+          "|---|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a step. *Converted, compiled* is the "
+              "converted model after them. *Ready* is the time until a mode was made and called once; Inductor "
+              "may have found code of an earlier run on disk. Scripted models run about as fast as eager ones; the "
+              "records have their times.\n",
+              "| network | task | mode | times as fast as eager | time | ready |",
+              "|---|---|---|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
            "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 
@@ -130,19 +165,19 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
             continue
         ratio = ours["ratio"] / rivals[best]["ratio"]
         cells = (
-            _name(unit), f"{unit.atoms:,}", f"{ours['threads']}", task, _seconds(by_mode["stock"]["seconds"]),
+            _case(unit, ours["threads"]), TASKS.get(task, task), f"{ratio:.1f}×", _seconds(ours["seconds"]),
             "eager" if best == "stock" else f"{best} {_seconds(rivals[best]['seconds'])}",
-            _seconds(ours["seconds"]), f"{ratio:.1f}×", _goal(unit.goal, ratio),
+            _seconds(by_mode["stock"]["seconds"]), _goal(unit.goal, ratio),
         )  # fmt: skip
         yield f"| {' | '.join(cells)} |"
 
 
 def _other_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
     for row in rows:
-        if row["mode"] not in ("stock", "converted"):
+        if row["mode"] not in ("stock", "converted", "scripted"):
             ready = _seconds(row["ready"]) if row["ready"] else "–"
-            found = (_seconds(row["seconds"]), f"{row['ratio']:.2f}×") if row["seconds"] else (row["why"], "–")
-            cells = (_name(unit), f"{unit.atoms:,}", f"{row['threads']}", row["task"], row["mode"], *found, ready)
+            found = (f"{row['ratio']:.2f}×", _seconds(row["seconds"])) if row["seconds"] else ("–", row["why"])
+            cells = (_case(unit, row["threads"]), TASKS.get(row["task"], row["task"]), row["mode"], *found, ready)
             yield f"| {' | '.join(cells)} |"
 
 
@@ -158,6 +193,10 @@ def _memory(unit: Unit, rows: list[dict[str, Any]]) -> str:
     goal = "" if unit.goal is None else f"≤ {unit.goal:g}" if part and part <= unit.goal else f"(≤ {unit.goal:g})"
     cells = (_name(unit), f"{unit.atoms:,}", *map(_megabytes, (stock, ours)), f"{part:.2f}" if part else "–", goal)
     return f"| {' | '.join(cells)} |"
+
+
+def _case(unit: Unit, threads: int) -> str:
+    return f"{_name(unit)}, {unit.atoms:,} atoms{f', {threads} threads' * (threads > 1)}"
 
 
 def _name(unit: Unit) -> str:
@@ -185,6 +224,8 @@ def main() -> None:
         name = unit.file(threads).name
         if not asked.write_only and (not asked.only or any(part in name for part in asked.only)):
             measure(unit, threads, asked)
+    if not asked.write_only:
+        (ROWS_DIR / ABOUT).write_text(json.dumps(about(asked.clients), indent=1) + "\n")
     PAGE.write_text(page())
     print(PAGE)
 

@@ -1,14 +1,4 @@
-"""Whole networks of other projects, stock against converted: energy, forces and stress, and a training step.
-
-    .clients/mace/bin/python -m benchmarks.networks mace --atoms 64 --threads 1
-    .clients/mace/bin/python -m benchmarks.networks mace --size small --modes scripted compiled
-    .clients/nequip/bin/python -m benchmarks.networks nequip --atoms 512 --memory
-    .clients/sevenn/bin/python -m benchmarks.networks sevenn --agree
-
-Each project has an environment of its own (``make clients``).  Stock, other modes of stock and converted are called in
-turn, and medians of the ratios are shown.  ``--agree`` compares energies, forces, stress and the gradients of a force
-loss in float64; ``--memory`` shows the peak memory of a training step.  `benchmarks.network_table` runs all of it.
-"""
+"""Whole networks of MACE, NequIP and SevenNet on a lattice of atoms, built as their users build them."""
 
 from __future__ import annotations
 
@@ -63,6 +53,29 @@ def lattice(atoms: int, dtype: torch.dtype) -> Structure:
     return Structure(positions.to(dtype), species, torch.diag(lengths).to(dtype), edges, shifts.to(dtype))
 
 
+def molecules(atoms: int, count: int, dtype: torch.dtype) -> list[Structure]:
+    """Molecules of so many atoms: those of a lattice without its cell, each shaken in its own way."""
+    s = lattice(27, torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(count):
+        positions = s.positions[:atoms] * 0.6 + JITTER * torch.randn(atoms, 3, generator=generator, dtype=torch.float64)
+        near = (torch.cdist(positions, positions) < CUTOFF).fill_diagonal_(False)
+        edges = torch.nonzero(near).T.contiguous()
+        shifts = torch.zeros(edges.shape[1], 3, dtype=dtype)
+        found.append(Structure(positions.to(dtype), s.species[:atoms], torch.zeros(3, 3).to(dtype), edges, shifts))
+    return found
+
+
+def joined(structures: list[Structure]) -> Structure:
+    """Structures as one, with numbers of atoms that go on, and cells below each other."""
+    edges = [s.edges + n * len(s.positions) for n, s in enumerate(structures)]
+    rest = {
+        name: torch.cat([getattr(s, name) for s in structures]) for name in ("positions", "species", "cell", "shifts")
+    }
+    return Structure(edges=torch.cat(edges, 1), **rest)
+
+
 def _sides(atoms: int) -> tuple[int, int, int]:
     """The box of so many atoms: 8, 8, 8 for 512, and 10, 10, 20 for 2,000."""
     first = _divisor(atoms, round(atoms ** (1 / 3)))
@@ -78,8 +91,13 @@ def _divisor(number: int, most: int) -> int:
 
 
 def mace(
-    atoms: int, dtype: torch.dtype, hidden: str = "128x0e+128x1o", block: str = "RealAgnosticResidualInteractionBlock"
+    atoms: int,
+    dtype: torch.dtype,
+    hidden: str = "128x0e+128x1o",
+    block: str = "RealAgnosticResidualInteractionBlock",
+    count: int = 0,
 ) -> Case:
+    """A MACE for a lattice, or for so many molecules in one batch."""
     from e3nn import o3
     from mace.modules import ScaleShiftMACE, interaction_classes
 
@@ -91,17 +109,19 @@ def mace(
         avg_num_neighbors=28.0, atomic_numbers=[1, 6, 7, 8], correlation=3, gate=torch.nn.functional.silu,
         atomic_inter_scale=1.0, atomic_inter_shift=0.0, radial_MLP=[64, 64, 64],
     )  # fmt: skip
-    s = lattice(atoms, dtype)
+    s = joined(molecules(atoms, count, dtype)) if count else lattice(atoms, dtype)
+    graphs = count or 1
     batch = {
         "positions": s.positions, "cell": s.cell, "edge_index": s.edges, "unit_shifts": s.shifts,
-        "shifts": s.shifts @ s.cell, "batch": torch.zeros(len(s.positions), dtype=torch.int64),
+        "shifts": s.shifts @ s.cell[:3], "batch": torch.arange(graphs).repeat_interleave(atoms),
         "node_attrs": torch.nn.functional.one_hot(s.species, ELEMENTS).to(dtype),
-        "ptr": torch.tensor([0, len(s.positions)]), "head": torch.zeros(1, dtype=torch.int64),
+        "ptr": torch.arange(graphs + 1) * atoms, "head": torch.zeros(graphs, dtype=torch.int64),
     }  # fmt: skip
+    stress = not count  # molecules have none
 
     def run(network: nn.Module, training: bool) -> dict[str, Tensor]:
-        found = network(dict(batch), training=training, compute_stress=True)
-        return {name: found[name] for name in ("energy", "forces", "stress")}
+        found = network(dict(batch), training=training, compute_stress=stress)
+        return {name: found[name] for name in ("energy", "forces", *(["stress"] if stress else []))}
 
     return Case(model, run, batch, s.edges.shape[1])
 
@@ -202,22 +222,16 @@ SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
     "mace": {
         "128x0e+128x1o": mace,
         "128x0e": partial(mace, hidden="128x0e"),
+        "96x0e+96x1o": partial(mace, hidden="96x0e+96x1o"),
+        "128x0e+128x1o, a molecule": partial(mace, count=1),
+        "128x0e+128x1o, 8 molecules": partial(mace, count=8),
         "64x0e+64x1o+64x2e": partial(mace, hidden="64x0e+64x1o+64x2e"),
     },
     "nequip": {
         "l=2, 64 features": nequip,
         "l=3, 32 features": partial(nequip, features=32, l_max=3),
+        "2 layers, l=3, 32 features": partial(nequip, features=32, l_max=3, layers=2),
         "Allegro": allegro,
     },
     "sevenn": {"SevenNet-0": sevenn},
 }
-
-
-def main() -> None:
-    from benchmarks.network_measures import main as measure
-
-    measure()
-
-
-if __name__ == "__main__":
-    main()

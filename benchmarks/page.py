@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
 from benchmarks.kernel_goals import GOALS
 from benchmarks.roofline import plot_roofline
-from tpgen.benchmarking.markdown import contender_list, markdown_report, method_notes
-from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.records import Report, load_report, merge_reports
-from tpgen.benchmarking.run import select_problems
-from tpgen.benchmarking.tables import Cells, machine_line
+from tpgen.bench.markdown import detail_cells, markdown_report, method_notes
+from tpgen.bench.plots import plot_report
+from tpgen.bench.records import Report, load_report, merge_reports
+from tpgen.bench.run import select_problems
+from tpgen.bench.tables import Cells, machine_line
 from tpgen.errors import TpgenError
 from tpgen.text import duration, ratio
 
@@ -26,6 +27,7 @@ where it is installed. Each of these is a *contender*: a library, how it writes 
 grew out of. Words that are new to you stand in the [glossary](glossary.md), and [the
 remarks](benchmarks_remarks.md) say what the numbers do not.
 
+[Every figure](records/benchmarks.json) stands in a file of JSON: times, spread, set-up, peak memory of each contender.
 You can measure on the machine that matters to you. `tpgen bench mace-large` measures one problem. `python -m
 benchmarks.report` measures all and writes this page, and `python -m benchmarks.kernels` measures the generated CPU
 kernels for it. `python -m benchmarks.article` repeats the comparison that tpgen grew out of.
@@ -58,6 +60,11 @@ class Places:
         return self.records / "kernels"
 
     @property
+    def details(self) -> Path:
+        """Every figure, as JSON; the page has the summaries."""
+        return self.page.parent / "records" / self.page.with_suffix(".json").name
+
+    @property
     def images(self) -> Path:
         return self.page.parent / "images"
 
@@ -77,10 +84,15 @@ def write_page(places: Places, others: Sequence[Path] = ()) -> int:
         parts.append(kernel_section(outcomes, places.images))
     if reports:
         parts.append(f"## How it is measured\n\n{method_notes(reports[0])}")
-    parts.append(f"## Contenders\n\nFor `--contender`, with `*` for any:\n\n{contender_list()}\n")
     places.page.parent.mkdir(parents=True, exist_ok=True)
     places.page.write_text("\n".join(parts))
+    write_details([*(c for r in reports for c in detail_cells(r)), *detail_parts(outcomes, GOALS)], places.details)
     return len(files) + len(outcomes)
+
+
+def write_details(details: Sequence[Cells], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([cells.record() for cells in details], indent=0, ensure_ascii=False) + "\n")
 
 
 def _position(path: Path) -> int:
@@ -95,7 +107,7 @@ def _products(reports: Sequence[Report], places: Places) -> list[str]:
         name = f"benchmarks-{report.settings.device}-{report.settings.dtype}{f'-{n}' if n else ''}.png"
         plot_report(report, places.images / name)
         title = f"## {report.settings.device.upper()}, {report.settings.dtype}"
-        parts.append(f"{title}\n\n{markdown_report(report, f'{places.images.name}/{name}')}")
+        parts.append(f"{title}\n\n{markdown_report(report, f'{places.images.name}/{name}', details=False)}")
     return parts
 
 
@@ -103,7 +115,7 @@ def _products(reports: Sequence[Report], places: Places) -> list[str]:
 
 
 def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
-    """What was to be reached and what was measured, the roofline, then every figure."""
+    """What was to be reached and what was measured, and the roofline."""
     parts = ["## Generated CPU kernels"]
     machines = dict.fromkeys(machine_line(outcome.environment) for outcome in outcomes)
     parts.append("\n".join(f"Measured: {line}." for line in machines))
@@ -112,15 +124,14 @@ def kernel_section(outcomes: Sequence[Outcome], images: Path) -> str:
     if found:
         plot_roofline(found, images / "roofline.png")
         parts.append(f"![kernels against copy bandwidth and multiply-add rate]({images.name}/roofline.png)")
-    parts += detail_parts(outcomes, GOALS, "###")
     parts.append(f"### How kernels are measured\n\n{KERNEL_METHOD}")
     return "\n\n".join(parts)
 
 
-def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal], level: str = "##") -> list[str]:
+def detail_parts(outcomes: Sequence[Outcome], goals: Mapping[str, Goal]) -> list[Cells]:
     """A table for each goal that was measured, with every figure."""
     return [
-        f"{level} {goal.name}: {goal.about}\n\n{_detail_cells(goal, outcomes).markdown()}"
+        _detail_cells(goal, outcomes)
         for goal in goals.values()
         if goal.targets and any(outcome.goal == goal.name for outcome in outcomes)
     ]
@@ -168,4 +179,4 @@ def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> Cells:
             met = "" if figure.value is None else "yes" if target.met(figure.value) else "no"
             value = _shown(target, figure.value) or "–"
             rows.append((figure.what, part, str(target), value, met, figure.note))
-    return Cells(goal.about, ("problem", "part", "target", "measured", "met", "how"), tuple(rows))
+    return Cells(f"{goal.name}: {goal.about}", ("problem", "part", "target", "measured", "met", "how"), tuple(rows))

@@ -1,7 +1,8 @@
 """The pictures of the docs, taken from the code as it is: `make pictures` writes all of them into docs/pictures.
 
-Nothing in them is measured, so the same code gives the same files.  The picture of the explorer is taken in Chromium;
-without one it is left as it is, which the command says, and ends with 1.
+The same code gives the same files: what was measured is drawn from records in
+docs/records.  The picture of the explorer is taken in Chromium; without one it is left as it is, which the command
+says, and ends with 1.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import tpgen
+from benchmarks.network_picture import draw_networks
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.page import write_explorer
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.request import Request
 from tpgen.planner.problems import PROBLEMS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -47,8 +49,8 @@ def _captured(path: Path) -> None:
 
 
 def _flat(path: Path) -> None:
-    """The network of docs/tracer.md, as that page draws it."""
-    _draw_as_in("tracer.md", path)
+    """The network of docs/fx.md, as that page draws it."""
+    _draw_as_in("fx.md", path)
 
 
 def _draw_as_in(page: str, path: Path) -> None:
@@ -84,6 +86,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "explain.png": _explain,
     "explorer.png": _explorer,
     "flat.png": _flat,
+    "networks.png": draw_networks,
     "graph.png": lambda path: draw_graph(Request(PROBLEMS["mace-medium"].plan, strategy="einsum"), path),
 }
 

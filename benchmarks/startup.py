@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
 from benchmarks.problems import problem_named
-from tpgen.benchmarking.tasks import TASKS, make_operands
-from tpgen.benchmarking.timing import peak_bytes
+from tpgen.bench.peak import peak_bytes
+from tpgen.bench.tasks import TASKS, make_operands
 from tpgen.errors import BackendError
-from tpgen.form.form import split_layout
-from tpgen.kernels.libraries.build import load
-from tpgen.kernels.operators.description import DIRECTIONS, Description
-from tpgen.kernels.operators.warm import warm
+from tpgen.kernels.build.build import load
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import DIRECTIONS, Description
+from tpgen.kernels.runtime.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -53,9 +53,9 @@ def _build(name: str) -> dict[str, float]:
 
 def _build_one(name: str, direction: str) -> dict[str, float]:
     """Seconds to build one of those."""
-    description = Description(problem_named(name).plan, split_layout("mul_ir"))
+    description = Description(problem_named(name).plan, ("mul_ir",) * 3)
     start = time.perf_counter()
-    load(description.source(DIRECTIONS[direction], torch.float32, False).text)
+    load(description.source(call_of(DIRECTIONS[direction]), torch.float32).text)
     return {direction: time.perf_counter() - start}
 
 

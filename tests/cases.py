@@ -23,7 +23,8 @@ from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.planner.modes import MODES
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 ROWS = 3
 LAYOUTS: tuple[Layout, ...] = ("mul_ir", "ir_mul", ("ir_mul", "mul_ir", "ir_mul"))
@@ -153,7 +154,7 @@ def reference_right(plan: Plan, x2: Tensor, w: Tensor, layout: Layout = "mul_ir"
     rows, dim = x2.shape[0], plan.irreps_in1.dim
     unit = torch.eye(dim, dtype=x2.dtype).repeat(rows, 1)
     x2, w = (x if x is w and plan.shared_weights else x.repeat_interleave(dim, 0) for x in (x2, w))
-    return reference_product(plan, unit, x2, w, layout).reshape(rows, dim, -1)
+    return reference_product(plan, unit, x2, w, layout=layout).reshape(rows, dim, -1)
 
 
 def assert_close(got: Tensor, want: Tensor, tolerance: float = TOLERANCE) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from tests.machine import needs_compiler
 
-RUN_KERNELS = ("tpgen.kernels.operators.ops.kernel_product",)  # doctests
+RUN_KERNELS = ("tpgen.kernels.runtime.ops.kernel_product",)  # doctests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,18 +11,19 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tpgen.planner.generalized import generalized_couplings
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 
 X, Y = Irreps("0e + 1o"), Irreps("0e + 1o + 2e")
 
 
-def symmetric(irreps: Irreps = X, degree: int = 3, layout: str = "channel") -> PolynomialPlan:
+def symmetric(irreps: Irreps = X, degree: int = 3, layout: str = "channel") -> Plan:
     """A symmetric contraction to scalars and vectors."""
     terms = [PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", "chained") for n in range(2) for nu in range(degree, 0, -1)]
     return make_polynomial_plan([Operand("x", irreps, layout), Operand(OUT, Irreps("0e + 1o"))], terms)
 
 
-def mixed(layout: str = "mul_ir", weighted: bool = True) -> PolynomialPlan:
+def mixed(layout: str = "mul_ir", weighted: bool = True) -> Plan:
     """Two tensors of channels, one repeated, and one copy for all channels."""
     operands = [Operand("a", X, layout), Operand("b", Irreps("1o"), layout), Operand("y", Y, channels=False)]
     terms = [
@@ -33,7 +34,7 @@ def mixed(layout: str = "mul_ir", weighted: bool = True) -> PolynomialPlan:
     return make_polynomial_plan([*operands, Operand(OUT, Irreps("0e + 1o"), layout)], terms)
 
 
-def nested() -> PolynomialPlan:
+def nested() -> Plan:
     """Terms whose factors begin other terms, all of coefficient 1: a factor taken out leaves a constant."""
     tables = {
         ("x",): {(i, i): 1.0 for i in range(4)},
@@ -55,7 +56,7 @@ PLANS = {
 
 
 def operands_of(
-    plan: PolynomialPlan, rows: int, elements: int, channels: int, dtype: torch.dtype = torch.float64, grad: bool = True
+    plan: Plan, rows: int, elements: int, channels: int, dtype: torch.dtype = torch.float64, grad: bool = True
 ) -> list[Tensor]:
     """Random inputs and weights in the order of the plan."""
     return [
@@ -71,7 +72,7 @@ def _shape(o: Operand, rows: int, elements: int, channels: int) -> tuple[int, ..
     return (rows, channels, o.dim) if o.layout == "channel" else (rows, channels * o.dim)
 
 
-def slow(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None = None) -> Tensor:
+def slow(plan: Plan, tensors: Sequence[Tensor], index: Tensor | None = None) -> Tensor:
     """Each term as one einsum with its dense constant, unsymmetrised where couplings are generated."""
     flat = {}
     for o, x in zip(plan.operands, tensors, strict=False):
@@ -80,7 +81,7 @@ def slow(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None =
         else:
             flat[o.name] = components(o, x)  # [z, c, i]
     total = 0.0
-    for term, paths in zip(plan.terms, plan.paths, strict=True):
+    for term, paths in zip(plan.terms, plan.by_instruction.values(), strict=True):
         constant = torch.from_numpy(_dense(plan, term, len(paths))).to(tensors[0].dtype)
         letters = string.ascii_lowercase[: len(term.inputs)]
         inputs = [flat[name] for name in term.inputs]
@@ -97,7 +98,7 @@ def slow(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None =
     return _written(plan.out, total.expand(-1, channels, -1))
 
 
-def _dense(plan: PolynomialPlan, term: PolynomialTerm, paths: int) -> np.ndarray:
+def _dense(plan: Plan, term: PolynomialTerm, paths: int) -> np.ndarray:
     sizes = [plan.operand(name).dim for name in term.inputs]
     dense = np.zeros((plan.out.dim, *sizes, paths))
     if term.basis != "independent" and term.i_out is not None:
@@ -105,8 +106,8 @@ def _dense(plan: PolynomialPlan, term: PolynomialTerm, paths: int) -> np.ndarray
         factors = [plan.operand(name).irreps for name in term.inputs]
         dense[s] = generalized_couplings(factors, plan.out.irreps[term.i_out].ir)
         return dense
-    for p, path in enumerate(plan.paths[plan.terms.index(term)]):
-        for key, value in path.items():
+    for p, path in enumerate(plan.by_instruction[plan.terms.index(term)]):
+        for key, value in path.entries.items():
             dense[(*key, p)] += value
     return dense
 

@@ -30,63 +30,76 @@ LAYERS = (
     "emitter",
     "compiler",
     "nn",
+    "functions",
     "networks",
     "inspection",
     "conversion",
-    "integrations",
     "deployment",
     "verification",
-    "benchmarking",
+    "bench",
     "demo",
     "cli",
 )
-FREE = {"tpgen._version", "tpgen._e3nn"}  # these import nothing of the package, anybody may read them
+# Rooms of kernels/, in the same order.
+ROOMS = ("arguments", "sweep", "placement", "cpp", "interpreter", "build", "cuda", "runtime")
+FREE = {
+    "tpgen._version",
+    "tpgen._e3nn",
+    "tpgen._moved",
+    "tpgen._torch",
+}  # these import nothing of the package, anybody may read them
 # (module, what it imports inside a function): why
 LATE = {
-    ("tpgen.nn.tensor_product", "tpgen.inspection.costs.explain"): "the method belongs to the module, what it does to "
-    "inspection, which imports the module; programs that only run products never load it",
-    ("tpgen.nn.form_module", "tpgen.inspection.costs.memory"): "the same",
-    ("tpgen.nn.polynomial_module", "tpgen.inspection.costs.explain_polynomial"): "the same",
-    ("tpgen.nn.linear", "tpgen.inspection.costs.explain_linear"): "the same",
-    ("tpgen.deployment.files.load", "tpgen.kernels.operators.ops"): "the file runs without "
+    ("tpgen.deployment.files.load", "tpgen.kernels.runtime.ops"): "the file runs without "
     "tpgen where a package was deployed; where tpgen is imported, its operators serve",
-    ("tpgen.deployment.files.load", "tpgen.kernels.polynomial.operator"): "the same",
+}
+# (module, what it imports for type checkers): circles that are still there, where a formatter knows the value it writes
+CLOSING = {
+    ("tpgen.nn.usual", "tpgen.nn.tensor_product"),
+    ("tpgen.nn.usual", "tpgen.nn.linear"),
+    ("tpgen.inspection.costs.pictures", "tpgen.inspection.costs.explanation"),
+    ("tpgen.inspection.costs.roofline_picture", "tpgen.inspection.costs.explanation"),
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "tpgen").rglob("*.py"))
 }
+OURS = ("tpgen", "benchmarks")
+BENCHMARKS = {f"benchmarks.{path.stem}": path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 
 
 @cache
 def tree(name: str) -> ast.Module:
-    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    return ast.parse((MODULES | BENCHMARKS)[name].read_text(encoding="utf-8"))
 
 
-def layer(name: str) -> int:
-    """Number of the package that a module belongs to."""
-    return LAYERS.index(name.split(".")[1])
+def layer(name: str) -> tuple[int, int]:
+    """Number of the package that a module belongs to, and of its room there; packages have one room but for kernels."""
+    package, _, inner = name.removeprefix("tpgen.").partition(".")
+    if package != "kernels" or not inner:
+        return LAYERS.index(package), 0
+    return LAYERS.index(package), ROOMS.index(inner.split(".")[0])
 
 
-def imports(name: str, *, in_functions: bool = True) -> Iterator[str]:
-    """Modules of tpgen that a module imports."""
+def imports(name: str, *, in_functions: bool = True, for_types: bool = False) -> Iterator[str]:
+    """Modules of tpgen and benchmarks that a module imports, at the top, in functions, and for type checkers alone."""
     pending: list[ast.AST] = [tree(name)]
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not in_functions:
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
             continue
         pending.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "tpgen")
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in OURS)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
-            if node.module and node.module.split(".")[0] == "tpgen":
+            if node.module and node.module.split(".")[0] in OURS:
                 # "from package import module" names the module
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
-                    yield full if full in MODULES else node.module
+                    yield full if full in MODULES | BENCHMARKS else node.module
 
 
 def dotted(name: str) -> set[str]:
@@ -118,7 +131,11 @@ def test_imports_point_to_the_left(name: str) -> None:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    graph = {name: set(imports(name, in_functions=False)) for name in INNER}
+    """Imports in functions and for type checkers count too: of two that know each other one knows too much."""
+    known = {*CLOSING, *LATE}
+    graph = {
+        name: {i for i in imports(name, for_types=True) if (name, i) not in known} for name in (*INNER, *BENCHMARKS)
+    }
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -132,8 +149,9 @@ def test_functions_import_nothing_of_the_package(name: str) -> None:
     assert late <= {found for module, found in LATE if module == name}, f"{name} imports {late} inside a function"
 
 
-def test_the_listed_late_imports_are_there() -> None:
+def test_the_listed_imports_are_there() -> None:
     assert all(late in set(imports(name)) for name, late in LATE)
+    assert all(closing in set(imports(name, for_types=True)) for name, closing in CLOSING)
 
 
 # Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
@@ -144,14 +162,14 @@ FACTS = {
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {"_open", "need_driver", "cuda_taken", "capability", "processors"},
     "tpgen.kernels.cuda.nvrtc": {"_candidates", "_opened"},
-    "tpgen.kernels.libraries.cache": {"_checked_directory", "fallback"},
-    "tpgen.kernels.libraries.compiler": {"_find", "openmp_runtime", "cpu_features"},
-    "tpgen.kernels.native.functions": {"native_function"},
-    "tpgen.kernels.native.runtime": {"_runtime"},
-    "tpgen.kernels.native.source": {"process_text"},
-    "tpgen.kernels.operators.call": {"slots_in"},
-    "tpgen.kernels.operators.runtime": {"slots_of"},
-    "tpgen.kernels.operators.targets": {"target_of", "polynomial_target_of"},
+    "tpgen.kernels.build.cache": {"_checked_directory", "fallback"},
+    "tpgen.kernels.build.compiler": {"_find", "openmp_runtime", "cpu_features"},
+    "tpgen.kernels.runtime.native.functions": {"native_function"},
+    "tpgen.kernels.runtime.native.runtime": {"_runtime"},
+    "tpgen.kernels.runtime.native.source": {"process_text"},
+    "tpgen.kernels.runtime.call": {"opening", "slots_in", "slots_of"},
+    "tpgen.networks.named": {"_operators"},
+    "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},
 }
 
@@ -192,7 +210,7 @@ def of(found: set[str], *packages: str) -> list[str]:
 
 
 def test_the_root_loads_nothing_but_itself() -> None:
-    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._version"]
+    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._moved", "tpgen._version"]
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:
@@ -214,7 +232,7 @@ def test_the_command_line_answers_without_torch(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", INNER)
 def test_only_the_emitter_writes_graphs(name: str) -> None:
-    if LAYERS[layer(name)] not in ("emitter", "networks", "inspection"):
+    if LAYERS[layer(name)[0]] not in ("emitter", "networks", "inspection"):
         assert not {d for d in dotted(name) if d.startswith("torch.fx")}
 
 
@@ -224,10 +242,10 @@ def test_only_the_backends_compile(name: str) -> None:
         return
     asked = {
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
+        "functions": {"torch.jit", "torch.jit.is_tracing"},
         "conversion": {"torch.jit", "torch.jit.ScriptModule", "torch.jit.is_scripting"},
-        "integrations": {"torch.jit", "torch.jit.is_scripting", "torch.jit.ScriptModule"},
     }
-    allowed = asked.get(LAYERS[layer(name)], set())
+    allowed = asked.get(LAYERS[layer(name)[0]], set())
     for used in dotted(name) - allowed:
         compiles = used == "torch.compile" or used.startswith(
             ("torch.jit", "torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.make_graphed_callables")
@@ -235,11 +253,32 @@ def test_only_the_backends_compile(name: str) -> None:
         assert not compiles, f"{name} names {used}"
 
 
+def private(name: str) -> set[str]:
+    """Private names of torch that a module names, by whatever names it imported torch's modules."""
+    nodes = [node for node in ast.walk(tree(name)) if isinstance(node, ast.ImportFrom) and node.module]
+    known = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+    parts = [d.split(".") for d in dotted(name)]
+    full = {".".join([known.get(first, first), *rest]) for first, *rest in parts}
+    return {d for d in full if d.startswith("torch.") and any(map(is_private, d.split(".")))}
+
+
+def is_private(part: str) -> bool:
+    return part.startswith("_") and not part.endswith("__")
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_private_names_of_torch_stand_in_one_file(name: str) -> None:
+    """But for a file that runs where tpgen is not."""
+    allowed = {"tpgen.deployment.files.load": {"torch._inductor", "torch._inductor.aoti_load_package"}}
+    if name != "tpgen._torch":
+        assert private(name) <= allowed.get(name, set()), f"{name}: take it from tpgen._torch"
+
+
 def test_the_root_exports_what_it_names() -> None:
     import tpgen
 
     assert all(hasattr(tpgen, name) for name in tpgen.__all__)
-    assert 5 <= len(tpgen.__all__) <= 28
+    assert 5 <= len(tpgen.__all__) <= 32
     assert sorted(tpgen.__all__) == sorted([*tpgen._HOMES, "__version__"])
     typed = next(node for node in ast.walk(tree("tpgen")) if isinstance(node, ast.If))
     told = {a.name: i.module for i in typed.body if isinstance(i, ast.ImportFrom) for a in i.names}
@@ -264,3 +303,17 @@ def test_the_rules_can_be_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         test_imports_point_to_the_left("tpgen.planner.bad")
     with pytest.raises(AssertionError, match="names torch"):
         test_only_the_backends_compile("tpgen.planner.bad")
+    bad.write_text("from torch.autograd import forward_ad\nlevel = forward_ad._current_level\n")
+    tree.cache_clear()
+    with pytest.raises(AssertionError, match=r"take it from tpgen\._torch"):
+        test_private_names_of_torch_stand_in_one_file("tpgen.planner.bad")
+    bad.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tpgen.kernels.cpp.text import Text\n")
+    tree.cache_clear()
+    monkeypatch.setitem(MODULES, "tpgen.kernels.cpp.bad", bad)
+    assert set(imports("tpgen.kernels.cpp.bad", for_types=True)) == {"tpgen.kernels.cpp.text"}
+    assert not set(imports("tpgen.kernels.cpp.bad"))
+    bad.write_text("from tpgen.kernels.cpp import text\n")
+    tree.cache_clear()
+    monkeypatch.setitem(MODULES, "tpgen.kernels.sweep.bad", bad)
+    with pytest.raises(AssertionError, match="stands to its right"):
+        test_imports_point_to_the_left("tpgen.kernels.sweep.bad")

@@ -12,14 +12,14 @@ import torch
 
 import tpgen
 from tpgen.emitter.emit import emit_plan
-from tpgen.form.form import make_form
+from tpgen.form.form import form_of
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.notebook import Shown, html_table
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import POLYNOMIALS
 from tpgen.verification.verify import verify
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
@@ -76,7 +76,7 @@ def _network() -> Any:
 MADE: dict[str, Callable[[], Any]] = {
     "plan": lambda: PLAN,
     "linear plan": lambda: make_linear_plan("2x0e", "3x0e"),
-    "form": lambda: make_form(PLAN).open("x1"),
+    "form": lambda: form_of(PLAN).open("x1"),
     "emission": lambda: emit_plan(PLAN),
     "explanation": lambda: tpgen.explain(PLAN, rows=10, strategy="einsum"),
     "network": _network,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tpgen
-from tpgen.benchmarking.contenders import select_contenders
-from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.bench.contenders import select_contenders
+from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.progress import bar, told
 
 PRODUCT = ("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)])

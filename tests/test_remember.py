@@ -7,7 +7,7 @@ import torch
 
 import tpgen
 from tests.cases import run_python
-from tpgen.kernels.operators.memory import empty
+from tpgen.kernels.runtime.memory import empty
 from tpgen.remember import caches, setting
 
 

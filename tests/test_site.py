@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -46,3 +47,47 @@ def test_a_link_to_the_glossary_shows_what_the_word_means() -> None:
     shown = with_tooltips("a [sweep](glossary.md#sweep) and [more](../glossary.md#role)")
     assert f'(glossary.md#sweep "{meanings()["sweep"]}")' in shown
     assert f'(../glossary.md#role "{meanings()["role"]}")' in shown
+
+
+def test_no_page_shows_a_peak_memory_of_nothing() -> None:
+    """Large results of kernels stood in memory that no profiler saw, and so the best column was zero."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    assert [page.name for page in pages if re.search(r"\b0\.00 KiB", page.read_text(encoding="utf-8"))] == []
+    tables = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs" / "records").glob("*.json")]
+    peaks = [row["peak memory"] for table in tables for cells in table for row in cells["rows"] if "peak memory" in row]
+    assert peaks
+    assert [peak for peak in peaks if peak and float(peak.split()[0]) == 0] == []
+
+
+def _networks(heading: str) -> list[list[str]]:
+    """The cells of a table of docs/networks.md, a list for each row."""
+    section = (
+        (ROOT / "docs" / "networks.md").read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    )
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:2] == "| "][
+        1:
+    ]
+
+
+def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
+    """README and the home page say how much stock's own compilers gain with 64 atoms."""
+    gains = [
+        float(row[3].rstrip("×")) for row in _networks("Other modes") if row[2] == "compiled" and "64 atoms" in row[0]
+    ]
+    said = f"[{min(gains):.1f} to {max(gains):.1f} times]"
+    assert [
+        page for page in ("README.md", "docs/index.md") if said not in (ROOT / page).read_text(encoding="utf-8")
+    ] == []
+
+
+def test_a_ratio_is_that_of_the_times_beside_it() -> None:
+    """But for 5 %: it is a median of ratios of calls in turn, beside medians of times."""
+    for network, task, ratio, converted, best, eager, _ in _networks("Times"):
+        stock = eager if best == "eager" else best.split(maxsplit=1)[1]
+        found, said = _seconds(stock) / _seconds(converted), float(ratio.rstrip("×"))
+        assert abs(found / said - 1) < 0.05, f"{network}, {task}: {stock} / {converted} is {found:.1f}, not {said}"
+
+
+def _seconds(text: str) -> float:
+    value, unit = text.split()
+    return float(value) * {"s": 1.0, "ms": 1e-3}[unit]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import get_type_hints
+from typing import ClassVar, get_origin, get_type_hints
 
 import pytest
 
+import tpgen
 from tpgen.compiler.config import (
     MODULE_FIELDS,
     Config,
@@ -19,10 +22,12 @@ from tpgen.compiler.config import (
     ModuleOptions,
     RunOptions,
 )
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.calls import PolynomialRequest
 
 ROOT = Path(__file__).parent.parent
 _RIGHT = """
+from typing_extensions import assert_type
+
 import tpgen
 from tpgen.inspection.stages.dump import dump_stage
 from tpgen.planner.presets import channelwise
@@ -34,12 +39,14 @@ plan: tpgen.Plan = tpgen.make_plan("1o", "1o", "1e", [(0, 0, 0, "uvw", True)])
 text: str = dump_stage(channelwise("2x1o", "1o", "1e"), "cpp", rows=4)
 found = tpgen.explain(product, rows=10, measure=False).flops + 1
 tpgen.convert(product, report=print, strategy="auto")
+assert_type(tpgen.restore(tpgen.convert(product)), tpgen.TensorProduct)
 """
 _WRONG = {
     'tpgen.FullTensorProduct("1o", "1o", strategi="grouped")': 'Unexpected keyword argument "strategi"',
     'tpgen.FullTensorProduct("1o", "1o", strategy=3)': 'has incompatible type "int"; expected "str"',
     'tpgen.TensorProduct("1o", "1o", "1e", [], streams="two")': 'has incompatible type "str"; expected "int"',
     'tpgen.Linear("1o", "1o", streams=1)': 'Unexpected keyword argument "streams"',
+    "assert_type(tpgen.convert(linear), tpgen.TensorProduct)": 'Expression is of type "Linear"',
     'tpgen.convert(linear, layout="ir_mul")': 'Unexpected keyword argument "layout"',
     'dump_stage(plan, "cpp", row=3)': 'Unexpected keyword argument "row"',
 }
@@ -78,5 +85,24 @@ def test_the_types_of_options_are_those_of_their_values() -> None:
     assert get_type_hints(ModuleOptions) == {name: fields[name] for name in MODULE_FIELDS}
     assert set(ConvertOptions.__annotations__) | {"layout"} == set(ModuleOptions.__annotations__)
     assert get_type_hints(RunOptions).items() < get_type_hints(LinearOptions).items()
-    of_request = get_type_hints(Request)
+    hints = get_type_hints(PolynomialRequest).items()
+    of_request = {name: hint for name, hint in hints if get_origin(hint) is not ClassVar}
     assert get_type_hints(DirectionOptions) == {name: hint for name, hint in of_request.items() if name != "plan"}
+
+
+@pytest.mark.parametrize("name", sorted({*tpgen.__all__} - {"__version__"}))
+def test_a_signature_says_what_irreps_may_be(name: str) -> None:
+    """And so do the pages of the reference, which show signatures as they are written."""
+    public = getattr(tpgen, name)
+    signature = inspect.signature(public.__init__ if isinstance(public, type) else public)
+    said = {name: str(p.annotation) for name, p in signature.parameters.items() if name.startswith("irreps_")}
+    if name != "verify":  # which takes names and kinds of vectors too
+        assert {name: text for name, text in said.items() if not re.search(r"Irreps *\| *str", text)} == {}
+
+
+def test_each_argument_has_a_meaning_of_its_own() -> None:
+    """The reference repeats what a docstring says of several names for each of them."""
+    for module in (tpgen.TensorProduct, tpgen.Linear, tpgen.Polynomial):
+        said = re.findall(r"^    (\w+(?:, \w+)*)\n        (.*)$", module.__doc__ or "", re.MULTILINE)
+        assert said
+        assert [names for names, text in said if "; whether" in text or "none``;" in text] == []

@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tpgen._moved import OldNames
 from tpgen._version import __version__
 
 if TYPE_CHECKING:
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from tpgen.deployment.portable import portable
     from tpgen.errors import TpgenError
     from tpgen.inspection.costs.explain import explain
+    from tpgen.inspection.costs.explain_network import explain_network
     from tpgen.inspection.costs.memory import estimate_memory
+    from tpgen.inspection.explorer.page import write_explorer
     from tpgen.inspection.report.compile_report import compile_report
+    from tpgen.inspection.stages.dump import dump_stage
+    from tpgen.networks.step import compile_step
+    from tpgen.networks.training import compile_training
     from tpgen.nn.conv import TensorProductConv
     from tpgen.nn.edges import EdgeOrder
     from tpgen.nn.from_e3nn import from_e3nn
@@ -33,7 +39,9 @@ if TYPE_CHECKING:
     )
     from tpgen.nn.symmetric_contraction import SymmetricContraction
     from tpgen.nn.tensor_product import TensorProduct
-    from tpgen.planner.plan import Plan, make_plan
+    from tpgen.planner.plan import Plan
+    from tpgen.planner.presets import channelwise
+    from tpgen.planner.product import make_plan
     from tpgen.remember import caches
     from tpgen.verification.verify import verify
 
@@ -52,18 +60,24 @@ __all__ = [
     "TpgenError",
     "__version__",
     "caches",
+    "channelwise",
     "compile_report",
+    "compile_step",
+    "compile_training",
     "conversion_report",
     "convert",
     "deploy",
+    "dump_stage",
     "estimate_memory",
     "explain",
+    "explain_network",
     "from_e3nn",
     "make_plan",
     "portable",
     "register_adapter",
     "restore",
     "verify",
+    "write_explorer",
 ]
 
 # Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
@@ -81,18 +95,24 @@ _HOMES = {
     "TensorSquare": "nn.products",
     "TpgenError": "errors",
     "caches": "remember",
+    "channelwise": "planner.presets",
     "compile_report": "inspection.report.compile_report",
+    "compile_step": "networks.step",
+    "compile_training": "networks.training",
     "conversion_report": "conversion.convert",
     "convert": "conversion.convert",
     "deploy": "deployment.deploy",
+    "dump_stage": "inspection.stages.dump",
     "estimate_memory": "inspection.costs.memory",
     "explain": "inspection.costs.explain",
+    "explain_network": "inspection.costs.explain_network",
     "from_e3nn": "nn.from_e3nn",
-    "make_plan": "planner.plan",
+    "make_plan": "planner.product",
     "portable": "deployment.portable",
     "register_adapter": "conversion.adapters",
     "restore": "conversion.convert",
     "verify": "verification.verify",
+    "write_explorer": "inspection.explorer.page",
 }
 
 
@@ -103,9 +123,10 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+sys.meta_path.append(OldNames())
+
 if "torch" in sys.modules:
-    for _operators in ("operators.ops", "polynomial.operator"):
-        import_module(f"{__name__}.kernels.{_operators}")
+    import_module(f"{__name__}.kernels.runtime.ops")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""How values look in a notebook and in IPython: tables with bars, and text where there is no table.
+"""HTML of values in a notebook and in IPython: tables with bars, and text where there is no table.
 
 A value that prints itself inherits from `Shown`, and overrides `_repr_html_` where it has a table.  Styles stand in the
 elements themselves: a notebook keeps neither a style sheet nor a script of anybody's.

@@ -1,4 +1,4 @@
-"""How far something that takes long has come: a bar on stderr, or in the cell of a notebook.
+"""Bars of progress for what takes long: on stderr, or in the cell of a notebook.
 
 Bars are drawn only between steps: a thread that refreshes by itself would be measured too.
 """
@@ -53,7 +53,7 @@ class _Bar(Progress):
 
 
 class _Cell:
-    """What a cell shows: a bar that every browser knows."""
+    """A bar in a notebook's cell, of an element that every browser knows."""
 
     def __init__(self, what: str, done: float, total: int) -> None:
         self.what, self.done, self.total = what, done, total

@@ -1,4 +1,4 @@
-"""What a process remembers to be faster: every cache in one place, to be seen, limited and emptied.
+"""Caches of a process, all in one place, to be seen, limited and emptied.
 
 A function of few calls that are made again and again is `remembered`; a table that is filled in several places is a
 `Shelf`; what libraries or the system hold is `watched`.  A test forbids caches that are none of these.
@@ -35,7 +35,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class CacheState:
-    """How full a cache is; ``most`` is its limit."""
+    """Entries of a cache, and their limit ``most``."""
 
     what: str
     count: int
@@ -120,7 +120,7 @@ class Shelf(dict[K, V]):
 
 
 def caches() -> CacheStates:
-    """What this process remembers, one `CacheState` for each cache of the modules that are loaded.
+    """List the caches of this process: one `CacheState` for each cache of the modules that are loaded.
 
     >>> print(caches())  # doctest: +ELLIPSIS
     remembered ...

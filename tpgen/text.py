@@ -1,4 +1,4 @@
-"""How figures and tables are written: one way for the whole package."""
+"""Figures and tables as text, written in one way for the whole package."""
 
 from __future__ import annotations
 
@@ -58,12 +58,16 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """How many times.
+    """Write a ratio, with three digits.
 
-    >>> ratio(14.26), ratio(0.9512), ratio(None)
-    ('14.3×', '0.95×', '-')
+    >>> ratio(14.26), ratio(0.9512), ratio(None), ratio(15486.7), ratio(0.0003)
+    ('14.3×', '0.95×', '-', '>999×', '<0.01×')
     """
-    return "-" if value is None else f"{value:.1f}×" if value >= 9.995 else f"{value:.2f}×"
+    if value is None:
+        return "-"
+    if not 0.005 <= value < 999.5:
+        return ">999×" if value > 1 else "<0.01×"
+    return f"{_three_digits(value)}×"
 
 
 def _three_digits(value: float) -> str:

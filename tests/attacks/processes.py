@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import tpgen
-from tpgen.kernels.libraries.build import cache_clear
+from tpgen.kernels.build.build import cache_clear
 
 WRONG, SAID = 3, 4
 WIDTHS = (4, 5, 6)

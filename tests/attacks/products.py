@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tests.kernels.plans import multiplicities
 from tpgen.planner.modes import MODES
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 DEGREES = st.sampled_from(["0e", "0o", "1o", "1e", "2e"])
 

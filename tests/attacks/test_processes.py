@@ -18,7 +18,7 @@ import json, os, random
 import torch
 torch.set_num_threads(1)
 from tests.attacks.processes import call, many, WIDTHS
-from tpgen.kernels.libraries.build import cache_clear, cache_info
+from tpgen.kernels.build.build import cache_clear, cache_info
 random.seed(0)
 ends = many(10, seconds=25.0)
 for width in WIDTHS:

@@ -50,7 +50,7 @@ def test_rows(strategy: str, plan, layout, dtype, order: int, rows: int, seed: i
     product = TensorProduct.from_plan(plan, internal_weights=False, strategy=strategy, layout=layout).to(dtype)
     exact = [x.to(dtype).double() for x in random_operands(plan, seed, rows, rows)]
     given_ = [data.draw(laid_out(x.to(dtype))) for x in exact]
-    wanted = derivatives(lambda x, y, w: reference_product(plan, x, y, w, layout), exact, order)
+    wanted = derivatives(lambda x, y, w: reference_product(plan, x, y, w, layout=layout), exact, order)
     assert_alike(derivatives(product, given_, order), wanted, dtype)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine import needs_compiler
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.build.compiler import find_compiler
 
 pytestmark = [pytest.mark.slow, needs_compiler]
 
@@ -21,7 +21,7 @@ CORPUS = """
 import re, sys, torch, tpgen
 from e3nn.nn import Gate
 from tpgen.planner.presets import channelwise, fully_connected
-from tpgen.kernels.libraries import build
+from tpgen.kernels.build import build
 if sys.argv[1] == "planted":  # scratch memory of one number
     right = build.load
     def less(text, *rest):

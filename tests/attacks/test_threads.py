@@ -18,12 +18,12 @@ import pytest
 import torch
 
 from tests.machine import needs_compiler
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
+from tpgen.kernels.build.compiler import need_compiler, target
+from tpgen.kernels.build.units import cores
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.libraries.compiler import need_compiler, target
-from tpgen.kernels.libraries.units import cores
-from tpgen.kernels.native.source import process_text
 from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.runtime.native.source import process_text
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.presets import channelwise, fully_connected
 

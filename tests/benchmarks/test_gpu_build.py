@@ -8,13 +8,14 @@ import torch
 from benchmarks import gpu_checks, gpu_times
 from benchmarks.gpu_build import FIRST, TWICE, build_all, wanted_of
 from tests.machine import needs_compiler
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
-from tpgen.kernels.operators.description import read_description
-from tpgen.kernels.operators.ops import describe
-from tpgen.kernels.operators.runtime import product_of, slots_of
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.kernels.runtime.description import read_description
+from tpgen.kernels.runtime.ops import describe
+from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
+from tpgen.planner.product import make_plan
 
 WEIGHTED = channelwise("3x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 BARE = make_plan("5x0e", "1o", "5x1o", [(0, 0, 0, "uvu", False)])
@@ -23,15 +24,20 @@ BARE = make_plan("5x0e", "1o", "5x1o", [(0, 0, 0, "uvu", False)])
 @needs_compiler
 @pytest.mark.parametrize("plan", [WEIGHTED, BARE])
 @pytest.mark.parametrize("indexed", [False, True])
-def test_the_kernels_that_checks_call_are_those_that_are_built(plan: Plan, indexed: bool) -> None:
+def test_the_kernels_that_checks_call_are_those_that_are_built(
+    plan: Plan, indexed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a GPU, where second derivatives are expanded into gradients."""
+    monkeypatch.setattr(Kernels, "fuses", lambda *_: False)
     dtype = torch.float64
     if indexed:
         given, graph = gpu_times.convolution(plan, 40, "cpu", dtype)
         list(gpu_checks.convolutions(plan, given, graph))
     else:
         list(gpu_checks.compared(plan, "mul_ir", dtype, "cpu"))
-    kernels = product_of(describe(plan, "mul_ir"))._kernels
-    called = {slots_of(mask) for mask, of, on_edges, _ in kernels if of == dtype and on_edges == indexed}
+    kernels = kernels_of(describe(plan, "mul_ir"))._kernels
+    calls = [call for call, of, on_edges, _ in kernels if of == dtype and on_edges == indexed]
+    called = {tuple(slot.operand for slot in call.opened) for call in calls}
     assert called == {one.opened for one in wanted_of(plan, "mul_ir", dtype, TWICE, indexed)}
 
 

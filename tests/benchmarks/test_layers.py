@@ -14,7 +14,7 @@ from benchmarks import layer_goals, layers
 from benchmarks.goals import Figure, Findings, Outcome, Unit, load_outcomes, measure_goals, save_outcome
 from benchmarks.problems import OURS, problem_named
 from tests.machine import needs_compiler
-from tpgen.benchmarking.environment import environment
+from tpgen.bench.environment import environment
 from tpgen.errors import PlanError
 
 GOALS = layer_goals.layer_goals(Path("nowhere"))
@@ -74,7 +74,8 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     arguments = ["--folder", str(tmp_path), "--page", str(tmp_path / "page.md"), "--write-only"]
     assert CliRunner().invoke(layers.main, arguments, catch_exceptions=False).exit_code == 0
     page = (tmp_path / "page.md").read_text()
-    assert f"| {subject} | forward | ≥ 1.5× | 1.70× | yes | fine |" in page
+    rows = [row for table in json.loads((tmp_path / "records" / "page.json").read_text()) for row in table["rows"]]
+    assert [subject, "forward", "≥ 1.5×", "1.70×", "yes", "fine"] in [[*row.values()] for row in rows]
     assert "| ≤ 1.2× | 1.30× |" in page
     assert "not measured" in page
     empty = CliRunner().invoke(layers.main, ["--folder", str(tmp_path / "none"), "--write-only"])

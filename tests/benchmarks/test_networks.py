@@ -48,7 +48,7 @@ def test_the_page_compares_with_the_fastest_of_stock(tmp_path: Path, monkeypatch
     for unit, found in rows.items():
         unit.file(1).write_text(json.dumps([asdict(row) for row in found]))
     text = page()
-    step = "6.00 s | scripted 4.00 s | 250.0 ms | 16.0× | (≥ 20×) |"
-    assert f"| MACE 128x0e+128x1o | 512 | 1 | training step | {step}" in text
+    step = "16.0× | 250.0 ms | scripted 4.00 s | 6.00 s | (≥ 20×) |"
+    assert f"| MACE 128x0e+128x1o, 512 atoms | training | {step}" in text
     assert "| MACE 128x0e+128x1o | 512 | 2,000 MB | 500 MB | 0.25 | ≤ 0.3 |" in text
     assert line(rows[next(iter(rows))][3]).endswith("failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -19,7 +20,8 @@ def test_report_script_measures_goes_on_and_writes(tmp_path: Path):
     assert first.exit_code == 0
     page = (tmp_path / "docs" / "b.md").read_text()
     assert page.startswith("# Benchmarks")
-    assert "| **loop/eager** |" in page
+    (figures,) = json.loads((tmp_path / "docs" / "records" / "b.json").read_text())
+    assert "loop/eager" in json.dumps(figures)
     assert (tmp_path / "docs" / "images" / "benchmarks-cpu-float32.png").exists()
     again = CliRunner().invoke(main, [*arguments, *choice], catch_exceptions=False)
     assert "measured before" in again.output

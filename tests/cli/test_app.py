@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from click import Choice, Command, Context, Group, Option, Parameter
 
 from tests.cli.calls import VECTORS, run
-from tpgen.cli.app import COMMANDS, main
+from tpgen.cli.app import COMMANDS, EXAMPLES, main
 from tpgen.errors import TpgenError
 
 
@@ -22,6 +23,19 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     first = " ".join(cleandoc(command.help or "").split("\n\n")[0].split())
     assert COMMANDS[name] == first
     assert len(first) <= 62, "it stands on one line of the list"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_ends_with_examples_that_it_can_read(name: str) -> None:
+    shown = run(name, "--help").output.split("Examples:\n")[1].splitlines()
+    assert [line.strip() for line in shown] == [f"tpgen {name} {arguments}" for arguments in EXAMPLES[name]]
+    for arguments in EXAMPLES[name]:
+        command, words = main.get_command(Context(main), name), shlex.split(arguments)
+        if isinstance(command, Group):
+            command = command.get_command(Context(command), words.pop(0))
+        assert command is not None
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert name == "mace-run-train" or {word.partition("=")[0] for word in words if word[:2] == "--"} <= options
 
 
 def test_a_mistyped_command_gets_the_right_word() -> None:
@@ -213,7 +227,10 @@ def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
 
 def test_a_broken_plan_file_is_one_message(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    for content, message in ((b"{", "error: plan: not valid JSON"), (b"\xff\xfe", "is not a text file; `tpgen plan")):
+    for content, message in (
+        (b"{", f"error: {file}: plan: not valid JSON"),
+        (b"\xff\xfe", "is not a text file; `tpgen plan"),
+    ):
         file.write_bytes(content)
         assert message in run("plan", "--plan", str(file), code=2).stderr
     assert "holds the whole product" in run("plan", "--plan", str(file), "--in1", "0e", code=2).stderr

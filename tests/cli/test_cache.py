@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -36,6 +37,15 @@ def test_warm_info_and_clear(tmp_path) -> None:
     assert "2 kernels" in _run("cache", "info")
     assert _run("cache", "clear") == "removed 2 kernels\n"
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 0
+
+
+@pytest.mark.parametrize("command", [["tune"], ["cache", "warm"]])
+def test_what_could_not_be_kept_is_not_begun(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", os.devnull)
+    result = CliRunner().invoke(main, [*command, *PRODUCT])
+    assert result.exit_code == 2
+    assert f"nothing can be kept in the kernel cache {os.devnull}/kernels (" in result.stderr
+    assert "set TPGEN_CACHE_DIR" in result.stderr
 
 
 @needs_nvrtc
@@ -86,7 +96,7 @@ def test_what_cannot_be_built_ahead_is_said(arguments: tuple, message: str) -> N
 def test_what_a_process_remembers() -> None:
     listed = json.loads(_run("cache", "process", "--json"))
     assert {"what", "count", "most", "stays", "unit"} == set(listed[0])
-    assert "kernels of products, by description" in _run("cache", "process")
+    assert "kernels of forms, by description" in _run("cache", "process")
 
 
 def test_tune_as_text_and_as_json() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.calls import VECTORS, run
 from tpgen.cli.options import DTYPES
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan_json import plan_from_json
+from tpgen.planner.read import read_plan
 from tpgen.verification.verify import verify
 
 ASKED = ("--strategy", "einsum", "--only", "definition", "--only", "e3nn", "--only", "linear", "--only", "second order")
@@ -43,7 +43,7 @@ def test_a_law_that_is_none_is_answered_with_the_one_it_is_like() -> None:
 
 
 def test_the_report_of_the_command_is_that_of_the_function() -> None:
-    plan = plan_from_json(run("plan", *VECTORS, "--json").stdout)
+    plan = read_plan(run("plan", *VECTORS, "--json").stdout)
     report = json.loads(run("verify", *VECTORS, *ASKED, "--json").stdout)
     made = TensorProduct.from_plan(plan, internal_weights=False, strategy="einsum")
     wanted = json.loads(verify(made, only=ASKED[3::2]).to_json())

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from benchmarks.networks import Case
+from benchmarks.networks import Case, lattice
 from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.nn import pairs
+from tpgen.conversion.operations import pairs
+from tpgen.errors import TpgenError
+from tpgen.networks.step import compile_step
+from tpgen.networks.training import compile_training
 
 Written = (GraphModule, torch.jit.ScriptModule)  # each copy has a class of its own
 ENERGIES, GRADIENTS = 1e-10, 1e-8  # relative, in float64
@@ -59,6 +66,118 @@ def check_everything(case: Case) -> nn.Module:
     assert all(type(restored.get_submodule(name)) is cls for name, cls in classes.items())
     assert_same(results(case, restored), wanted)
     return model
+
+
+def check_splines(case: Case) -> None:
+    """Weights by splines: energy, forces and stress nearly stock's, new numbers when weights change, no training."""
+    stock, model = deepcopy(case.model).eval(), convert(case.model, radial="spline").eval()
+    for factor in (1.0, 1.1):
+        with torch.no_grad():
+            for p in (*stock.parameters(), *model.parameters()):
+                p.data.mul_(factor)  # which torch does not count
+        wanted, found = case.run(stock, False), case.run(model, False)
+        for name, x in wanted.items():
+            assert 0 < (found[name] - x).abs().max() <= 1e-5 * x.abs().max(), name
+    told = [row.now for row in conversion_report(model).replaced if "cubic splines of lengths, " in row.now]
+    assert told
+    assert all("slopes within" in now for now in told)
+    with pytest.raises(TpgenError, match="radial='spline' is for inference: it has values and forces, and no"):
+        case.run(model.train(), True)["forces"].square().sum().backward()
+    assert_same(results(case, restore(model)), results(case, stock.train()))
+
+
+def check_step(case: Case, *others: Case, outputs: list[str] | None = None) -> None:
+    """A converted model as one program, for several systems, against stock: energy, forces and stress."""
+    stock, model = deepcopy(case.model).eval(), convert(case.model).eval()
+    program, seen = compile_step(model, outputs=outputs), []
+    for other in (case, *others):
+        wanted, found = other.run(stock, False), other.run(program, False)
+        for name, x in wanted.items():
+            assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+        if other is case:  # from here on the program must hold for all of them
+            model.register_forward_pre_hook(lambda *_: seen.append(0))
+    assert not seen
+    assert program._built[1].written.pairs is not None
+
+
+class _Called(Exception):
+    """The arguments of a call."""
+
+
+class _Catches(nn.Module):
+    def forward(self, *args: Any, **options: Any) -> None:
+        raise _Called(args, options)
+
+
+def arguments(case: Case) -> tuple[tuple, dict[str, Any]]:
+    """What a case calls its model with, in training."""
+    try:
+        case.run(_Catches(), True)
+    except _Called as call:
+        return call.args
+    raise AssertionError("the model was not called")
+
+
+def check_training(case: Case, *others: Case, outputs: list[str]) -> None:
+    """A step of training of a converted model as one program, for several systems, against stock."""
+    stock, model = deepcopy(case.model).train(), convert(case.model).train()
+
+    def loss(network: nn.Module, *args: Any, **options: Any) -> Tensor:
+        found = network(*args, **options)
+        return sum(((found[name] - 0.1) ** 2).mean() for name in outputs)
+
+    program, seen = compile_training(model, loss), []
+    for other in (case, *others):
+        args, options = arguments(other)
+        for run in (lambda *a, **o: loss(stock, *a, **o), program):
+            run(*deepcopy(args), **options).backward()
+        found = dict(model.named_parameters())
+        for name, p in stock.named_parameters():
+            if p.grad is not None:
+                assert (found[name].grad - p.grad).abs().max() <= 1e-10 * p.grad.abs().max(), name
+        assert {n for n, p in found.items() if p.grad is None} == {
+            n for n, p in stock.named_parameters() if p.grad is None
+        }
+        if other is case:  # from here on the program must hold for all of them
+            model.register_forward_pre_hook(lambda *_: seen.append(0))
+    assert not seen
+
+
+def check_deployed(folder: Path, model: nn.Module, cases: dict[int, Case]) -> None:
+    """A deployed model without tpgen against stock: energy, forces and stress of lattices of so many atoms."""
+    given = {}
+    for atoms in cases:
+        s = lattice(atoms, torch.float64)
+        given[atoms] = [s.positions, s.edges, s.species, s.cell[None], s.shifts]
+    torch.save(given, folder.parent / "given.pt")
+    loaded = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
+    assert loaded.returncode == 0, loaded.stderr
+    described = json.loads((folder / "manifest.json").read_text())["model"]
+    assert (described["elements"], described["cutoff"]) == (["H", "C", "N", "O"], 5.0)
+    for atoms, found in torch.load(folder.parent / "found.pt").items():
+        wanted, made = cases[atoms].run(model, False), dict(zip(described["outputs"], found, strict=True))
+        stress = wanted["stress"].reshape(-1)
+        if len(stress) == 6:  # as SevenNet has it
+            stress = -stress[[0, 3, 5, 3, 1, 4, 5, 4, 2]]
+        volume = torch.linalg.det(given[atoms][3])
+        for name, x, y in (
+            ("energy", made["total_energy"].sum(), wanted["energy"].sum()),
+            ("energies", made["atomic_energy"].sum(), wanted["energy"].sum()),
+            ("forces", made["forces"], wanted["forces"]),
+            ("stress", made["stress"].reshape(-1), stress),
+            ("virial", made["virial"].reshape(-1), -stress * volume),
+        ):
+            assert (x - y).abs().max() <= 1e-12 * y.abs().max(), name
+
+
+_LOAD = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from load import load
+network, near = load(), sys.argv[1] + "/../"
+torch.save({atoms: network(*x) for atoms, x in torch.load(near + "given.pt").items()}, near + "found.pt")
+assert not sys.modules.get("tpgen")
+"""
 
 
 def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 
 from tests.clients.checks import counted_pairs
 
-_TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn"}
+_TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn", "torch_sim": "engines"}
 collect_ignore_glob = [f"test_{tests}*.py" for client, tests in _TESTS.items() if find_spec(client) is None]
 
 

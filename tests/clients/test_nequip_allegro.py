@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nequip.nn.mlp import ScalarLinearLayer
 
 from benchmarks.networks import Case, allegro
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
@@ -46,6 +47,24 @@ def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: 
 
 def test_energies_are_conserved() -> None:
     compare_dynamics(calculator_of, small().model)
+
+
+@pytest.mark.parametrize("first", ["normed", "converted"])
+@pytest.mark.parametrize("dim", [0, None])
+def test_radial_layers_may_have_the_older_weight_norm(first: str, dim: int | None) -> None:
+    """Their weights are no parameters then, but computed by a hook before each call."""
+    case = small()
+    model = deepcopy(case.model)
+    if first == "converted":
+        convert(model)
+    for network in (case.model, model):
+        for layer in [m for m in network.modules() if isinstance(m, ScalarLinearLayer)]:
+            if layer.out_features > 1:  # of one output it is its sign, whose gradients are rounding alone
+                torch.nn.utils.weight_norm(layer, dim=dim)
+    if first == "normed":
+        convert(model)
+    assert_same(results(case, model), results(case, case.model))
+    assert str(conversion_report(model))
 
 
 def products(model: torch.nn.Module) -> set[str]:

@@ -11,11 +11,11 @@ from nequip.nn.embedding import BesselEdgeLengthEncoding, PolynomialCutoff
 from torch import Tensor
 
 from benchmarks.networks import nequip
-from tests.clients.checks import counted_lengths
+from tests.clients.checks import check_splines, counted_lengths
 from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.projects import nequip_edges
+from tpgen.conversion.projects.nequip_edges import TpgenBesselEdgeLengthEncoding
 from tpgen.conversion.swap import Swap, apply_all
-from tpgen.integrations import nequip_edges
-from tpgen.integrations.nequip_edges import TpgenBesselEdgeLengthEncoding
 
 NAMES = (keys.EDGE_EMBEDDING_KEY, keys.EDGE_CUTOFF_KEY)
 
@@ -87,3 +87,7 @@ def test_reports_say_what_computes() -> None:
         report = str(conversion_report(convert(deepcopy(model), strategy=strategy)))
         assert ("tpgen kernel (Bessel functions" in report) == told
         assert "once for each pair" in report
+
+
+def test_weights_by_splines_of_lengths() -> None:
+    check_splines(nequip(27, torch.float64, features=4, l_max=1, layers=2))

@@ -12,11 +12,11 @@ from sevenn.nn.edge_embedding import BesselBasis, EdgeEmbedding, PolynomialCutof
 from torch import Tensor, nn
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import counted_lengths
+from tests.clients.checks import check_splines, counted_lengths
 from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.projects import sevennet_edges
+from tpgen.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, paired_edges
 from tpgen.conversion.swap import apply_all
-from tpgen.integrations import sevennet_edges
-from tpgen.integrations.sevennet_edges import TpgenEdgeEmbedding, paired_edges
 
 NAMES = (keys.EDGE_LENGTH, keys.EDGE_EMBEDDING, keys.EDGE_ATTR)
 
@@ -90,3 +90,7 @@ def test_reports_say_what_computes() -> None:
         report = str(conversion_report(convert(deepcopy(model), strategy=strategy)))
         assert ("tpgen kernel (Bessel functions" in report) == told
         assert "once for each pair" in report
+
+
+def test_weights_by_splines_of_lengths() -> None:
+    check_splines(sevenn(27, torch.float64, "8x0e+4x1e"))

@@ -10,8 +10,8 @@ import torch
 from tpgen.compiler import autotune
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import make_plan
 from tpgen.planner.presets import channelwise
+from tpgen.planner.product import make_plan
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 

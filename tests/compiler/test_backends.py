@@ -16,9 +16,10 @@ from tpgen.compiler.config import Config
 from tpgen.emitter.emit import emit_plan
 from tpgen.errors import BackendError
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import find_problem
+from tpgen.planner.product import make_plan
 
 SMALL = (
     "2x0e + 2x1o",

@@ -12,10 +12,11 @@ from tests.cases import STRATEGIES, assert_close, operands, reference_right
 from tests.machine import KERNEL
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.emitter.emit import emit_forms
-from tpgen.form.form import make_form
+from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 # weighted and not, two paths into one segment, vectors that meet copy by copy
 INSTRUCTIONS = [
@@ -116,7 +117,7 @@ def test_all_gradients_are_one_program() -> None:
         return module
 
     plan = small_plan(shared=False)
-    product = ClosedForm(make_form(plan), "unrolled", torch.empty(0, dtype=torch.float64), compile_program)
+    product = ClosedForm(form_of(plan), "unrolled", torch.empty(0, dtype=torch.float64), compile_program)
     inputs = list(operands(plan, requires_grad=True).values())
     product(*inputs).sum().backward()
     assert len(compiled) == 2
@@ -129,7 +130,7 @@ def test_all_gradients_are_one_program() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_joint_program_shares_nodes(strategy: str) -> None:
-    form = make_form(small_plan(shared=False))
+    form = form_of(small_plan(shared=False))
     slots = tuple(form.open(name) for name in ("x1", "x2", "w"))
     joint = len(emit_forms(slots, strategy).graph.nodes)
     assert joint < sum(len(emit_forms((slot,), strategy).graph.nodes) for slot in slots)
@@ -149,7 +150,7 @@ def test_results_are_copied_where_the_next_run_overwrites_them() -> None:
 
     plan = small_plan(shared=True)
     like = torch.empty(0, dtype=torch.float64)
-    product = ClosedForm(make_form(plan), "einsum", like, compile_program, copies=True)
+    product = ClosedForm(form_of(plan), "einsum", like, compile_program, copies=True)
     x1, x2, w = operands(plan).values()
     first, kept = product(x1, x2, w), reference_product(plan, x1, x2, w)
     product(2.0 * x1, x2, w)

@@ -13,7 +13,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import _file, forget, remembered, tune
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.kernels.libraries import cache
+from tpgen.kernels.build import cache
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 

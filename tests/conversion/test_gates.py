@@ -18,8 +18,8 @@ from tests.machine import needs_compiler
 from tpgen.conversion import gates
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.gates import ConvertedGate
+from tpgen.functions import gate as gate_module
 from tpgen.networks.tracer import trace_network
-from tpgen.nn import gate as gate_module
 
 silu = nn.functional.silu
 

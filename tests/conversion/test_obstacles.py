@@ -16,6 +16,31 @@ from tpgen.conversion.swap import mark_of
 from tpgen.errors import TpgenError
 
 
+class Constructed(o3.FullyConnectedTensorProduct):
+    """A product with arguments of its own."""
+
+    def __init__(self, copies: int) -> None:
+        super().__init__(f"{copies}x0e + {copies}x1o", "0e + 1o", f"{copies}x0e + {copies}x1o")
+
+
+class Mixing(o3.Linear):
+    def __init__(self, copies: int) -> None:
+        super().__init__(f"{copies}x0e + {copies}x1o", f"{copies}x0e")
+
+
+def test_a_subclass_that_is_its_base_but_for_its_construction_is_converted() -> None:
+    network = nn.ModuleDict({"product": Constructed(4), "mix": Mixing(4)})
+    x, y = torch.randn(5, 16), torch.randn(5, 4)
+    wanted = network["mix"](network["product"](x, y))
+    convert(network, **GRAPHS)
+    assert not conversion_report(network).kept
+    assert isinstance(network["product"], o3.FullyConnectedTensorProduct)
+    torch.testing.assert_close(network["mix"](network["product"](x, y)), wanted)
+    restore(network)
+    assert [type(module) for module in network.values()] == [Constructed, Mixing]
+    torch.testing.assert_close(network["mix"](network["product"](x, y)), wanted)
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(o3.FullTensorProduct("2x1o", "1o"))
 

@@ -15,9 +15,10 @@ from torch.nn.utils import parametrize, prune
 from tests.machine import needs_compiler
 from tpgen.conversion import radial
 from tpgen.conversion.convert import conversion_report, convert, restore
+from tpgen.conversion.operations import matmul, pairs
 from tpgen.conversion.radial import ConvertedFullyConnectedNet, find_weights
 from tpgen.conversion.swap import apply_all
-from tpgen.nn import matmul, pairs, silu
+from tpgen.functions import silu
 
 NETS = {
     "plain": lambda: FullyConnectedNet([8, 16, 16, 24], nn.functional.silu),

@@ -19,7 +19,7 @@ def test_forces_turn_with_the_atoms() -> None:
 
 
 def test_the_converted_potential_is_the_same() -> None:
-    found = convert_potential(2, 4)
+    found = convert_potential(2, 4, 1)
     assert found.proof.holds
     products = {"e3nn.TensorProduct", "e3nn.FullyConnectedTensorProduct"}
     assert {r.was for r in found.replaced} == {"e3nn.Linear", "e3nn.FullyConnectedNet"} | products

@@ -41,6 +41,8 @@ for places, kinds, edges in cases[:1]:
     said(lambda: network(places.float(), kinds, edges))
     said(lambda: network(places[:, :2].contiguous(), kinds, edges))
     said(lambda: network(places, kinds[:-1], edges))
+    said(lambda: network(places, kinds, edges[:, :1].contiguous()))
+    said(lambda: network(places, kinds, edges[:, :0].contiguous()))
     said(lambda: load(sys.argv[3]))
 """
 # of these calls, in their order
@@ -49,6 +51,8 @@ SAID = (
     r"input_handles\[0\]: unmatched dtype",
     r"input_handles\[0\]: unmatched dim value at 1, expected: 3",
     "tpgen: edge_src holds an index out of range",
+    r"input_handles\[2\]: .* but got: 1: a package takes sizes from 2 on, such as two atoms and two edges; compute",
+    r"input_handles\[2\]: .* but got: 0: a package takes sizes from 2 on",
     "another deployed network serves the operators of this process",
 )
 

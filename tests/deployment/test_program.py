@@ -15,7 +15,7 @@ from tests.deployment.network import Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
-from tpgen.deployment.kernels import Needed, NeededPolynomial, kernels_of
+from tpgen.deployment.kernels import kernels_of
 from tpgen.deployment.portable import portable
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -29,11 +29,37 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     for atoms in (5, 3, 8):
         torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
     needed = kernels_of(program)
-    masks = [(each.mask, each.indexed) for each in needed if isinstance(each, Needed)]
+    opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.fixed]
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
-    assert masks == [(8, True), (8, False), (8, False), (3, False), (1, False), (6, True)]
-    assert len(needed) == len(masks) + 2  # the contraction, and its gradients
+    rest = [("out", False), ("out", False), ("x1 x2", False), ("x1", False), ("x2 w", True)]
+    assert opened == [("out", True), *rest]
+    assert len(needed) == len(opened) + 2  # the contraction, and its gradients
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+class Stiffness(nn.Module):
+    """The gradient of the squared forces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = make()[0].energy
+
+    def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
+        with torch.enable_grad():
+            positions = positions.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.energy(positions, elements, edges), positions, create_graph=True)
+            return torch.autograd.grad(slope.square().sum(), positions)[0]
+
+
+@needs_compiler
+def test_second_derivatives_in_a_program_are_fused() -> None:
+    network = Stiffness()
+    program = network_program(network, inputs())
+    for atoms in (5, 3, 8):
+        found = program.module()(*inputs(atoms))
+        torch.testing.assert_close(found, network(*inputs(atoms)), rtol=1e-12, atol=1e-12)
+    second = {each.call for each in kernels_of(program) if each.indexed and not each.fixed}
+    assert second == {"x1 x2 w out x2.1 w.1 -> x2 w out"}  # x1 does not depend on positions
 
 
 def test_portable_takes_networks() -> None:
@@ -74,7 +100,7 @@ class Harmonics(nn.Module):
 def test_what_is_converted_calls_kernels_of_polynomials() -> None:
     network, vectors = Harmonics(), torch.randn(5, 3)
     program = network_program(network, [vectors])
-    assert [type(needed) for needed in kernels_of(program)] == [NeededPolynomial] * 2  # values and gradients
+    assert [needed.fixed for needed in kernels_of(program)] == [False] * 2  # values and gradients
     torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 

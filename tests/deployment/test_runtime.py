@@ -14,19 +14,33 @@ from e3nn.o3 import Irreps
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.deployment import runtime
-from tpgen.deployment.kernels import Needed, NeededPolynomial
+from tpgen.deployment.kernels import Needed
 from tpgen.errors import DeployError
-from tpgen.kernels.operators.description import describe
-from tpgen.kernels.operators.ops import kernel_conv, kernel_product
-from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.kernels.runtime.call import opening
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.runtime import kernels_of as forms
+from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.planner.contraction import make_contraction_plan
 from tpgen.planner.presets import channelwise
 
 pytestmark = needs_compiler
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 TEXT = describe(PLAN)
-KERNELS = [Needed(TEXT, torch.float64, 8, indexed) for indexed in (False, True)]
-KERNELS += [Needed(TEXT, torch.float64, 7, False)]
+
+
+def product(mask: int, indexed: bool = False) -> Needed:
+    return Needed(TEXT, torch.float64, opening(mask), opening(mask), indexed, fixed=True)
+
+
+def listed(text: str, call: str, indexed: bool = False) -> list[Needed]:
+    """Kernels of a call that takes its tensors as a list."""
+    parts = forms(text).signature(call, indexed).parts
+    return [Needed(text, torch.float64, call, str(part), indexed, fixed=False) for part in parts]
+
+
+KERNELS = [product(8), product(8, indexed=True), product(7)]
 
 # folder and file of operands; prints the message of each error, writes results
 ELSEWHERE = """
@@ -136,7 +150,7 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
     calls = [([x, *weights], index, plan.to_json(), str(forward))]
     calls += [([x, *weights, g], index, plan.to_json(), str(backward))]
     wanted = [torch.ops.tpgen.polynomial(*call) for call in calls]
-    kernels = [NeededPolynomial(text, torch.float64, call) for _, _, text, call in calls]
+    kernels = [needed for _, _, text, call in calls for needed in listed(text, call)]
     runtime.write_runtime(kernels, tmp_path)
     torch.save(calls, tmp_path / "calls.pt")
     command = [sys.executable, "-c", POLYNOMIAL, str(tmp_path), str(tmp_path / "calls.pt")]
@@ -145,9 +159,45 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
     for found, expected in zip(torch.load(tmp_path / "calls.pt"), wanted, strict=True):
         assert len(found) == len(expected) > 0
         assert all(map(torch.equal, found, expected))
-    unknown = "tpgen: a polynomial or a dtype that was not deployed; deploy the network that calls it"
-    unfit = "tpgen: tensors do not fit the polynomial"
+    unknown = "tpgen: a call or a dtype that was not deployed; deploy the network that calls it"
+    unfit = "tpgen: tensors do not fit the call"
     assert done.stdout.splitlines() == [unknown, unfit, "tpgen: index: an element is out of range", unknown]
+
+
+FORMS = """
+import sys, torch
+sys.modules["tpgen"] = None
+torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
+calls = torch.load(sys.argv[2])
+torch.save([torch.ops.tpgen.form(*call) for call in calls], sys.argv[2])
+try:
+    torch.ops.tpgen.form(calls[0][0], calls[0][1] + 9, *calls[0][2:])
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_second_derivatives_of_a_convolution(tmp_path: Path) -> None:
+    """Both ends of a gather are two kernels of one call; a polynomial is called by the same operator."""
+    x1, x2, w, g = operands(PLAN, 5).values()
+    src, dst = torch.tensor([[0, 3, 1, 2, 2], [1, 0, 3, 3, 0]])
+    nodes = [x1[:4], x2, w, g[:4]]
+    second = str(raised_call(SLOTS, SLOTS[:3]))
+    polynomial = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
+    forward = forward_call(polynomial)
+    tensors = [torch.randn(3, 2 * polynomial.operand(slot.operand).dim).double() for slot in forward.given]
+    calls = [(nodes + [x.flip(0) for x in nodes[:3]], src, dst, TEXT, second)]
+    calls += [(tensors, None, None, polynomial.to_json(), str(forward), torch.tensor([2, 0, 1]))]
+    wanted = [torch.ops.tpgen.form(*call) for call in calls]
+    runtime.write_runtime([*listed(TEXT, second, indexed=True), *listed(*calls[1][3:5])], tmp_path)
+    torch.save(calls, tmp_path / "calls.pt")
+    command = [sys.executable, "-c", FORMS, str(tmp_path), str(tmp_path / "calls.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for found, expected in zip(torch.load(tmp_path / "calls.pt"), wanted, strict=True):
+        assert len(found) == len(expected) > 0
+        assert all(map(torch.equal, found, expected))
+    assert done.stdout.splitlines() == ["tpgen: edge_src holds an index out of range"]
 
 
 DIFFERENTIATED = """
@@ -194,9 +244,9 @@ def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
     polynomial = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
     call = forward_call(polynomial)
     tensors = [torch.randn(1, 2 * polynomial.operand(slot.operand).dim).double() for slot in call.given]
-    needed = [Needed(TEXT, torch.float64, mask, False) for mask in (7, 8)]
+    needed = [product(mask) for mask in (7, 8)]
     text = polynomial.to_json()
-    runtime.write_runtime([*needed, NeededPolynomial(text, torch.float64, str(call))], tmp_path)
+    runtime.write_runtime([*needed, *listed(text, str(call))], tmp_path)
     torch.save(((x1, x2, w, g, TEXT), (tensors, None, text, str(call))), tmp_path / "given.pt")
     command = [sys.executable, "-c", DIFFERENTIATED, str(tmp_path), str(tmp_path / "given.pt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -211,10 +261,10 @@ def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
 def test_tpgen_comes_before_a_deployed_network(tmp_path: Path) -> None:
     runtime.write_runtime([], tmp_path)
     load = f"torch.ops.load_library('{tmp_path}/libtpgen.so')"
-    late = f"import torch; {load}; import tpgen.kernels.operators.ops"
+    late = f"import torch; {load}; import tpgen.kernels.runtime.ops"
     done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=False)
     assert "are in this process already: import tpgen before you load one" in done.stderr
-    early = f"import torch, tpgen.kernels.operators.ops; {load}"
+    early = f"import torch, tpgen.kernels.runtime.ops; {load}"
     done = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

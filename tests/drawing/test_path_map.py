@@ -7,9 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tpgen.drawing.path_map import PathMap, Route, diagram, path_picture
-from tpgen.form.form import make_form, right_form
-from tpgen.form.form_map import form_map
-from tpgen.planner.plan_table import plan_map
+from tpgen.form.form import form_of, right_form
 from tpgen.planner.presets import channelwise
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
@@ -17,7 +15,7 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 
 @pytest.mark.parametrize("interactive", [False, True])
 def test_every_path_joins_its_segments(interactive: bool) -> None:
-    drawn = ElementTree.fromstring(diagram(plan_map(PLAN), interactive))
+    drawn = ElementTree.fromstring(diagram(PLAN.map, interactive))
     groups = drawn.findall("g")
     assert [group.findtext("text") for group in groups] == [str(path.index) for path in PLAN.paths]
     curves = [group.findall("path")[-1].attrib for group in groups]
@@ -25,25 +23,25 @@ def test_every_path_joins_its_segments(interactive: bool) -> None:
     widest = max(range(len(curves)), key=lambda n: float(curves[n]["stroke-width"]))
     assert PLAN.paths[widest].flops == max(path.flops for path in PLAN.paths)
     texts = [text.text for text in drawn.findall("text")]
-    assert texts[:3] == ["in1", "in2", "out"]
+    assert texts[:3] == ["x1", "x2", "out"]
     assert texts[3:] == [str(s) for irreps in (PLAN.irreps_in1, PLAN.irreps_in2, PLAN.irreps_out) for s in irreps]
 
 
 def test_only_the_explorers_can_be_clicked() -> None:
-    apart, together = (diagram(plan_map(PLAN), interactive) for interactive in (False, True))
+    apart, together = (diagram(PLAN.map, interactive) for interactive in (False, True))
     assert "tabindex" in together
     assert "tabindex" not in apart
     assert " id=" not in apart, "a notebook has several"
 
 
 def test_a_form_is_mapped_from_what_is_given_to_what_is_open() -> None:
-    form = make_form(PLAN)
-    assert [*form_map(form).operands], [*form_map(form).results] == (["x1", "x2", "w"], ["out"])
-    back = form_map(form.open("x1"))
+    form = form_of(PLAN)
+    assert [*form.path_map.operands], [*form.path_map.results] == (["x1", "x2", "w"], ["out"])
+    back = form.open("x1").path_map
     assert (list(back.operands), list(back.results)) == (["x2", "w", "out"], ["x1"])
     assert back.operands["x2"] == ("1x0e", "1x1o")
     assert back.operands["w"] == tuple(str(path.weight.stop - path.weight.start) for path in PLAN.paths if path.weight)
-    matrix = form_map(right_form(PLAN))
+    matrix = right_form(PLAN).path_map
     assert {name for route in matrix.routes for name, _ in route.reaches} == {"x1", "out"}
 
 

@@ -29,8 +29,9 @@ from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import EmitError
 from tpgen.form.form import Layout, right_form
 from tpgen.form.reference import reference_product
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.product import make_plan
 
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 by_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -60,7 +61,7 @@ def derivatives(out: Tensor, leaves: dict[str, Tensor], cotangents: dict[str, Te
 def expected(case: Case, layout: Layout) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, Derivatives]:
     """Operands, cotangents, the product and its derivatives, by the slow definition."""
     leaves = operands(case.plan, requires_grad=True)
-    out = reference_product(case.plan, *leaves.values(), layout)
+    out = reference_product(case.plan, *leaves.values(), layout=layout)
     cotangents = {name: torch.randn_like(x, requires_grad=name == "g") for name, x in {**leaves, "g": out}.items()}
     return leaves, cotangents, out, derivatives(out, leaves, cotangents)
 
@@ -295,7 +296,7 @@ def test_errors() -> None:
         emit_plan(plan, "left")
     with pytest.raises(EmitError, match="unknown layout 'row'; known layouts: mul_ir, ir_mul"):
         emit_plan(plan, layout="row")
-    with pytest.raises(EmitError, match="layout: give one name, or one each"):
+    with pytest.raises(EmitError, match="layout: give one name, or one for each"):
         emit_plan(plan, layout=["mul_ir"])  # type: ignore[arg-type]
 
 

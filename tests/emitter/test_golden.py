@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
+from tpgen.planner.product import make_plan
 
 FOLDER = Path(__file__).parent / "golden"
 

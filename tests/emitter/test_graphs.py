@@ -14,9 +14,10 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
 from tpgen.emitter.graph_writer import ROLES, GraphWriter
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import TpgenError
-from tpgen.form.form import make_form
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.form.form import form_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
+from tpgen.planner.product import make_plan
 
 by_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 ARGUMENTS = {
@@ -138,7 +139,7 @@ def test_placeholders(direction: str) -> None:
 
 def test_program_of_a_gradient_of_right_takes_its_cotangent() -> None:
     plan = make_plan(*MIXED)
-    form = make_form(plan).merge("x1", "out").open("x2")
+    form = form_of(plan).merge("x1", "out").open("x2")
     assert emit_form(form).arguments == ("g", "w")
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tpgen.emitter.emit import emit_form, emit_forms
 from tpgen.form.contraction import Factor, Sparse
-from tpgen.form.form import SHARED, Form, Leg, Operand, Term, conv_form, make_form
+from tpgen.form.form import SHARED, Form, Leg, Operand, Term, conv_form, form_of
 from tpgen.form.reference import reference_form, reference_product
-from tpgen.planner.plan import make_plan
+from tpgen.planner.product import make_plan
 
 NODES, EDGES = 4, 7
 by_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -133,6 +133,6 @@ def test_a_term_may_have_no_constant_and_no_second_input(strategy: str) -> None:
 
 
 def test_reading_leaves_the_terms_that_read_a_slot() -> None:
-    form = make_form(make_plan("2x1o", "1o", "2x0e+2x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False)]))
+    form = form_of(make_plan("2x1o", "1o", "2x0e+2x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False)]))
     assert [t.path for t in form.reading(("w",)).terms] == [0]
     assert form.reading(("x1",), ("out",)) == form

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close, operands, reference_right
 from tpgen.errors import EmitError
-from tpgen.form.form import Form, Layout, make_form, right_form, split_layout
+from tpgen.form.form import Form, Layout, form_of, layouts_of, right_form
 from tpgen.form.reference import reference_form, reference_product
-from tpgen.planner.plan import make_plan
+from tpgen.planner.product import make_plan
 
 all_cases = pytest.mark.parametrize("case, layout", list(product(CASES, LAYOUTS)), ids=str)
 
@@ -21,15 +21,15 @@ all_cases = pytest.mark.parametrize("case, layout", list(product(CASES, LAYOUTS)
 @all_cases
 def test_the_form_with_out_open_is_the_product(case: Case, layout: Layout) -> None:
     given = operands(case.plan)
-    want = reference_product(case.plan, *given.values(), layout)
-    assert_close(reference_form(make_form(case.plan, layout), given, ROWS), want)
+    want = reference_product(case.plan, *given.values(), layout=layout)
+    assert_close(reference_form(form_of(case.plan, layout), given, ROWS), want)
 
 
 @all_cases
 def test_open_slots_are_derivatives_of_the_product(case: Case, layout: Layout) -> None:
     leaves = operands(case.plan, requires_grad=True)
-    out = reference_product(case.plan, *leaves.values(), layout)
-    check_family(make_form(case.plan, layout), "out", leaves, out)
+    out = reference_product(case.plan, *leaves.values(), layout=layout)
+    check_family(form_of(case.plan, layout), "out", leaves, out)
 
 
 @all_cases
@@ -80,12 +80,12 @@ def test_the_reference_is_bilinear_in_the_sense_of_the_layout(case: Case) -> Non
 
     want = to_ir_mul(reference_product(plan, *given.values()), plan.irreps_out)
     x1, x2 = to_ir_mul(given["x1"], plan.irreps_in1), to_ir_mul(given["x2"], plan.irreps_in2)
-    assert_close(reference_product(plan, x1, x2, given["w"], "ir_mul"), want)
+    assert_close(reference_product(plan, x1, x2, given["w"], layout="ir_mul"), want)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_opening_and_closing_again_is_the_same_form(case: Case) -> None:
-    form = make_form(case.plan)
+    form = form_of(case.plan)
     assert form.open("x1").open("out") == form
     assert form.open("w").given == (("x1",), ("x2",), ("out",))
     merged = form.merge("x1", "out")
@@ -96,32 +96,32 @@ def test_opening_and_closing_again_is_the_same_form(case: Case) -> None:
 
 def test_weights_shared_by_all_rows_have_no_batch() -> None:
     plan = make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)])
-    assert not make_form(plan).row(("w",))
-    assert str(make_form(plan).open("w")).endswith("einsum('zui,zvj,zuk,ijk->uv', x1, x2, out, _w3j_1_1_0)")
+    assert not form_of(plan).row(("w",))
+    assert str(form_of(plan).open("w")).endswith("einsum('zui,zvj,zuk,ijk->uv', x1, x2, out, _w3j_1_1_0)")
 
 
 def test_paths_without_weights_have_no_gradient_for_them() -> None:
     plan = make_plan("2x1o", "1o", "2x0e + 2x2e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False)])
-    assert [t.path for t in make_form(plan).live_terms] == [0, 1]
-    assert [t.path for t in make_form(plan).open("w").live_terms] == [0]
+    assert [t.path for t in form_of(plan).live_terms] == [0, 1]
+    assert [t.path for t in form_of(plan).open("w").live_terms] == [0]
 
 
 def test_paths_with_coefficient_zero_are_not_computed() -> None:
     plan = make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True, 0.0), (0, 0, 0, "uvu", True)])
-    assert [t.path for t in make_form(plan).live_terms] == [1]
+    assert [t.path for t in form_of(plan).live_terms] == [1]
 
 
 def test_forms_are_values() -> None:
     case = CASES[0]
-    assert make_form(case.plan) == make_form(case.plan)
-    assert hash(make_form(case.plan)) == hash(make_form(case.plan))
-    assert make_form(case.plan) != make_form(case.plan, "ir_mul")
+    assert form_of(case.plan) == form_of(case.plan)
+    assert hash(form_of(case.plan)) == hash(form_of(case.plan))
+    assert form_of(case.plan) != form_of(case.plan, "ir_mul")
     with pytest.raises(AttributeError):
-        make_form(case.plan).opened = ("x1",)  # type: ignore[misc]
+        form_of(case.plan).opened = ("x1",)  # type: ignore[misc]
 
 
 def test_operands_of_one_tensor_are_equally_large() -> None:
-    form = make_form(make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)]))
+    form = form_of(make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)]))
     x1, x2, *rest = form.operands
     with pytest.raises(
         EmitError, match=r"operands 'x1' and 'x2' are both the tensor 'x1', and have 6 and 3 numbers: .* equally many"
@@ -131,12 +131,12 @@ def test_operands_of_one_tensor_are_equally_large() -> None:
 
 
 def test_errors() -> None:
-    form = make_form(CASES[0].plan)
+    form = form_of(CASES[0].plan)
     with pytest.raises(EmitError, match="unknown operand 'x3'; known operands: x1, x2, w, out"):
         form.open("x3")
     with pytest.raises(EmitError, match=r"unknown operand 'x1\*out'; known operands: x1, x2, w, out"):
         form.open("x1", "out")
     with pytest.raises(EmitError, match=r"unknown layout 'mul': did you mean 'mul_ir'\? Known layouts: mul_ir, ir_mul"):
-        make_form(CASES[0].plan, "mul")
-    with pytest.raises(EmitError, match="layout: give one name, or one each for in1, in2 and out"):
-        split_layout(("mul_ir", "ir_mul"))  # type: ignore[arg-type]
+        form_of(CASES[0].plan, "mul")
+    with pytest.raises(EmitError, match="layout: give one name, or one for each of x1, x2, out"):
+        layouts_of(CASES[0].plan, ("mul_ir", "ir_mul"))

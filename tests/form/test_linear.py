@@ -7,17 +7,17 @@ import torch
 
 from tests.cases import assert_close
 from tpgen.errors import EmitError
-from tpgen.form.form import Form
-from tpgen.form.linear import form_of, layouts_of, linear_form, split_linear_layout
-from tpgen.form.reference import reference_form, reference_linear
-from tpgen.planner.linear import LinearPlan, make_linear_plan
-from tpgen.planner.plan import make_plan
+from tpgen.form.form import Form, form_of, layouts_of
+from tpgen.form.reference import reference_form, reference_product
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 LAYOUTS: tuple[str | tuple[str, str], ...] = ("mul_ir", "ir_mul", ("ir_mul", "mul_ir"))
 ENDS = ("3x0e + 2x1o + 2x0e + 0x2e + 1x2e", "2x1o + 4x0e + 1x3e + 2x2e")
 
 
-def given(plan: LinearPlan, rows: int = 3) -> dict[str, torch.Tensor]:
+def given(plan: Plan, rows: int = 3) -> dict[str, torch.Tensor]:
     weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
     shapes = {"x1": (rows, plan.irreps_in.dim), "w": weights, "out": (rows, plan.irreps_out.dim)}
     return {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
@@ -32,9 +32,9 @@ def evaluated(form: Form, at: dict[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_open_slot_is_a_derivative_of_the_definition(layout, shared: bool) -> None:
     plan = make_linear_plan(*ENDS, shared_weights=shared)
-    form, at = linear_form(plan, layout), given(plan)
+    form, at = form_of(plan, layout), given(plan)
     x, w = at["x1"].requires_grad_(), at["w"].requires_grad_()
-    out = reference_linear(plan, x, w, layout)
+    out = reference_product(plan, x, w, layout=layout)
     expected = dict(zip(("x1", "w"), torch.autograd.grad(out, (x, w), at["out"]), strict=True))
     assert_close(evaluated(form, at), out)
     for slot, gradient in expected.items():
@@ -52,7 +52,7 @@ def test_a_layer_is_a_product_with_the_scalar_one() -> None:
 
 
 def test_channels_stand_in_the_form_as_copies() -> None:
-    form = linear_form(make_linear_plan("2x0e", "3x0e", f_in=4, f_out=5))
+    form = form_of(make_linear_plan("2x0e", "3x0e", f_in=4, f_out=5))
     assert [operand.dim for operand in form.operands] == [8, 8 * 15, 15]
 
 
@@ -60,7 +60,7 @@ def test_layouts() -> None:
     plan = make_linear_plan("2x0e", "3x0e")
     assert layouts_of(plan, "ir_mul") == ("ir_mul", "ir_mul")
     assert layouts_of(make_plan("2x0e", "0e", "2x0e", []), "ir_mul") == ("ir_mul",) * 3
-    with pytest.raises(EmitError, match="layout: give one name, or one each for in and out"):
-        split_linear_layout(("mul_ir", "mul_ir", "mul_ir"))
+    with pytest.raises(EmitError, match="layout: give one name, or one for each of x1, out"):
+        layouts_of(plan, ("mul_ir", "mul_ir", "mul_ir"))
     with pytest.raises(EmitError, match=r"unknown layout 'mulir'.*[Kk]nown layouts: mul_ir, ir_mul"):
-        split_linear_layout("mulir")
+        layouts_of(plan, "mulir")

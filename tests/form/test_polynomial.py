@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.polynomials import PLANS, components, operands_of, slow
-from tpgen.form.polynomial import Factor, Monomial, Polynomial, collect, form_of, polynomial
+from tpgen.form.polynomial import Factor, Monomial, Polynomial, collect, polynomial, polynomial_of
 
 
 def sample(seed: int = 0) -> Polynomial:
@@ -61,7 +61,7 @@ def test_the_form_is_linear_in_the_output_and_its_gradient_is_the_output(name: s
     plan = PLANS[name]()
     tensors = operands_of(plan, 2, 2, 1, grad=False)
     expected = components(plan.out, slow(plan, tensors))[:, 0]
-    form = form_of(plan)
+    form = polynomial_of(plan)
     assert form.degree("out") == 1
     values = {
         o.name: x[:, :, 0].T if o.weights else components(o, x)[:, 0].T

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, pairwise_steps
-from tpgen.form.form import Form, Layout, make_form, right_form
+from tpgen.form.form import Form, Layout, form_of, right_form
 from tpgen.form.rewrites import drop_unit_axes, scalar_leg, simplify, unify_deltas
 
 
 def directions(case: Case, layout: Layout) -> list[Form]:
     """All forms of the family: every slot of the product open, every slot of right open."""
-    form, right = make_form(case.plan, layout), right_form(case.plan, layout)
+    form, right = form_of(case.plan, layout), right_form(case.plan, layout)
     return [form.open(*g) for g in form.slots] + [right.open(*g) for g in right.slots]
 
 

@@ -22,12 +22,9 @@ def test_a_gpu_is_waited_for_before_and_after_a_call(waited: list[str]) -> None:
     assert len(waited) == 3
 
 
-def test_every_timer_waits(waited: list[str]) -> None:
-    clock.best_seconds(lambda: None, "cuda:0", 0.0)
-    best = len(waited)
-    assert best >= 4
-    clock.median_seconds({"a": lambda: None, "b": lambda: None}, rounds=2, device="cuda:0", warm=1)
-    assert len(waited) - best == 2 * 2 * 3
+def test_the_clock_waits_around_each_sample(waited: list[str]) -> None:
+    clock.time_in_turns({"a": lambda: None, "b": lambda: None}, "cuda:0", repeats=3)
+    assert len(waited) == 2 * 2 * 3
 
 
 def test_the_device_is_that_of_any_tensor_within() -> None:
@@ -36,8 +33,21 @@ def test_the_device_is_that_of_any_tensor_within() -> None:
     assert clock.device_of(nn.Linear(1, 1, device="meta")) == "meta"
 
 
-def test_calls_take_turns() -> None:
-    order: list[str] = []
-    found = clock.median_seconds({name: lambda name=name: order.append(name) for name in "ab"}, rounds=2, warm=1)
-    assert order == list("ababab")
-    assert set(found) == {"a", "b"}
+def test_one_hiccup_changes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of calls gets a sample, however long one of them took; the median forgets it."""
+    passed = iter([0.0, 30.0, *(1e-5,) * 1000])
+    seconds = [0.0]
+
+    def call() -> None:
+        seconds[0] += next(passed)
+
+    monkeypatch.setattr(clock, "now", lambda device: seconds[0])
+    monkeypatch.setattr(clock, "_calls_for", lambda *given: 1)
+    found = clock.time_in_turns({"a": call}, "cpu", rounds=9)["a"]
+    assert len(found.samples) == 9
+    assert found.median == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize("times, rough", [((1.0, 1.1, 1.0, 1.2, 1.1), False), ((1.0, 2.0, 1.0, 2.0, 3.0), True)])
+def test_times_that_lie_apart_are_rough(times: tuple[float, ...], rough: bool) -> None:
+    assert clock.Timing(times, 1).rough is rough

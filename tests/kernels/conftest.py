@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.machine import WITHOUT_COMPILER
-from tpgen.kernels.libraries import build, cache
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.build import build, cache
+from tpgen.kernels.build.compiler import find_compiler
 
 
 @pytest.fixture(autouse=True, scope="session")

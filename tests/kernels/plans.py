@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tpgen.form.sampling import random_operands
-from tpgen.kernels.operators.call import Call
+from tpgen.kernels.runtime.call import Call
 from tpgen.planner.modes import MODES
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 VARIANTS = tuple(
     (mode.name, weighted, shared)

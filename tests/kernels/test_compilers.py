@@ -11,12 +11,12 @@ import torch
 
 from tests.kernels.plans import operands
 from tests.kernels.test_products import all_slots, errors, identical, on_threads
+from tpgen.kernels.build import build, compiler
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header
-from tpgen.kernels.libraries import build, compiler
-from tpgen.kernels.operators.ops import describe, kernel_conv
-from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.runtime.ops import describe, kernel_conv
+from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLANS = {
@@ -32,9 +32,9 @@ DTYPES = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def _no_kernel_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(build, "_loaded", {})
-    product_of.cache_clear()
+    kernels_of.cache_clear()
     yield
-    product_of.cache_clear()
+    kernels_of.cache_clear()
 
 
 def here(name: str):
@@ -68,7 +68,7 @@ def test_every_compiler_convolves(plan, cxx: str) -> None:
 @ALL
 def test_every_compiler_gives_the_same_bits_on_any_threads(plan, cxx: str) -> None:
     given = operands(plan, 3000, torch.float32)
-    product = product_of(describe(plan))
+    product = kernels_of(describe(plan))
     assert identical(*(on_threads(n, lambda: all_slots(product, given)) for n in (1, 2)))
 
 
@@ -101,6 +101,6 @@ def test_older_processors(
     older = Target(compiler.DTYPES[dtype], size // max(4, dtype.itemsize), registers)
     flags = tuple(f"-march={processor}" if flag == "-march=native" else flag for flag in compiler.FLAGS)
     monkeypatch.setattr(compiler, "FLAGS", flags)
-    monkeypatch.setattr("tpgen.kernels.operators.description.target", lambda _: older)
+    monkeypatch.setattr("tpgen.kernels.runtime.description.target", lambda _: older)
     for mask in (8, 7):
         assert max(errors(plan, "mul_ir", 19, dtype, mask).values()) < tolerance

@@ -11,13 +11,14 @@ from torch import Tensor
 from tests.kernels.test_products import identical, on_threads
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.libraries import build
-from tpgen.kernels.native.runtime import runtime
-from tpgen.kernels.operators.call import OUT, Call
-from tpgen.kernels.operators.ops import describe, kernel_conv
-from tpgen.kernels.operators.runtime import Product, product_of
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.kernels.build import build
+from tpgen.kernels.runtime.call import OUT, Call
+from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.ops import describe, kernel_conv
+from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.product import make_plan
 
 PLANS = {
     "channel": channelwise("8x0e+9x1o", "0e+1o", "0e+1o"),
@@ -80,9 +81,9 @@ def test_indices_of_32_bits_are_read_as_they_are(name: str, ends: tuple[torch.dt
 def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = PLANS["channel"]
     x1, x2, w, src, dst = (x.detach() for x in graph(plan))
-    product = product_of(describe(plan))
+    product = kernels_of(describe(plan))
     call = Call(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
-    wanted = product.run(call)
+    wanted = product.run_product(call)
     if runtime() is None:
         pytest.skip("no runtime on this machine")
     (found,) = product.quick(call._replace(src=src.int(), dst=dst.int()))
@@ -186,19 +187,19 @@ def test_low_precision_sums_are_not_rounded_between_edges(name: str) -> None:
 @ALL
 def test_low_precision_builds_only_what_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made, ran = PLANS[name], set(), set()
-    kernel = Product.kernel
+    kernel = Kernels.kernel
 
-    def listening(product: Product, *key):
+    def listening(product: Kernels, *key):
         made.add(key)
         return lambda *values: (ran.add(key), kernel(product, *key)(*values))[1]
 
-    product_of.cache_clear()
+    kernels_of.cache_clear()
     if runtime() is not None:
         monkeypatch.setattr(runtime(), "_numbers", {})  # which has the kernels of products of the same description
-    monkeypatch.setattr(Product, "kernel", listening)
+    monkeypatch.setattr(Kernels, "kernel", listening)
     *inputs, src, dst = graph(plan, dtype=torch.bfloat16)
     kernel_conv(*inputs, src, dst, NODES, describe(plan)).sum().backward()
-    product_of.cache_clear()
+    kernels_of.cache_clear()
     assert len(ran) == 2
     assert made == ran
 
@@ -244,10 +245,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         kernel = load(text, indexed)
         return lambda *values: (heard.append(values[-1]), kernel(*values))[1]
 
-    product_of.cache_clear()
+    kernels_of.cache_clear()
     monkeypatch.setattr(build, "load", listening)
     yield heard
-    product_of.cache_clear()
+    kernels_of.cache_clear()
 
 
 @pytest.mark.parametrize("check", [True, False])

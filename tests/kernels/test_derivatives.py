@@ -14,14 +14,15 @@ from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
-from tpgen.kernels.operators import ops
-from tpgen.kernels.operators.call import OUT, X1, X2, Call, W
-from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.operators.runtime import product_of
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
+from tpgen.kernels.runtime import ops
+from tpgen.kernels.runtime.call import OUT, X1, X2, Call, W
+from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
+from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, full, fully_connected
+from tpgen.planner.product import make_plan
 
 PLANS = {
     "channel": channelwise("8x0e+8x1o", "0e+1o", "0e+1o"),
@@ -51,7 +52,7 @@ def both(plan: Plan):
 def test_first_and_second_derivatives(mode: str, weighted: bool, shared: bool, copies: int) -> None:
     m1, m2 = (2, copies) if mode == "uvv" else (copies, 2)
     plan = mode_plan(mode, weighted, shared, m1, m2)
-    schedule = product_of(describe(plan)).description.schedule(torch.float64).name
+    schedule = kernels_of(describe(plan)).description.schedule(torch.float64).name
     assert schedule == ("channel" if mode in CHANNEL_LETTER else "batch") or copies < 5
     kernel, _ = both(plan)
     inputs = differentiable(plan, 2)
@@ -82,7 +83,7 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
 
     def listening(self: object, call: Call) -> list[Tensor]:
         masks.append(call.mask)
-        return product_of(call.description).run(call)
+        return kernels_of(call.description).run_product(call)
 
     monkeypatch.setattr(ops, "_WORTH_ASKING", 0)
     monkeypatch.setattr(ops._Products, "quick", listening)

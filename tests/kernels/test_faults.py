@@ -17,17 +17,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.kernels.plans import operands
 from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
 from tpgen.errors import BackendError, InputError, PlanError
-from tpgen.kernels.libraries import build, cache
-from tpgen.kernels.operators.description import read_description
-from tpgen.kernels.operators.ops import describe, kernel_conv, kernel_product
-from tpgen.kernels.operators.runtime import product_of
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.kernels.build import build, cache
+from tpgen.kernels.runtime.description import read_description
+from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import fully_connected
+from tpgen.planner.product import make_plan
 
 USE = """
 import os, signal, sys, torch
-from tpgen.kernels.operators.ops import kernel_product
-from tpgen.kernels.operators.description import read_description
+from tpgen.kernels.runtime.ops import kernel_product
+from tpgen.kernels.runtime.description import read_description
 text = sys.argv[1]
 plan = read_description(text).plan
 torch.manual_seed(0)
@@ -117,13 +118,13 @@ def test_a_library_removed_between_check_and_use_is_built_again(
 
 
 def test_forward_and_backward_kernels_are_built_together(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    product_of.cache_clear()
+    kernels_of.cache_clear()
     x1, x2, w, _ = (x.requires_grad_() for x in operands(PLAN, 5, torch.float32).values())
     out = kernel_product(x1, x2, w, TEXT)
     assert len(libraries(fresh)) == 2
     monkeypatch.setattr(build, "_make", lambda *_: pytest.fail("built twice"))
     out.sum().backward()
-    product_of.cache_clear()
+    kernels_of.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tpgen.form.linear import AnyPlan, form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
-from tpgen.planner.linear import LinearPlan, make_linear_plan
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
+from tpgen.planner.product import make_plan
 
 FOLDER = Path(__file__).parent / "golden"
 SINGLE, DOUBLE, HALF = Target("float32", 16, 32), Target("float64", 4, 16), Target("bfloat16", 8, 16)
@@ -44,13 +45,13 @@ def pairs() -> Plan:
     return make_plan("4x1o", "4x1o", "6x0e + 3x1e", [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True)])
 
 
-def linear(shared: bool = True) -> LinearPlan:
+def linear(shared: bool = True) -> Plan:
     return make_linear_plan("16x0e + 6x1o", "32x0e + 4x1o + 1x0o", shared_weights=shared)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    plan: Callable[[], AnyPlan]
+    plan: Callable[[], Plan]
     opened: tuple[str, ...] = ("out",)
     target: Target = SINGLE
     layout: str = "mul_ir"

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from tests.form.test_linear import LAYOUTS
 from tpgen.errors import EmitError, PlanError
-from tpgen.form.linear import linear_form
-from tpgen.form.reference import reference_linear
-from tpgen.kernels.operators.call import Call
-from tpgen.kernels.operators.description import Description, describe, kernel_source, read_description
-from tpgen.kernels.operators.ops import kernel_product, kernel_supported
-from tpgen.kernels.operators.runtime import product_of
-from tpgen.planner.linear import LinearPlan, make_linear_plan
+from tpgen.form.form import form_of
+from tpgen.form.reference import reference_product
+from tpgen.kernels.runtime.call import Call, call_of
+from tpgen.kernels.runtime.description import Description, describe, kernel_source, read_description
+from tpgen.kernels.runtime.ops import kernel_product, kernel_supported
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 
 ENDS = {
     "whole vectors": ("16x0e + 32x1o", "32x0e + 16x1o"),
@@ -27,7 +28,7 @@ ENDS = {
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
 
-def operands(plan: LinearPlan, rows: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     weights = (plan.weight_numel,) if plan.shared_weights else (rows, plan.weight_numel)
     shapes = ((rows, plan.irreps_in.dim), weights, (rows, plan.irreps_out.dim))
     return [torch.randn(s, dtype=torch.float64).to(dtype) for s in shapes]
@@ -63,7 +64,7 @@ def test_values_and_derivatives_to_second_order(ends: str, layout, shared: bool,
         x, w, g = operands(plan, rows, dtype)
         x, w, g = (t.double() if exact else t for t in (x, w, g))
         x.requires_grad_(), w.requires_grad_()
-        out = reference_linear(plan, x, w, layout) if exact else linear(x, w, describe(plan, layout))
+        out = reference_product(plan, x, w, layout=layout) if exact else linear(x, w, describe(plan, layout))
         first = torch.autograd.grad(out, (x, w), g, create_graph=True)
         second = torch.autograd.grad(sum(t.square().sum() for t in first), (x, w))
         results += [out.detach(), *(t.detach() for t in first), *second]
@@ -79,9 +80,9 @@ def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
     x, w, g = operands(plan, rows)
     text, bits = describe(plan), {"x1": 1, "w": 4, "out": 8}
     call = Call(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
-    together = product_of(text).run(call)
+    together = kernels_of(text).run_product(call)
     for slot, found in zip(opened, together, strict=True):
-        (alone,) = product_of(text).run(call.opening(bits[slot]))
+        (alone,) = kernels_of(text).run_product(call._replace(mask=bits[slot]))
         assert_near(found, alone, 1e-13)
 
 
@@ -126,7 +127,7 @@ def test_the_same_bits_from_one_thread_and_many() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    slow = reference_linear(plan, x, w)
+    slow = reference_product(plan, x, w)
     for found, wanted in zip(results[0], (slow, *torch.autograd.grad(slow, (x, w), g)), strict=True):
         assert_near(found, wanted, 1e-12)
 
@@ -146,7 +147,7 @@ def test_descriptions() -> None:
     assert (found.plan, found.layout) == (plan, ("mul_ir", "ir_mul"))
     assert found.weighted == text
     assert not read_description(found.per_row).plan.shared_weights
-    with pytest.raises(PlanError, match="layout: give one name, or one each for in and out"):
+    with pytest.raises(PlanError, match="layout: give one name, or one for each of x1, out"):
         read_description(text.replace('["mul_ir","ir_mul"]', '["mul_ir"]'))
     with pytest.raises(PlanError, match="'biases': must be true or false"):
         read_description(text.replace('"biases":[false', '"biases":[3'))
@@ -155,7 +156,7 @@ def test_descriptions() -> None:
 def test_no_edges() -> None:
     description = Description(make_linear_plan("2x0e", "3x0e"), ("mul_ir", "mul_ir"))
     with pytest.raises(EmitError, match="a linear layer has no edges"):
-        description.source(("out",), torch.float32, indexed=True)
+        description.source(call_of(("out",)), torch.float32, indexed=True)
 
 
 def test_what_has_no_kernel_says_why() -> None:
@@ -165,4 +166,4 @@ def test_what_has_no_kernel_says_why() -> None:
         == "kernels run on the CPU or CUDA GPUs, not on xpu"
     )
     assert "no paths that contribute" in str(kernel_supported(make_linear_plan("2x0e", "3x1o")))
-    assert linear_form(make_linear_plan("2x0e", "3x1o")).live_terms == ()
+    assert form_of(make_linear_plan("2x0e", "3x1o")).live_terms == ()

@@ -9,9 +9,9 @@ import torch
 
 from tests.kernels.plans import operands
 from tpgen.errors import PlanError
-from tpgen.kernels.operators.description import describe, read_description
-from tpgen.kernels.operators.ops import kernel_product
-from tpgen.planner.plan import make_plan
+from tpgen.kernels.runtime.description import describe, read_description
+from tpgen.kernels.runtime.ops import kernel_product
+from tpgen.planner.product import make_plan
 
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", False), (0, 0, 1, "uvu", True, 0.5)]
 

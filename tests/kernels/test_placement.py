@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpgen.errors import EmitError
-from tpgen.form.form import make_form
+from tpgen.form.form import form_of
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
@@ -17,7 +17,7 @@ TARGET = Target("float32", 16, 32)
 
 
 def placed(plan: Plan, *opened: str, indexed: bool = False) -> Placement:
-    return place(plan_schedule(make_form(plan), TARGET), opened, indexed)
+    return place(plan_schedule(form_of(plan), TARGET), opened, indexed)
 
 
 def test_a_form_is_scheduled_once_for_a_target() -> None:

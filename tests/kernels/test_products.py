@@ -10,16 +10,17 @@ from torch import Tensor
 
 from tests.cases import random_arguments
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands
-from tpgen.form.form import Layout, make_form
+from tpgen.form.form import Layout, form_of
 from tpgen.form.reference import reference_form, reference_product
-from tpgen.kernels.libraries.compiler import target
-from tpgen.kernels.operators.description import Description
-from tpgen.kernels.operators.ops import describe, kernel_product
-from tpgen.kernels.operators.runtime import product_of
+from tpgen.kernels.build.compiler import target
 from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
 from tpgen.kernels.placement.values import Target
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.ops import describe, kernel_product
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
+from tpgen.planner.product import make_plan
 
 # multiplicities and layout: few copies (vectors over rows), many (vectors over channels)
 SIZES: dict[str, tuple[int, int, Layout]] = {
@@ -33,8 +34,8 @@ def errors(plan: Plan, layout: Layout, rows: int, dtype: torch.dtype, mask: int)
     """Relative error of every open slot of a mask against the definition in float64."""
     given = operands(plan, rows, dtype)
     exact = {name: x.double() for name, x in given.items()}
-    product, form = product_of(describe(plan, layout)), make_form(plan, layout)
-    results = product.run(call(mask, *given.values()))
+    product, form = kernels_of(describe(plan, layout)), form_of(plan, layout)
+    results = product.run_product(call(mask, *given.values()))
     slots = [name for n, name in enumerate(("x1", "x2", "w", "out")) if mask >> n & 1]
     found = {}
     for name, value in zip(slots, results, strict=True):
@@ -91,7 +92,7 @@ def test_any_number_of_rows(rows: int) -> None:
 def test_more_copies_than_components_beside_the_channels(layout: str, copies: str) -> None:
     plan = channelwise("16x0e + 16x1o", copies, "0e + 1o + 1e + 2e")
     text = describe(plan, layout)
-    assert str(product_of(text).description.schedule(torch.float64)).startswith("channel")
+    assert str(kernels_of(text).description.schedule(torch.float64)).startswith("channel")
     for mask in (8, 7, 2, 4):
         assert max(errors(plan, layout, 70, torch.float64, mask).values()) < 1e-12
     # nothing beyond the operands is read: rows before and after are NaN
@@ -101,7 +102,7 @@ def test_more_copies_than_components_beside_the_channels(layout: str, copies: st
         fenced[name][1:-1] = x
     inside = {name: x[1:-1] for name, x in fenced.items()}
     for mask in (8, 7):
-        results = product_of(text).run(call(mask, *inside.values()))
+        results = kernels_of(text).run_product(call(mask, *inside.values()))
         assert all(x.isfinite().all() for x in results)
 
 
@@ -129,7 +130,7 @@ def test_random_products_of_mixed_modes(seed: int) -> None:
 
 def test_schedules_are_chosen_by_shape() -> None:
     wide, small = channelwise("64x0e+64x1o", "0e+1o", "0e+1o"), fully_connected("2x0e+1o", "0e+1o", "2x1o")
-    chosen = [plan_schedule(make_form(plan), target(torch.float32)).name for plan in (wide, small)]
+    chosen = [plan_schedule(form_of(plan), target(torch.float32)).name for plan in (wide, small)]
     assert chosen == ["channel", "batch"]
 
 
@@ -173,12 +174,12 @@ def test_results_do_not_depend_on_threads() -> None:
     )
     for plan in plans:
         given = operands(plan, 3000, torch.float32)
-        product = product_of(describe(plan))
+        product = kernels_of(describe(plan))
         assert identical(*(on_threads(n, lambda: all_slots(product, given)) for n in (1, 2)))  # noqa: B023
 
 
 def all_slots(product, given: dict[str, Tensor]) -> list[Tensor]:
-    return product.run(call(15, *given.values()))
+    return product.run_product(call(15, *given.values()))
 
 
 def on_threads(threads: int, compute) -> list[Tensor]:
@@ -206,10 +207,10 @@ def test_schedule_prints_what_it_does() -> None:
 )
 def test_narrower_vectors(dtype: torch.dtype, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Target(str(dtype).removeprefix("torch."), lanes, 16)
-    monkeypatch.setattr("tpgen.kernels.operators.description.target", lambda _: machine)
-    product_of.cache_clear()
+    monkeypatch.setattr("tpgen.kernels.runtime.description.target", lambda _: machine)
+    kernels_of.cache_clear()
     tolerance = 1e-12 if dtype == torch.float64 else 2e-6
     for plan in (channelwise("9x0e+8x1o+3x2e", "0e+1o", "0e+1o"), fully_connected("9x0e+3x1o", "0e+1o", "5x0e+7x1o")):
         for mask in (8, 7):
             assert max(errors(plan, "mul_ir", 11, dtype, mask).values()) < tolerance
-    product_of.cache_clear()
+    kernels_of.cache_clear()

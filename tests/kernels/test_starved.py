@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests.machine import needs_compiler
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
+from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cpp.generate import generate
-from tpgen.kernels.libraries.compiler import need_compiler
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.planner.presets import fully_connected

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, mode_plan, operands
-from tpgen.form.form import Form, make_form
+from tpgen.form.form import Form, form_of
 from tpgen.form.reference import reference_form
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Local, Reduce, TableEntry, Tabulate
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, TableEntry, Tabulate
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.sweep.terms import BETWEEN, SLOTS, S
 
 SETS = [slots for n in range(1, 5) for slots in combinations(SLOTS, n)]
 
@@ -35,7 +35,7 @@ def wanted(form: Form, given: dict[str, Tensor], name: str, rows: int) -> Tensor
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
 def test_sweeps_compute_the_form(mode: str, weighted: bool, shared: bool, layout: str) -> None:
-    form = make_form(mode_plan(mode, weighted, shared, 3, 2), layout)
+    form = form_of(mode_plan(mode, weighted, shared, 3, 2), layout)
     given = operands(form.plan, 4)
     slots = {name: wanted(form, given, name, 4) for name in SLOTS if form.operand(name).dim}
     for opened in SETS:
@@ -47,10 +47,14 @@ def test_sweeps_compute_the_form(mode: str, weighted: bool, shared: bool, layout
 
 @pytest.mark.parametrize("mode, weighted, shared", VARIANTS)
 def test_statements_read_what_stands_before_them(mode: str, weighted: bool, shared: bool) -> None:
-    form = make_form(mode_plan(mode, weighted, shared, 3, 2))
+    form = form_of(mode_plan(mode, weighted, shared, 3, 2))
     for opened in SETS:
         for sweep in sweeps(form, mode, opened):
             check_order(sweep)
+
+
+def read_by_some_slot(component: Component, sweep: Sweep) -> bool:
+    return component.operand not in sweep.opened or len(sweep.opened) > 1
 
 
 def check_order(sweep: Sweep) -> None:
@@ -58,25 +62,29 @@ def check_order(sweep: Sweep) -> None:
     entries = {s.entry for table in sweep.tables for s in table}
     for path in sweep.paths:
         known: set = set(entries)
+        made: set = set()
         for statement in (s for stage in path.stages for s in stage.statements):
             assert path.term.path in statement.paths
             if isinstance(statement, Load):
-                assert statement.component.operand not in sweep.opened or len(sweep.opened) > 1
+                between = statement.component.operand in BETWEEN
+                assert statement.component in made if between else read_by_some_slot(statement.component, sweep)
                 known.add(statement.component)
                 continue
             assert not isinstance(statement, Tabulate)
             read = {f for t in statement.terms for f in t.factors}
             assert read <= known, f"{statement} reads {read - known}"
-            if isinstance(statement, Define | Reduce):
+            if isinstance(statement, Define):
                 assert Local(statement.name) not in known, f"{statement} names a value again"
                 known.add(Local(statement.name))
             else:
                 assert isinstance(statement, Accumulate)
-                assert statement.component.operand in sweep.opened
+                assert statement.component.operand in (*sweep.opened, *BETWEEN, S)
+                made.add(statement.component)
+                known |= {c for c in made if c.operand == S}
 
 
 def test_a_table_that_nothing_reads_is_not_made() -> None:
-    form = make_form(mode_plan("uvu", True, True, 3, 2))
+    form = form_of(mode_plan("uvu", True, True, 3, 2))
     sweep = make_sweep(path_terms(form), ("x2",), ("u",) * len(form.terms))
     assert not any(sweep.tables)
     assert not [f for s in sweep.statements if not isinstance(s, Load) for t in s.terms for f in t.factors

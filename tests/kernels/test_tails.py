@@ -8,11 +8,13 @@ from torch import Tensor
 
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
-from tpgen.form.form import Layout, make_form, split_layout
+from tpgen.form.form import Layout, form_of, layouts_of
 from tpgen.form.reference import reference_form
-from tpgen.kernels.operators.description import Description
-from tpgen.kernels.operators.targets import KERNEL_TARGETS
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
@@ -36,19 +38,18 @@ def untouched(x: Tensor, filling: float) -> bool:
 
 def check(plan: Plan, layout: Layout, dtype: torch.dtype, opened: tuple[str, ...]) -> None:
     """A kernel among NaN, against the definition in float64."""
-    form = make_form(plan, layout)
+    form = form_of(plan, layout)
     given = {name: surrounded(x, float("nan")) for name, x in operands(plan, ROWS, dtype).items()}
     exact = {name: x.double() for name, x in given.items()}
-    results = [surrounded(torch.zeros_like(given[name]), 7.0) if name in opened else None for name in SLOTS]
-    taken = [given[name] if name not in opened or len(opened) > 1 else None for name in SLOTS]
-    kernel = KERNEL_TARGETS["cpp"].load(Description(plan, split_layout(layout)), opened, dtype, False)
-    assert kernel(taken, results, ROWS, None) == 0
-    for name, found in zip(SLOTS, results, strict=True):
-        if found is not None:
-            wanted = reference_form(form.open(name), {o: x for o, x in exact.items() if o != name}, ROWS)
-            error = (found.double() - wanted).abs().max() / wanted.abs().max()
-            assert error < TOLERANCE[dtype], (name, float(error))
-            assert untouched(found, 7.0), name
+    results = {name: surrounded(torch.zeros_like(given[name]), 7.0) for name in opened}
+    spec = KernelSpec(Description(plan, layouts_of(plan, layout)), call_of(opened), dtype)
+    taken = [given[slot.operand] for slot in spec.call.given]
+    assert KERNEL_TARGETS["cpp"].load(spec)(taken, [*results.values()], Sizes(ROWS)) == 0
+    for name, found in results.items():
+        wanted = reference_form(form.open(name), {o: x for o, x in exact.items() if o != name}, ROWS)
+        error = (found.double() - wanted).abs().max() / wanted.abs().max()
+        assert error < TOLERANCE[dtype], (name, float(error))
+        assert untouched(found, 7.0), name
 
 
 @pytest.mark.parametrize("opened", [("out",), ("x1", "x2", "w")])

@@ -13,14 +13,16 @@ from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.operators import targets
-from tpgen.kernels.operators.description import Description
-from tpgen.kernels.operators.ops import describe, kernel_product, kernel_supported
-from tpgen.kernels.operators.runtime import Product
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges, target_of
+from tpgen.kernels.arguments import Edges, Sizes
 from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.runtime import targets
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
+from tpgen.kernels.runtime.runtime import Kernels
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 from tpgen.planner.presets import channelwise
 
 ROWS, NODES = 11, 4
@@ -35,12 +37,11 @@ def edges() -> Edges:
 
 def run(target: str, description: Description, opened: tuple[str, ...], given: dict, gather: Edges | None) -> list:
     """The open slots, by one target."""
-    shapes = {name: x.shape for name, x in given.items()}
-    results = [torch.empty(shapes[name], dtype=torch.float64) if name in opened else None for name in SLOTS]
-    taken = [given[name] if name not in opened or len(opened) > 1 else None for name in SLOTS]
-    kernel = KERNEL_TARGETS[target].load(description, opened, torch.float64, gather is not None)
-    assert kernel(taken, results, ROWS, gather) == 0
-    return [x for x in results if x is not None]
+    results = [torch.empty(given[name].shape, dtype=torch.float64) for name in opened]
+    spec = KernelSpec(description, call_of(opened), torch.float64, gather is not None)
+    taken = [given[slot.operand] for slot in spec.call.given]
+    assert KERNEL_TARGETS[target].load(spec)(taken, results, Sizes(ROWS), gather) == 0
+    return results
 
 
 @needs_compiler
@@ -76,7 +77,7 @@ def test_many_paths_compiled_in_parts_agree() -> None:
     degrees = ["0e", "1o", "2e", "3o", "4e"]
     wide, narrow = "+".join(f"8x{ir}" for ir in degrees), "+".join(f"1x{ir}" for ir in degrees)
     description = Description(channelwise(wide, narrow, wide, shared_weights=False), ("mul_ir",) * 3)
-    assert "noinline" in description.source(("x1", "x2", "w"), torch.float64).text
+    assert "noinline" in description.source(call_of(("x1", "x2", "w")), torch.float64).text
     given = operands(description.plan, ROWS)
     found = [run(target, description, ("x1", "x2", "w"), given, None) for target in HERE]
     for one, other in zip(*found, strict=True):
@@ -96,7 +97,7 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
     if gathered:
         given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
     for opened in OPENED:
-        assert "static void row_group" in description.source(opened, torch.float64, gathered).text
+        assert "static void row_group" in description.source(call_of(opened), torch.float64, gathered).text
         found = [run(target, description, opened, given, gather) for target in HERE]
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
@@ -115,8 +116,8 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_interpreted")
 def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False)
-    monkeypatch.setattr("tpgen.kernels.operators.runtime.product_of", Product)
-    monkeypatch.setattr("tpgen.kernels.operators.ops.product_of", Product)
+    monkeypatch.setattr("tpgen.kernels.runtime.runtime.kernels_of", Kernels)
+    monkeypatch.setattr("tpgen.kernels.runtime.ops.kernels_of", Kernels)
     assert kernel_supported(plan) is None
     given = operands(plan, 3)
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
@@ -131,8 +132,8 @@ def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> No
 @needs_compiler
 def test_what_is_asked_again_is_known_and_what_is_missing_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = channelwise("7x0e+2x1o", "0e+1o", "0e+1o"), []
-    form_of = targets.form_of
-    monkeypatch.setattr(targets, "form_of", lambda *given: made.append(given) or form_of(*given))
+    described = targets.Description
+    monkeypatch.setattr(targets, "Description", lambda *given: made.append(given) or described(*given))
     assert kernel_supported(plan) is None
     first = len(made)
     assert kernel_supported(channelwise("7x0e+2x1o", "0e+1o", "0e+1o")) is None
@@ -149,16 +150,17 @@ def test_a_device_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = channelwise("8x0e", "0e", "0e")
     assert kernel_supported(plan, device="meta") == f"kernels run on {targets.devices()}, not on meta"
     x1, x2, w = (torch.ones(2, n) for n in (8, 1, 8))
-    product = Product(describe(plan))
-    monkeypatch.setattr("tpgen.kernels.operators.runtime.target_of", lambda device: None)
+    product = Kernels(describe(plan))
+    for module in ("runtime", "signature"):
+        monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.target_of", lambda device: None)
     with pytest.raises(InputError, match="x1 must be on the CPU or CUDA GPUs, where the kernels run, got cpu"):
-        product.check(call(8, x1, x2, w))
+        product.check(call(8, x1, x2, w).listed())
 
 
 def test_operands_on_two_devices_are_refused() -> None:
     plan = channelwise("8x0e", "0e", "0e", shared_weights=False)
-    product = Product(describe(plan))
+    product = Kernels(describe(plan))
     tensors = [torch.ones(2, n) for n in (8, 1, plan.weight_numel)]
     tensors[1] = tensors[1].to("meta")
     with pytest.raises(InputError, match="x2 must be on"):
-        product.run(call(8, *tensors))
+        product.run_product(call(8, *tensors))

@@ -13,6 +13,7 @@ from tpgen.errors import OptionError, PlanError, TpgenError
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import FullyConnectedTensorProduct, TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.harmonics import make_harmonics_plan
 
 GRAPHS = {"strategy": "grouped"}
 
@@ -62,8 +63,15 @@ def test_an_unknown_option_lists_the_known_ones(make) -> None:
 
 
 @pytest.mark.parametrize(
-    "cls, kind", [(tpgen.TensorProduct, "Plan"), (tpgen.TensorProductConv, "Plan"), (tpgen.Linear, "LinearPlan")]
+    "cls, maker",
+    [
+        (tpgen.TensorProduct, "tpgen.make_plan"),
+        (tpgen.TensorProductConv, "tpgen.make_plan"),
+        (tpgen.Linear, "make_linear_plan"),
+    ],
 )
-def test_from_plan_takes_plans(cls, kind: str) -> None:
-    with pytest.raises(PlanError, match=f"from_plan takes a {kind}, as .* makes it, got int"):
+def test_from_plan_takes_plans(cls, maker: str) -> None:
+    with pytest.raises(PlanError, match=f"from_plan takes a Plan as {maker} makes it, got int"):
         cls.from_plan(3)
+    with pytest.raises(PlanError, match=r"makes it, got tpgen.polynomial/1"):
+        cls.from_plan(make_harmonics_plan("1o", [1], "norm"))

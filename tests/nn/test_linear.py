@@ -19,7 +19,7 @@ from tests.machine import KERNEL, needs_compiler
 from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.errors import EmitError, InputError, OptionError, PlanError
-from tpgen.form.reference import reference_linear
+from tpgen.form.reference import reference_product
 from tpgen.nn.channels import merge_channels, split_channels
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
@@ -113,7 +113,7 @@ def test_state_goes_both_ways_and_starts_alike() -> None:
 def test_layouts(strategy: str, layout: Any) -> None:
     layer = Linear(*ENDS, strategy=strategy, layout=layout)
     x = torch.randn(5, layer.irreps_in.dim)
-    assert_close(layer(x), reference_linear(layer.plan, x, layer.weight, layout))
+    assert_close(layer(x), reference_product(layer.plan, x, layer.weight, layout=layout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -123,7 +123,7 @@ def test_channels_in_every_layout(layout: Any) -> None:
     one = make_linear_plan(*ENDS)
     x = torch.randn(5, 3, layer.irreps_in.dim)
     for n in range(2):
-        each = sum(reference_linear(one, x[:, m], layer.weight[m, n], layout) for m in range(3))
+        each = sum(reference_product(one, x[:, m], layer.weight[m, n], layout=layout) for m in range(3))
         assert_close(layer(x)[:, n], each / 3**0.5)
 
 
@@ -248,10 +248,10 @@ def test_backends(strategy: str, backend: str) -> None:
     layer = Linear(*ENDS, strategy=strategy, backend=backend)
     x = torch.randn(5, layer.irreps_in.dim, requires_grad=True)
     out = layer(x)
-    assert_close(out, reference_linear(layer.plan, x, layer.weight))
+    assert_close(out, reference_product(layer.plan, x, layer.weight))
     (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.square().sum(), layer.weight)
-    slow = reference_linear(layer.plan, x, layer.weight)
+    slow = reference_product(layer.plan, x, layer.weight)
     (first,) = torch.autograd.grad(slow.square().sum(), x, create_graph=True)
     assert_close(second, torch.autograd.grad(first.square().sum(), layer.weight)[0])
 

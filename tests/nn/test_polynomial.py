@@ -216,6 +216,18 @@ def test_what_cannot_be_planned(message: str) -> None:
         build(**BAD[message])
 
 
+def test_tensors_are_given_by_name_or_in_order() -> None:
+    layer = Polynomial({"x": "4x1o", "y": "1o"}, "4x0e", [("x", "y")], strategy="einsum")
+    x, y = torch.randn(3, 12), torch.randn(3, 3)
+    for found in (layer(x=x, y=y), layer(y=y, x=x), layer(x, y=y)):
+        torch.testing.assert_close(found, layer(x, y), rtol=0, atol=0)
+    for given in ({"x": x}, {"x": x, "z": y}, {"x": x, "y": y, "z": y}):
+        with pytest.raises(InputError, match="in this order or by name: after 0 in order, give x, y; got x"):
+            layer(**given)
+    with pytest.raises(InputError, match="after 2 in order, give none; got x"):
+        layer(x, y, x=x)
+
+
 def test_bad_options() -> None:
     with pytest.raises(OptionError, match="unknown option 'stategy': did you mean 'strategy'"):
         Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], stategy="einsum")
@@ -223,7 +235,7 @@ def test_bad_options() -> None:
         SymmetricContraction("8x1o", "8x0e", 2, max_bytes=3)
     with pytest.raises(OptionError, match="backend: polynomials run as they are written"):
         SymmetricContraction("8x1o", "8x0e", 2, backend="inductor")
-    with pytest.raises(PlanError, match=r"from_plan takes a PolynomialPlan, as make_polynomial_plan or .*, got int"):
+    with pytest.raises(PlanError, match=r"from_plan takes a Plan as make_polynomial_plan or .*, got int"):
         Polynomial.from_plan(3, 4)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="weights: unknown kind 'row'; known kinds: shared, element, given, none"):
         build(weights="row")

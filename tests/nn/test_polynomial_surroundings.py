@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from tests.machine import KERNEL, needs_compiler
 from tests.nn.test_surroundings import TOOLS
 from tpgen.errors import InputError
-from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call
+from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 

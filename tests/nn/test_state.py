@@ -18,7 +18,7 @@ from tests.cases import MIXED, STRATEGIES, assert_close
 from tests.nn.modules import FIVE, IN1, IN2, OUT, inputs
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.planner.plan import make_plan
+from tpgen.planner.product import make_plan
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -236,8 +236,8 @@ def test_edges_that_are_none(strategy: str, index: object, message: str) -> None
 
 @needs_compiler
 def test_edges_of_the_function() -> None:
-    text = tpgen.kernels.operators.ops.describe(PLAN)
-    conv = tpgen.kernels.operators.ops.kernel_conv
+    text = tpgen.kernels.runtime.ops.describe(PLAN)
+    conv = tpgen.kernels.runtime.ops.kernel_conv
     x, y, w, src, dst = graph(4, 3)
     assert torch.equal(conv(x, y, w, src.int(), dst.int(), 4, text), conv(x, y, w, src, dst, 4, text))
     for index in (None, [0, 1, 2]):

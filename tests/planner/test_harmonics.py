@@ -7,9 +7,9 @@ import torch
 from e3nn import o3
 
 from tpgen.errors import PlanError
-from tpgen.form.polynomial import form_of
+from tpgen.form.polynomial import polynomial_of
 from tpgen.planner.harmonics import NORMALIZATIONS, make_harmonics_plan
-from tpgen.planner.polynomial_json import polynomial_from_json
+from tpgen.planner.read import read_plan
 
 DEGREES = [[0, 1, 2, 3, 4], [1], [2, 2, 0, 1], [4, 3]]
 
@@ -21,7 +21,7 @@ def test_components_signs_and_sizes_are_e3nns(degrees: list[int], normalization:
     x = torch.randn(20, 3, dtype=torch.float64)
     wanted = o3.spherical_harmonics(degrees, x, False, normalization)
     components = {"x": x.unbind(-1), "one": [torch.ones(20, dtype=torch.float64)]}
-    gradient = form_of(plan).gradient("out")
+    gradient = polynomial_of(plan).gradient("out")
     found = torch.stack([gradient[k].at(components) for k in range(plan.out.dim)], -1)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12 * float(wanted.abs().max()))
 
@@ -33,7 +33,7 @@ def test_parities_are_those_of_the_vector() -> None:
 
 def test_text_says_all_of_it() -> None:
     plan = make_harmonics_plan("1o", [0, 1, 2], "integral")
-    assert polynomial_from_json(plan.to_json()) == plan
+    assert read_plan(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(

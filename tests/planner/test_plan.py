@@ -16,7 +16,8 @@ from tpgen.errors import PlanError, TpgenError
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.planner.instruction import Instruction
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 VARIANCES = {
     "in1_var": [0.3, 1.0, 2.5],

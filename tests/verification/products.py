@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import make_plan
+from tpgen.planner.product import make_plan
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvw", True), (1, 1, 2, "uvu", False)]
 PLAN = make_plan("2x0e+2x1o", "0e+1o", "2x0e+2x1o+2x1e", PATHS)

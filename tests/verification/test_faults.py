@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tests.verification import potentials
+from tests.verification import crystals, messages, potentials
 from tests.verification.potentials import inputs
 from tests.verification.products import Wrong, product
-from tpgen.kernels.libraries import build
-from tpgen.kernels.operators import runtime, targets
+from tpgen.kernels.build import build
+from tpgen.kernels.runtime import load, runtime, targets
 from tpgen.kernels.sweep.statements import Accumulate, Component
 from tpgen.verification.findings import FAILED
 from tpgen.verification.verify import LAWS, verify
@@ -87,10 +87,10 @@ def test_a_mirror_image_is_seen_by_parity_alone() -> None:
 @pytest.fixture
 def fresh_kernels() -> Iterator[None]:
     """Kernels of a fault live no longer than its test."""
-    for found in (targets.target_of, runtime.product_of):
+    for found in (targets.target_of, runtime.kernels_of):
         found.cache_clear()
     yield
-    for found in (targets.target_of, runtime.product_of):
+    for found in (targets.target_of, runtime.kernels_of):
         found.cache_clear()
 
 
@@ -145,8 +145,8 @@ OF_SWEEPS = {
 @pytest.mark.parametrize("fault", OF_SWEEPS)
 def test_a_fault_of_a_sweep_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, slot, change = OF_SWEEPS[fault]
-    right = targets.make_sweep
-    monkeypatch.setattr(targets, "make_sweep", lambda *given: spoilt(right(*given), slot, change))
+    right = load.make_sweep
+    monkeypatch.setattr(load, "make_sweep", lambda *given: spoilt(right(*given), slot, change))
     row = replace(targets.KERNEL_TARGETS["interpreter"], device="cpu")
     monkeypatch.setitem(targets.KERNEL_TARGETS, "cpp", row)
     assert verify(product("kernel"), only=[law], rows=3).failed == (law,)
@@ -181,7 +181,8 @@ def test_a_fault_of_the_generated_text_is_caught(fault: str, monkeypatch: pytest
 def test_every_law_has_a_fault() -> None:
     of_modules = (*OF_MODULES.values(), *OF_POLYNOMIALS.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())
     caught = {law for law, *_ in of_modules} | set(OF_POTENTIALS.values())
-    assert caught == set(LAWS)
+    of_networks = (*crystals.FAULTS.values(), *messages.FAULTS.values())
+    assert caught | {law for law, _ in of_networks} == set(LAWS)
     assert len(OF_MODULES) + len(OF_POTENTIALS) + len(OF_SWEEPS) + len(OF_TEXTS) >= 20
 
 

@@ -20,18 +20,39 @@ COMMANDS = {
     "explain": "Say what each path costs, and what the machine allows.",
     "explore": "Write every stage of a product onto one HTML page.",
     "dump": "Print what is generated at a stage, from plan to C++.",
-    "verify": "Ask a product or network every law it must obey.",
+    "verify": "Check a product or network against every law.",
     "bench": "Measure contenders on problems, once they are right.",
     "tune": 'Time every strategy; "auto" then takes the fastest.',
     "cache": "Show, remove or build ahead the compiled kernels.",
-    "demo": "Plan, train, measure, verify and deploy; write it all down.",
+    "demo": "Convert, prove and time a network; with --all all else.",
     "report": "Show what torch.compile makes of a product or network.",
     "flat": "Time a network as it is, inlined, and flat.",
     "convert": "Convert a network in memory and report what changed.",
     "deploy": "Write a network and its kernels for other programs.",
     "mace-convert": "Convert a model file of MACE's, or restore it.",
+    "lammps": "Write a converted model for LAMMPS.",
     "mace-run-train": "Train a converted MACE with its own program.",
     "completion": "Print the completion script of your shell.",
+}
+
+EXAMPLES = {
+    "plan": ("mace-large", "--in1 8x1o --in2 1o --irreps-out 8x1e --instruction 0,0,0,uvu,true --json"),
+    "explain": ("mace-large --measure", "tetris"),
+    "explore": ("mace-medium --out explorer.html", "mypackage.model:make"),
+    "dump": ("article --stage form --direction grad_x1", "mace-medium --stage cpp --out kernel.cpp"),
+    "verify": ("mace-medium --dtype float64", "--network mypackage.model:make --turns r=cartesian_points"),
+    "bench": ("mace-large --contender 'e3nn/*' --contender tpgen-auto/eager --task backward",),
+    "tune": ("self-connection --seconds 5",),
+    "cache": ("info", "warm mace-large --conv --forces"),
+    "demo": ("--out out/demo",),
+    "report": ("tetris-1 --strategy grouped --section guards", "mypackage.model:make"),
+    "flat": ("tetris",),
+    "convert": ("tetris-e3nn --prove", "mypackage.model:make --keep e3nn.Linear --measure"),
+    "deploy": ("mypackage.model:make --out potential", "--mace my.model --out potential"),
+    "mace-convert": ("my.model converted.model", "--restore converted.model stock.model"),
+    "lammps": ("best.ckpt fast.pt",),
+    "mace-run-train": ("--name=my --train_file=train.xyz --model=MACE",),
+    "completion": ("bash",),
 }
 
 
@@ -54,7 +75,10 @@ class _Commands(Spelled):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        return getattr(import_module(f"tpgen.cli.{name}"), name)
+        command = getattr(import_module(f"tpgen.cli.{name}"), name)
+        shown = (f"  tpgen {cmd_name} {arguments}" for arguments in EXAMPLES[cmd_name])
+        command.epilog = "\n".join(["\b", "Examples:", *shown])  # \b: lines stay as they are
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -65,6 +89,9 @@ class _Commands(Spelled):
             return super().invoke(ctx)
         except (TpgenError, OSError) as error:
             raise _Failure(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)  # as a shell says it
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

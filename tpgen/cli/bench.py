@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 import torch
 
-from tpgen.benchmarking.contenders import CONTENDERS, DEFAULT_CONTENDERS, select_contenders
-from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.run import run_benchmarks, select_problems
-from tpgen.benchmarking.tasks import TASKS
+from tpgen.bench.contenders import DEFAULT_CONTENDERS, select_contenders
+from tpgen.bench.plots import plot_report
+from tpgen.bench.run import run_benchmarks, select_problems
+from tpgen.bench.tables import ReportTables
+from tpgen.bench.tasks import TASKS
 from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, problem_name_type, screen
 from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
+from tpgen.errors import TpgenError
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
@@ -36,7 +38,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
     "contenders",
     multiple=True,
     metavar="PATTERN",
-    help=f"Like 'e3nn/*'; repeatable. Default: {', '.join(DEFAULT_CONTENDERS)}. Known: {', '.join(CONTENDERS)}.",
+    help=f"Like 'e3nn/*'; repeatable. Default: {', '.join(DEFAULT_CONTENDERS)}. A name that is not known lists all.",
 )
 @click.option("--task", "tasks", multiple=True, type=OneOf("task", TASKS), help="Repeatable.")
 @click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True)
@@ -82,10 +84,12 @@ def bench(
     if as_json:
         click.echo(report.to_json())
     else:
-        screen().print(report.table())
+        screen().print(ReportTables(report))
     if records_file:
         report.save_json(records_file)
         click.echo(f"records: {records_file}", err=True)
     if plot_file:
         plot_report(report, plot_file)
         click.echo(f"plot: {plot_file}", err=True)
+    if not any(record.status == "ok" for record in report.records):
+        raise TpgenError("no contender was timed: the table says why of each")

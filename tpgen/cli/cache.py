@@ -17,13 +17,10 @@ from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import json_option, run_options, subject_options
 from tpgen.cli.types import CapabilitiesType
 from tpgen.errors import TpgenError
-from tpgen.kernels.libraries.build import cache_clear, cache_info
-from tpgen.kernels.operators.warm import check_capabilities, warm, warm_cuda
-from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial_module import PolynomialModule
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.polynomial_problems import PolynomialProblem
+from tpgen.kernels.build.build import cache_clear, cache_info
+from tpgen.kernels.build.cache import check_lasting
+from tpgen.kernels.runtime.warm import check_capabilities, warm, warm_cuda
+from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.remember import caches
 
@@ -39,7 +36,7 @@ def cache() -> None:
 @cache.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Where the cache is, how many kernels it holds and how large it is."""
+    """Show the directory of the cache, how many kernels it holds and how large it is."""
     found = cache_info()
     click.echo(json.dumps(asdict(found)) if as_json else str(found))
 
@@ -55,7 +52,7 @@ def clear(as_json: bool) -> None:
 @cache.command()
 @json_option
 def process(as_json: bool) -> None:
-    """What a process remembers beside them, and how much of it at most.
+    """Show what a process remembers beside kernels, and how much of it at most.
 
     TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same from inside a program.
     """
@@ -77,7 +74,7 @@ def process(as_json: bool) -> None:
 )
 @json_option
 def warm_command(
-    problem: Problem | PolynomialProblem | None,
+    problem: Problem | None,
     network: str | None,
     convolution: bool,
     forces: bool,
@@ -91,10 +88,11 @@ def warm_command(
     network, for GPUs.
     """
     name = problem.name if problem else str(network)
+    check_lasting()
     with Console(stderr=True).status(f"compile {name}"):
         if capabilities:
             found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
-        elif isinstance(problem, Problem):
+        elif problem and not problem.plan.polynomial:
             found = Warmed(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
         else:
             raise click.UsageError(f"{name} is no product: for GPUs give --arch too; on a CPU its first call builds it")
@@ -107,14 +105,14 @@ def warm_command(
 
 @dataclass
 class Warmed:
-    """How many kernels are ready, and what has none, with the reason."""
+    """Number of kernels that are ready, and lines that say what has none, with the reason."""
 
     ready: int = 0
     without: list[str] = field(default_factory=list)
 
 
 def _warm_gpus(
-    problem: Problem | PolynomialProblem | None,
+    problem: Problem | None,
     network: str | None,
     capabilities: tuple[int, ...],
     convolution: bool,
@@ -128,11 +126,10 @@ def _warm_gpus(
     check_capabilities(capabilities)  # once for all: what follows is said of each module
     made = Warmed()
     for name, module in find_network(str(network)).module.named_modules():
-        if isinstance(module, TensorProduct | Linear | PolynomialModule):
+        if isinstance(module, PlannedModule):
             own = getattr(module, "layout", layout)
             try:
-                edges = isinstance(module, TensorProductConv)
-                made.ready += warm_cuda(module.plan, capabilities, own, dtype, edges, forces)
+                made.ready += warm_cuda(module.plan, capabilities, own, dtype, module.edges, forces)
             except TpgenError as error:
                 made.without.append(f"{name}: {error}")
     return made

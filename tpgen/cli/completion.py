@@ -56,7 +56,7 @@ complete -c tpgen -f -a "(_tpgen)"
 
 @dataclass(frozen=True)
 class _Shell:
-    """How a shell writes the script: the text around, what parts commands, and a case of its two switches."""
+    """The script in the words of a shell: the text around, what parts commands, and a case of its two switches."""
 
     text: str
     between: str
@@ -109,7 +109,7 @@ def _cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
 
 
 def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """What may stand behind each command, and behind each of its options that takes a value."""
+    """Words that may stand behind each command, and behind each of its options that takes a value."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from tpgen.cli.networks import Network, network_argument
-from tpgen.cli.options import json_option
+from tpgen.cli.options import json_option, radial_option
 from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion import convert as conversion
@@ -19,6 +21,7 @@ from tpgen.emitter.strategies import STRATEGIES
 @click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
 @click.option("--keep", multiple=True, metavar="NAME", help="Leave a module as it is, or a class: `e3nn.Linear`.")
 @click.option("--only", multiple=True, metavar="NAME", help="Convert this module or class alone; repeat it for more.")
+@radial_option
 @click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
 @click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 @json_option
@@ -28,6 +31,7 @@ def convert(
     measure: bool,
     keep: tuple[str, ...],
     only: tuple[str, ...],
+    radial: Literal["net", "spline"],
     strategy: str,
     backend: str,
     as_json: bool,
@@ -44,6 +48,7 @@ def convert(
         prove=network.inputs if prove else None,
         measure=network.inputs if measure else None,
         report=reports.append,
+        radial=radial,
         strategy=strategy,
         backend=backend,
     )

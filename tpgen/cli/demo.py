@@ -1,4 +1,4 @@
-"""``tpgen demo``: a tour in some minutes."""
+"""``tpgen demo``: the main work within a minute, or all of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import click
 
 from tpgen.cli.options import screen
 from tpgen.cli.types import OutputFolder
-from tpgen.demo.tour import SHORT, WHOLE, run_tour
+from tpgen.demo.tour import QUICK, SHORT, WHOLE, run_tour
+
+TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 
 
 @click.command()
@@ -20,10 +22,12 @@ from tpgen.demo.tour import SHORT, WHOLE, run_tour
     show_default=True,
     help="Where everything is written.",
 )
-@click.option("--short", is_flag=True, help="A tour of seconds: a small product, and no compiler.")
-def demo(folder: Path, short: bool) -> None:
-    """Plan, train, measure, verify and deploy; write it all down.
+@click.option("--quick", "tour", flag_value="quick", default=True, help="The main work, within a minute: the default.")
+@click.option("--all", "tour", flag_value="all", help="Training, laws, benchmarks and a program in C++ too: minutes.")
+@click.option("--short", "tour", flag_value="short", help="A little of all: a small product, and no compiler.")
+def demo(folder: Path, tour: str) -> None:
+    """Convert, prove and time a network; with --all all else.
 
     Start to read at index.md.
     """
-    run_tour(folder, SHORT if short else WHOLE, screen())
+    run_tour(folder, TOURS[tour], screen())

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from tpgen.cli.networks import Network, network_argument
+from tpgen.cli.networks import NETWORKS, NetworkName, find_network, network_option
 from tpgen.cli.types import OutputFolder
+from tpgen.conversion.convert import convert
 from tpgen.deployment.deploy import deploy as deployed
+from tpgen.deployment.models import read_file
 from tpgen.deployment.portable import portable as without_operators
+
+_FILE = click.Path(exists=True, path_type=Path)
 
 
 @click.command()
-@network_argument
+@click.argument("name", required=False, metavar="[NAME]", type=NetworkName())
+@network_option
+@click.option("--mace", type=_FILE, help="The file of a model of MACE's.")
+@click.option("--nequip", type=_FILE, help="A checkpoint or package of NequIP's.")
+@click.option("--sevenn", type=_FILE, help="A checkpoint of SevenNet's.")
 @click.option("--out", type=OutputFolder(), required=True, help="A folder that does not exist yet.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
-def deploy(network: Network, out: Path, portable: bool) -> None:
+def deploy(name: str | None, network: str | None, out: Path, portable: bool, **files: Path | None) -> None:
     """Write a network and its kernels for other programs.
 
     They need no tpgen.  The folder holds a package of AOTInductor, its operators, their kernels, a loader for Python
-    and an example in C++.
+    and an example in C++.  The model in a file is converted; such a file is a pickle: give those of people you trust.
     """
-    module = without_operators(network.module) if portable else network.module
+    given = [(project, file) for project, file in files.items() if file is not None]
+    if (name is not None) + (network is not None) + len(given) != 1:
+        raise click.UsageError(
+            f"name one network: {', '.join(NETWORKS)}, package.module:function, or a file by --mace, --nequip, --sevenn"
+        )
+    module: Any
+    inputs: Any = None
+    if given:
+        module = convert(read_file(*given[0]))
+    else:
+        found = find_network(str(name or network))
+        module, inputs = found.module, found.inputs
     with Console(stderr=True).status("deploy"):
-        folder = deployed(module, network.inputs, out)
+        folder = deployed(without_operators(module) if portable else module, inputs, out)
     click.echo(f"{folder}: see README.md there")

@@ -9,16 +9,13 @@ from typing import Any
 
 import click
 
-from tpgen.cli.networks import refuse_options
-from tpgen.cli.options import OF_POLYNOMIALS, json_option, product_options, run_options
+from tpgen.cli.options import inspected, json_option, product_options, run_options
 from tpgen.cli.reading import for_reading
 from tpgen.cli.types import OneOf, OutputPlace, names_file
-from tpgen.compiler.autotune import choose_polynomial_strategy
 from tpgen.emitter.emit import DIRECTIONS
-from tpgen.inspection.stages.dump import JOINT, STAGES, default_stage, dump_files
-from tpgen.inspection.stages.dump_polynomial import dump_polynomial
-from tpgen.kernels.polynomial.runtime import CALLS
-from tpgen.planner.polynomial_problems import PolynomialProblem
+from tpgen.inspection.stages.dump import STAGES, default_stage, dump_files
+from tpgen.inspection.stages.request import JOINT
+from tpgen.kernels.runtime.polynomials import CALLS
 from tpgen.planner.problems import Problem
 
 
@@ -50,7 +47,7 @@ from tpgen.planner.problems import Problem
 )
 @json_option
 def dump(
-    problem: Problem | PolynomialProblem,
+    problem: Problem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],
     whole: bool,
@@ -64,11 +61,9 @@ def dump(
     """
     if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
         raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
-    if isinstance(problem, PolynomialProblem):
-        files = _polynomial(problem, stages, directions, **options)
-    else:
-        chosen = stages or (default_stage(problem.plan, directions[0], **options),)
-        files = dump_files(problem.plan, chosen, directions, **options)
+    asked = inspected(problem, options)
+    chosen = stages or (default_stage(problem.plan, directions[0], **asked),)
+    files = dump_files(problem.plan, chosen, directions, **asked)
     if place is not None:
         for name, text in files.items():
             file = place if names_file(place) else place / name
@@ -81,13 +76,3 @@ def dump(
         for name, text in files.items():
             shown = for_reading(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
-
-
-def _polynomial(
-    problem: PolynomialProblem, stages: tuple[str, ...], calls: tuple[str, ...], **options: Any
-) -> dict[str, str]:
-    refuse_options(("layout", "backend", "rows"), OF_POLYNOMIALS)
-    asked = {name: options[name] for name in ("strategy", "dtype", "device")}
-    choice = choose_polynomial_strategy(problem.plan, **asked)
-    chosen = stages or (("cpp" if choice.strategy == "kernel" else "code"),)
-    return dump_polynomial(problem.plan, chosen, calls, **asked, elements=problem.elements)

@@ -9,15 +9,12 @@ from typing import Any
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.options import RUN_NAMES, inspected, json_option, run_options, subject_options
 from tpgen.cli.types import OneOf, PictureFile
-from tpgen.inspection.costs.explain import explain as explain_product
+from tpgen.inspection.costs.explain import explain as explain_plan
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
-from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.kernels.cuda.chips import NAMED
-from tpgen.planner.linear_problems import LinearProblem
-from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 _GPUS = list(NAMED)
@@ -32,7 +29,7 @@ _GPUS = list(NAMED)
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain(
-    problem: Problem | PolynomialProblem | LinearProblem | None,
+    problem: Problem | None,
     network: str | None,
     rows: int | None,
     measure: bool,
@@ -46,7 +43,7 @@ def explain(
     Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
     problem, a polynomial, a linear layer or a network.  Of a network, a table of its products, as they are called.
     """
-    found: Explanation | PolynomialExplanation | NetworkExplanation
+    found: Explanation | NetworkExplanation
     if problem is None:
         refuse_options(
             (*RUN_NAMES, "rows", "plot"),
@@ -54,20 +51,11 @@ def explain(
         )
         made = find_network(str(network))
         found = explain_network(made.module, made.inputs, measure=measure, gpu=gpu)
-    elif isinstance(problem, PolynomialProblem):
-        refuse_options(("layout", "backend", "plot"), OF_POLYNOMIALS)
-        found = explain_product(
-            problem.plan,
-            rows=rows or problem.rows,
-            channels=problem.channels,
-            elements=problem.elements,
-            measure=measure,
-            gpu=gpu,
-            **{name: options[name] for name in ("strategy", "dtype", "device")},
-        )
     else:
-        found = explain_product(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **options)
-        _draw(found, plot)
+        found = explained = explain_plan(
+            problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **inspected(problem, options)
+        )
+        _draw(explained, plot)
     click.echo(found.to_json() if as_json else str(found))
 
 

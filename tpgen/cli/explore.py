@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, run_options, subject_options
+from tpgen.cli.options import RUN_NAMES, inspected, run_options, subject_options
 from tpgen.cli.types import OutputFile
 from tpgen.inspection.explorer.page import write_explorer, write_network_explorer
-from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 
@@ -32,7 +31,7 @@ from tpgen.planner.problems import Problem
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
 @click.option("--product", metavar="MODULE", help="Of a network: this product alone.  [default: all that it calls]")
 def explore(
-    problem: Problem | PolynomialProblem | None,
+    problem: Problem | None,
     network: str | None,
     product: str | None,
     file: Path,
@@ -53,18 +52,8 @@ def explore(
         write_network_explorer(
             made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
         )
-    elif isinstance(problem, PolynomialProblem):
-        refuse_options(("layout", "backend", "inductor", "product"), OF_POLYNOMIALS)
-        write_explorer(
-            problem.plan,
-            file,
-            rows=rows or problem.rows,
-            measure=measure,
-            channels=problem.channels,
-            elements=problem.elements,
-            **{name: options[name] for name in ("strategy", "dtype", "device")},
-        )
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
-        write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **options)
+        asked = inspected(problem, options)
+        write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **asked)
     click.echo(str(file))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tpgen.integrations.mace_training import run_training
+from tpgen.conversion.projects.mace_training import run_training
 
 
 @click.command("mace-run-train", context_settings={"ignore_unknown_options": True})

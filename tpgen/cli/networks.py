@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +59,7 @@ def find_network(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
-    return _network(name, _function(where, function)())
+    return _network(name, _called(name, _function(where, function)))
 
 
 def is_network(name: str) -> bool:
@@ -88,7 +89,7 @@ class NetworkName(OneOf):
 
 
 def _network(name: str, made: Any) -> Network:
-    """What a function of the user returned, once it is what it should be."""
+    """Check what a function of the user returned, and name its parts; raises `TpgenError`."""
     parts = tuple(made) if isinstance(made, (tuple, list)) else ()
     module, inputs, functions, varied = (*parts, (), ())[:4] if len(parts) in (2, 3, 4) else (None,) * 4
     if (
@@ -106,7 +107,24 @@ def _network(name: str, made: Any) -> Network:
     return Network(module, tuple(inputs), tuple(functions), tuple(map(tuple, varied)))
 
 
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    """Call a function of the user's; where it fails, an error says at which line."""
+    try:
+        return function()
+    except TpgenError:
+        raise
+    except Exception as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        raise TpgenError(
+            f"{name} is called without arguments, and failed at {last.filename}:{last.lineno} with {said}"
+        ) from error
+
+
 def _function(where: str, name: str) -> Callable[[], Any]:
+    if where.endswith(".py") or "/" in where:
+        module = where.removesuffix(".py").strip("./").replace("/", ".")
+        raise TpgenError(f"{where!r} is a file, and a module is asked for: give {module}:{name}")
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it
     try:
         return getattr(importlib.import_module(where), name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 import re
 import sys
@@ -16,27 +15,23 @@ import click
 import torch
 from rich.console import Console
 
-from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option
+from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option, refuse_options
 from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, PlanError, TpgenError
 from tpgen.form.form import LAYOUTS
-from tpgen.kernels.libraries.compiler import DTYPES as COMPILED
-from tpgen.planner.linear_problems import LINEARS, LinearProblem
+from tpgen.kernels.build.compiler import COMPUTED
+from tpgen.kernels.build.compiler import DTYPES as COMPILED
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
-from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.plan_json import plan_from_json
-from tpgen.planner.polynomial_json import polynomial_from_json
-from tpgen.planner.polynomial_plan import FORMAT as POLYNOMIAL_FORMAT
-from tpgen.planner.polynomial_plan import PolynomialPlan
-from tpgen.planner.polynomial_problems import POLYNOMIALS, PolynomialProblem
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import PRESETS
-from tpgen.planner.problems import PROBLEMS, Problem, find_problem
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS, Problem, find_problem
+from tpgen.planner.product import make_plan
+from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 
-AnyPlan = Plan | PolynomialPlan
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -123,11 +118,11 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def product_options(command: Callable[..., Any], *, polynomials: bool = False) -> Callable[..., Any]:
     """The argument NAME and the options that name one product in any way; the command gets ``problem``.
 
-    Of a command that takes ``polynomials`` too that may be a `PolynomialProblem`.
+    Of a command that takes ``polynomials`` too that may be one of `POLYNOMIALS`.
     """
 
     @functools.wraps(command)
-    def wrapper(free: AnyPlan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
+    def wrapper(free: Plan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
         _only_one(free, name, problem_name)
         return command(problem=_problem(free, name or problem_name, polynomials), **given)
 
@@ -146,7 +141,7 @@ def subject_options(
 
     @functools.wraps(command)
     def wrapper(
-        free: AnyPlan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
+        free: Plan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
     ) -> Any:
         _only_one(free, name, problem_name, network)
         of_network = network or (name if name and is_network(name) else None)
@@ -232,26 +227,21 @@ def _only_one(*given: object) -> None:
         )
 
 
-def _problem(free: AnyPlan | None, name: str | None, polynomials: bool) -> Problem | PolynomialProblem | LinearProblem:
+def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
     if name is not None:
         return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
-    if polynomials and isinstance(free, PolynomialPlan):
-        return PolynomialProblem(f"plan-{free.digest}", _DESCRIBED, 1000, 32, 1, lambda: free)
     assert free is not None
-    return free_problem(free)
+    return free_problem(free, polynomials=polynomials)
 
 
-_DESCRIBED = "described on the command line"
-
-
-def free_problem(plan: AnyPlan, rows: int = 1000) -> Problem:
-    """A problem made of a product's plan that the user described."""
-    if isinstance(plan, PolynomialPlan):
+def free_problem(plan: Plan, rows: int = 1000, *, polynomials: bool = False) -> Problem:
+    """A problem made of a plan that the user described."""
+    if plan.polynomial and not polynomials:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
-    return Problem(f"plan-{plan.digest}", _DESCRIBED, rows, lambda: plan, "free")
+    return Problem(f"plan-{plan.digest}", "described on the command line", rows, lambda: plan, "free")
 
 
-def free_plan(asked: dict[str, Any]) -> AnyPlan | None:
+def free_plan(asked: dict[str, Any]) -> Plan | None:
     """The plan that the options describe; None where they describe nothing."""
     given = [name for name in _FREE_NAMES if asked[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
@@ -269,23 +259,16 @@ def free_plan(asked: dict[str, Any]) -> AnyPlan | None:
     return _SOURCES[sources[0]](asked, given, planning)
 
 
-def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> AnyPlan:
+def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
     if given != ["plan_file"]:
         raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
     try:
         with asked["plan_file"].open(encoding="utf-8") as file:
-            return _read_plan(file.read(MAX_TEXT + 1))
+            return read_plan(file.read(MAX_TEXT + 1))
+    except PlanError as error:
+        raise PlanError(f"{asked['plan_file']}: {error}") from error
     except UnicodeDecodeError:
         raise PlanError(f"{asked['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
-
-
-def _read_plan(text: str) -> AnyPlan:
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):  # what reads plans of products says what is wrong
-        fields = None
-    known = isinstance(fields, dict) and fields.get("format") == POLYNOMIAL_FORMAT
-    return polynomial_from_json(text) if known else plan_from_json(text)
 
 
 def _from_instructions(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
@@ -315,7 +298,7 @@ def _from_preset(asked: dict[str, Any], given: list[str], planning: dict[str, An
     return preset(**values, **planning)
 
 
-_SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], AnyPlan]] = {
+_SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]] = {
     "preset": _from_preset,
     "instructions": _from_instructions,
     "plan_file": _from_file,
@@ -340,6 +323,15 @@ _RUN_OPTIONS = [
 OF_POLYNOMIALS = "a polynomial's layouts stand in its plan, and it has no such option"
 
 
+def inspected(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an inspection of a problem, from those of a command; a polynomial brings its sizes."""
+    if not problem.plan.polynomial:
+        return options
+    refuse_options(("layout", "backend"), OF_POLYNOMIALS)
+    own = {name: value for name, value in options.items() if name not in ("layout", "backend")}
+    return {**own, "channels": problem.channels, "elements": problem.elements}
+
+
 RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
 
 
@@ -349,13 +341,19 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(dtype: str, **given: Any) -> Any:
         if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
-            known = ", ".join(KERNEL_DTYPES)
-            raise BackendError(f"kernels compute in {known}, not in {dtype}: choose one of them, or another --strategy")
+            raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPES[dtype], **given)
 
     return _apply(_RUN_OPTIONS, wrapper)
 
 
+radial_option = click.option(
+    "--radial",
+    type=OneOf("radial", ("net", "spline")),
+    default="net",
+    show_default=True,
+    help="Compute weights of edges by nets, or by cubic splines of lengths: faster, for inference on a CPU.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout and nothing else.")
 
 

@@ -7,14 +7,13 @@ from functools import partial
 import click
 
 from tpgen.cli.options import json_option, product_options
-from tpgen.planner.polynomial_problems import PolynomialProblem
 from tpgen.planner.problems import Problem
 
 
 @click.command()
 @partial(product_options, polynomials=True)
 @json_option
-def plan(problem: Problem | PolynomialProblem, as_json: bool) -> None:
+def plan(problem: Problem, as_json: bool) -> None:
     """Show what a product computes: paths, weights, costs.
 
     The JSON is a plan that --plan reads back.

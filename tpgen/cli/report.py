@@ -14,7 +14,8 @@ from tpgen.cli.types import OneOf
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
-from tpgen.inspection.stages.dump import Request, example_arguments
+from tpgen.inspection.stages.dump import example_arguments
+from tpgen.inspection.stages.request import Request
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
@@ -29,7 +30,7 @@ from tpgen.planner.problems import Problem
     "sections",
     multiple=True,
     type=OneOf("section", SECTIONS),
-    help="A part of the report; repeat for more.  [default: all]",
+    help="A part of the report; repeat for more.  [default: the verdict of all]",
 )
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
 @click.option("--full", is_flag=True, help="Below the verdict, the text of every part.")

@@ -12,6 +12,7 @@ from rich.console import Console
 from tpgen.cli.options import json_option, product_options, run_options
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import tune as tune_product
+from tpgen.kernels.build.cache import check_lasting
 from tpgen.planner.problems import Problem
 
 
@@ -32,6 +33,7 @@ def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **op
 
     What was found holds for this product on this machine.  `tpgen cache clear` forgets.
     """
+    check_lasting()
     with Console(stderr=True).status("measure") as status:
         tuning = tune_product(
             problem.plan, Config(**options), rows or problem.rows, seconds, lambda s: status.update(f"compile {s}")

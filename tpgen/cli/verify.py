@@ -12,11 +12,8 @@ from rich.text import Text
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
 from tpgen.cli.types import OneOf
-from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial import Polynomial
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.linear_problems import LinearProblem
-from tpgen.planner.polynomial_problems import PolynomialProblem
+from tpgen.nn.faces import module_of
+from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import NAMES, Verification
 from tpgen.verification.verify import verify as verification
@@ -27,14 +24,18 @@ from tpgen.verification.verify import verify as verification
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), default=8, show_default=True, help="Rows of the random batch.")
 @click.option(
-    "--turns", multiple=True, metavar="NAME=IRREPS", help="How an input or result of a network turns; repeat."
+    "--turns",
+    multiple=True,
+    metavar="NAME=IRREPS",
+    help="How an input of a network turns, or with out:NAME a result: irreps, cartesian_points, cartesian_vectors, "
+    "cartesian_tensors, or none for what stays; repeat.  Of names such as positions and forces it is known.",
 )
 @click.option("--only", type=OneOf("law", NAMES), multiple=True, help="One law; repeat for more.")
 @click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
-    """Ask a product or network every law it must obey.
+    """Check a product or network against every law.
 
     The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
     product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, nothing was compared, or a
@@ -54,7 +55,7 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
 
 
 def _verified(
-    problem: Problem | PolynomialProblem | LinearProblem | None,
+    problem: Problem | None,
     network: str | None,
     rows: int,
     turns: tuple[str, ...],
@@ -72,31 +73,25 @@ def _verified(
     return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
 
 
-def _module(
-    problem: Problem | PolynomialProblem | LinearProblem, strategy: str, **options: Any
-) -> TensorProduct | Linear | Polynomial:
+def _module(problem: Problem, **options: Any) -> PlannedModule:
     """A few channels and elements of a polynomial are as good as many."""
-    if isinstance(problem, PolynomialProblem):
+    if problem.plan.polynomial:
+        elements = min(problem.elements, 2)
         refuse_options(("layout", "backend"), OF_POLYNOMIALS)
-        channels, elements = min(problem.channels, 3), min(problem.elements, 2)
-        return Polynomial.from_plan(
-            problem.plan,
-            channels,
-            num_elements=elements if elements > 1 else None,
-            internal_weights=False,
-            strategy=strategy,
-        )
-    if isinstance(problem, LinearProblem):
-        return Linear.from_plan(problem.plan, internal_weights=False, strategy=strategy, **options)
-    return TensorProduct.from_plan(problem.plan, internal_weights=False, strategy=strategy, **options)
+        options = {
+            "strategy": options["strategy"],
+            "channels": min(problem.channels, 3),
+            "num_elements": elements if elements > 1 else None,
+        }
+    return module_of(problem.plan, **options)
 
 
-def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str] | None, dict[str, str] | None]:
+def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
     """Irreps of inputs, and of results; None where nothing is said."""
-    ends: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    ends: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
     for text in turns:
         name, equals, irreps = text.partition("=")
         if not equals:
             raise click.UsageError(f"--turns {text!r}: write NAME=IRREPS for an input, out:NAME=IRREPS for a result")
-        ends[name.startswith("out:")][name.removeprefix("out:")] = irreps
+        ends[name.startswith("out:")][name.removeprefix("out:")] = None if irreps.lower() == "none" else irreps
     return ends[0] or None, ends[1] or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
@@ -18,17 +18,14 @@ from tpgen.compiler.tuning import remembered
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.form.linear import AnyPlan
-from tpgen.kernels.operators import targets
-from tpgen.kernels.operators.targets import polynomial_target_of, target_of
-from tpgen.kernels.polynomial.runtime import why_no_kernel
-from tpgen.planner.linear import LinearPlan
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.runtime import targets
+from tpgen.kernels.runtime.targets import target_of
+from tpgen.planner.plan import Plan
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def choose_strategy(plan: AnyPlan, config: Config) -> Choice:
+def choose_strategy(plan: Plan, config: Config) -> Choice:
     """The strategy to write a plan with; ``auto`` is decided here, any other name is kept.
 
     Raises `EmitError` for an unknown name.
@@ -36,21 +33,34 @@ def choose_strategy(plan: AnyPlan, config: Config) -> Choice:
     >>> from tpgen.planner.presets import channelwise
     >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), Config(backend="inductor", device="cuda")))
     'unrolled (inductor fuses unrolled couplings into one loop)'
+    >>> from tpgen.planner.harmonics import make_harmonics_plan
+    >>> str(choose_strategy(make_harmonics_plan("1o", [1], "norm"), Config(dtype=torch.float16)))
+    'einsum (kernels compute in float32, float64 or bfloat16, not in float16)'
     """
     if config.strategy == "auto":
         return next(choice for rule in _RULES if (choice := rule(plan, config)))
-    if config.strategy not in STRATEGIES:
-        raise EmitError(unknown("strategy", config.strategy, (*STRATEGIES, "auto")))
+    known: Iterable[str] = POLYNOMIAL_STRATEGIES if plan.polynomial else STRATEGIES
+    if not isinstance(config.strategy, str) or config.strategy not in known:
+        raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
     return Choice(config.strategy, "asked for")
 
 
-def _streams(plan: AnyPlan, config: Config) -> Choice | None:
+def _polynomial(plan: Plan, config: Config) -> Choice | None:
+    """A kernel where one can run, else matrix products, whatever the backend."""
+    if not plan.polynomial:
+        return None
+    if config.backend == "script":
+        return Choice("einsum", "TorchScript reads no call of a polynomial's kernel")
+    return _kernel(plan, config) or Choice("einsum", _why_no_kernel(plan, config) or "")
+
+
+def _streams(plan: Plan, config: Config) -> Choice | None:
     if config.streams:
         return Choice("grouped", "streams carry the paths of a graph side by side")
     return None
 
 
-def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
+def _kernel(plan: Plan, config: Config) -> Choice | None:
     target = target_of(config.device_type)
     if target is None:
         return None
@@ -61,49 +71,29 @@ def _kernel(plan: AnyPlan, config: Config) -> Choice | None:
     return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
 
-def _fusing(plan: AnyPlan, config: Config) -> Choice | None:
+def _fusing(plan: Plan, config: Config) -> Choice | None:
     """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
     if config.backend != "inductor":
         return None
-    if isinstance(plan, LinearPlan) or any(path.mode.mixing for path in plan.paths):
+    if any(path.mode.mixing for path in plan.paths):
         return Choice("grouped", "weights mix copies, which is matrix products")
     return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
 
 
-def _otherwise(plan: AnyPlan, config: Config) -> Choice:
+def _otherwise(plan: Plan, config: Config) -> Choice:
     reason = _why_no_kernel(plan, config)
     if reason == targets.NOTHING:
         return Choice("grouped", reason)
     return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {reason}")
 
 
-def _why_no_kernel(plan: AnyPlan, config: Config) -> str | None:
+def _why_no_kernel(plan: Plan, config: Config) -> str | None:
     return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
-_RULES: tuple[Callable[[AnyPlan, Config], Choice | None], ...] = (_streams, remembered, _kernel, _fusing, _otherwise)
-
-
-def choose_polynomial_strategy(
-    plan: PolynomialPlan, strategy: str, dtype: torch.dtype, device: torch.device | str
-) -> Choice:
-    """The same for polynomials, which have no backends: a kernel where one can run, else matrix products.
-
-    >>> from tpgen.planner.harmonics import make_harmonics_plan
-    >>> str(choose_polynomial_strategy(make_harmonics_plan("1o", [1], "norm"), "auto", torch.float16, "cpu"))
-    'einsum (kernels compute in float32, float64 or bfloat16, not in float16)'
-    """
-    if strategy != "auto":
-        if not isinstance(strategy, str) or strategy not in POLYNOMIAL_STRATEGIES:
-            raise EmitError(unknown("strategy", strategy, (*POLYNOMIAL_STRATEGIES, "auto")))
-        return Choice(strategy, "asked for")
-    target = polynomial_target_of(torch.device(device).type)
-    if target and target.remedy and (missing := target.missing(torch.device(device))):
-        say_once(missing, target.remedy)
-    reason = why_no_kernel(plan, dtype, device)
-    if reason or target is None:
-        return Choice("einsum", reason or "")
-    return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
+_RULES: tuple[Callable[[Plan, Config], Choice | None], ...] = (
+    *(_polynomial, _streams, remembered, _kernel, _fusing, _otherwise),
+)
 
 
 @cache
@@ -117,7 +107,7 @@ def say_once(missing: str, remedy: str) -> None:
 
 
 def _calls_within() -> int:
-    """How many calls up, from the function that asks, the code stands that called this package: what to point at."""
+    """Count the calls from the function that asks up to the code outside this package, as `stacklevel` of a warning."""
     frame, level = sys._getframe(1), 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(f"{_PACKAGE}."):
         frame, level = frame.f_back, level + 1

@@ -45,7 +45,7 @@ class Taken(NamedTuple):
     each: int
 
     def rows(self, limit: int) -> int:
-        """How many rows stay below a limit."""
+        """Number of rows that stay below a limit in bytes."""
         return (limit - self.fixed) // max(self.each, 1)
 
 
@@ -80,7 +80,7 @@ class ChunkedForm(ClosedForm):
         return self._form.row(name) and self._form.index(name) is None
 
     def _depth(self, slot: int) -> int:
-        """How many dimensions its tensor has behind those of the batch."""
+        """Number of dimensions of a slot's tensor behind those of the batch."""
         return len(self._form.shape(self._form.slots[slot]))
 
     def _batch(self, opened: Slots, rows: Rows, point: Point) -> Batch | None:
@@ -155,7 +155,7 @@ class ChunkedForm(ClosedForm):
         return without_values(run)
 
     def _shapes(self, point: Point, batch: Batch, number: int) -> Iterator[tuple[int, ...] | None]:
-        """Those of the operands of so many rows."""
+        """Yield the shape of each operand cut to a number of rows; None for one that is not there."""
         for n, x in enumerate(point):
             if x is None:
                 yield None

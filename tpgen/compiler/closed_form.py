@@ -15,14 +15,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
-from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _disable_current_modes
 
+from tpgen._torch import (
+    DispatchModeKey,
+    add_batch_dim,
+    dispatch_mode,
+    has_tangents,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    is_tracing,
+    without_modes,
+)
 from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
-from tpgen.kernels.operators.older_vmap import below_vmap, peel
+from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
 
 Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], Program]
@@ -71,7 +78,7 @@ class ClosedForm:
         return _Open.apply(self, opened, read, rows, *point)
 
     def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
-        """How many rows each indexed slot has."""
+        """Number of rows that each index points into: those of tensors at the point, and those given for open slots."""
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
@@ -88,9 +95,9 @@ class ClosedForm:
     def _batched(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
         with below_vmap() as level:
-            _, dims, below = peel(level, point)
+            _, dims, below = unwrap_batched(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
-            return tuple(torch._add_batch_dim(x, 0, level) for x in found)
+            return tuple(add_batch_dim(x, 0, level) for x in found)
 
     def _called(
         self,
@@ -109,7 +116,7 @@ class ClosedForm:
         """The program as a graph of torch's operators, which every transform knows."""
         key = (opened, read)
         if key not in self._graphs:
-            with _disable_current_modes():  # its constants have values, also where a call has none
+            with without_modes():  # its constants have values, also where a call has none
                 module = self.emission(opened, read).module()
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
@@ -131,9 +138,9 @@ class ClosedForm:
 def _recorded(given: Sequence[Tensor]) -> bool:
     """Whether a call is written down by a tracer, or differentiated forwards: both need the operators themselves."""
     return not torch.compiler.is_compiling() and (
-        torch._C._is_tracing()
-        or forward_ad._current_level >= 0
-        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        is_tracing()
+        or has_tangents()
+        or dispatch_mode(DispatchModeKey.PROXY) is not None
         or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
     )
 

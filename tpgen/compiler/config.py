@@ -1,4 +1,4 @@
-"""How a product is written and run, and which strategy that comes to."""
+"""Options of how a product is written and run, and the strategy that they come to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """How a product is written and run: everything but what it computes.
+    """Options of how a product is written and run: everything but what it computes.
 
     ``dynamic``, ``fullgraph`` and ``mode`` are what `torch.compile` is told by the backends that use it.  ``max_bytes``
     limits what a program keeps on the way (`tpgen.compiler.chunks`).
@@ -65,44 +65,46 @@ class RunOptions(TypedDict, total=False):
 
 
 class ConvertOptions(RunOptions, total=False):
-    """What `tpgen.convert` tells the modules of a network."""
+    """Options that `tpgen.convert` hands to the modules of a network."""
 
     streams: int
 
 
 class ModuleOptions(ConvertOptions, total=False):
-    """What a product is told."""
+    """Options of a product."""
 
     layout: Layout
 
 
 class ProductOptions(ModuleOptions, total=False):
-    """What the module of a plan is told."""
+    """Options of the module of a plan."""
 
     compile_right: bool
 
 
 class LinearOptions(RunOptions, total=False):
-    """What a linear layer is told."""
+    """Options of a linear layer."""
 
-    layout: str | tuple[str, str]
+    layout: str | tuple[str, ...]
 
 
 class RequestOptions(ModuleOptions, total=False):
-    """What an inspection is told of a plan, or tells instead of a module."""
+    """Options of an inspection of a plan, which has no tensors that say its dtype and device."""
 
     dtype: torch.dtype
     device: str
+    channels: int  # of a polynomial, whose plan does not say how many there are
+    elements: int  # of its weights
 
 
 class StageOptions(RequestOptions, total=False):
-    """The same with the batch that a stage is traced with, where it needs one."""
+    """Options of a stage of `dump`, with the rows that it is traced with where it needs some."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """The same with the direction of the product."""
+    """Options of a stage of `dump` of one direction of the product."""
 
     direction: str
 

@@ -1,4 +1,4 @@
-"""How many bytes a computation takes at most, found without computing it.
+"""Count the bytes that a computation takes at most, without computing it.
 
 The same operations run on tensors that have shapes and no values, and every storage counts from when an operation makes
 it until nothing holds it.  What an operation takes beside its results it may say itself (`WORKSPACE`).
@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter
+
+from tpgen._torch import DispatchMode, FakeTensorMode, pytree, without_modes
 
 T = TypeVar("T")
 Workspace = Callable[..., int]
 WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes that it takes while it runs
 
 
-class Footprint(TorchDispatchMode):
+class Footprint(DispatchMode):
     """Bytes of the tensors that operations have made: ``now``, and at most so far (``peak``)."""
 
     def __init__(self) -> None:
@@ -29,9 +28,9 @@ class Footprint(TorchDispatchMode):
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        given = {_key(x) for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)}
+        given = {_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
         made = func(*args, **(kwargs or {}))
-        for x in tree_iter(made):
+        for x in pytree.tree_iter(made):
             if isinstance(x, Tensor) and _key(x) not in given:
                 self._count(x)
         workspace = WORKSPACE.get(func.name())
@@ -57,7 +56,7 @@ def _key(x: Tensor) -> int:
 
 
 def without_values(run: Callable[[Footprint], T]) -> T:
-    """What a function returns that makes its tensors, and whatever it makes of them, without values.
+    """Call a function that makes its tensors, and all that it makes of them, with shapes and no values.
 
     >>> import torch
     >>> def double(taken):
@@ -67,5 +66,5 @@ def without_values(run: Callable[[Footprint], T]) -> T:
     >>> without_values(double)
     (4000, 12000)
     """
-    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
+    with without_modes(), FakeTensorMode(allow_non_fake_inputs=True), Footprint() as taken:
         return run(taken)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tpgen import _torch
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 
@@ -31,7 +32,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Break:
-    """Where Dynamo gave up a graph, and why."""
+    """A graph break: the frames where Dynamo gave up, and why."""
 
     reason: str
     where: tuple[str, ...]  # frames, the innermost last
@@ -39,7 +40,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Guard:
-    """What must hold for a compiled graph to be used again: on what, of which kind, the checks."""
+    """A condition for a compiled graph to be used again: its source, its kinds, the checks."""
 
     source: str
     kinds: tuple[str, ...]
@@ -72,9 +73,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
     >>> len(found.graphs), found.breaks
     (1, ())
     """
-    from torch._dynamo import explain
-
-    found = explain(module)(*inputs)
+    found = _torch.dynamo_explain(module)(*inputs)
     graphs = tuple(
         Graph(len(operations), graph.print_readable(print_output=False).strip())
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
@@ -89,23 +88,21 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
-    """How often a sequence of calls compiles, and which guard each time failed.
+    """List the calls of a sequence that compile, each with the guard that failed.
 
     >>> relu = torch.nn.ReLU()
     >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
     [0, 1]
     """
-    from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
-
     torch.compiler.reset()
     run = compile_program(module, Config(backend="aot_eager", dynamic=dynamic))  # type: ignore[arg-type]
     found = []
     for number, inputs in enumerate(calls):
-        clear_compilation_metrics()
+        _torch.clear_compilations()
         run(*inputs)
         found += [
             Compilation(number, f"{m.co_name}", _reason(m.recompile_reason))
-            for m in get_compilation_metrics()
+            for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
     torch.compiler.reset()
@@ -113,12 +110,10 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
 
 
 def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
-    """What Inductor generates for a step with the compiled module: one source for each graph and direction."""
-    from torch._inductor.utils import run_and_get_code
-
+    """Code that Inductor generates for a step with the compiled module: one source for each graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
-    _, sources = run_and_get_code(step, run, inputs)
+    _, sources = _torch.run_and_get_code(step, run, inputs)
     torch.compiler.reset()
     return [source.strip() for source in sources]
 

@@ -1,4 +1,4 @@
-"""Which callable runs the program of a form: the program itself, compiled, or one that knows its derivatives."""
+"""Choose the callable that runs the program of a form: itself, compiled, or one that knows its derivatives."""
 
 from __future__ import annotations
 

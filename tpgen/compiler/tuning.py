@@ -24,13 +24,13 @@ from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import emit_form
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.form.form import Slot
-from tpgen.form.linear import AnyPlan, form_of, layouts_of
+from tpgen.form.form import Slot, form_of, layouts_of
+from tpgen.kernels.build import cache
+from tpgen.kernels.build.compiler import cpu_features, find_compiler
+from tpgen.kernels.build.trust import read_own
 from tpgen.kernels.cuda.driver import gpu_name
-from tpgen.kernels.libraries import cache
-from tpgen.kernels.libraries.compiler import cpu_features, find_compiler
-from tpgen.kernels.libraries.trust import read_own
-from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.planner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Tuning:
 
 
 def tune(
-    plan: AnyPlan,
+    plan: Plan,
     config: Config,
     rows: int,
     seconds: float = 3.0,
@@ -80,7 +80,7 @@ def tune(
     return tuning
 
 
-def remembered(plan: AnyPlan, config: Config) -> Choice | None:
+def remembered(plan: Plan, config: Config) -> Choice | None:
     """The choice that was measured for a product, if one was."""
     try:
         fields = json.loads(read_own(_file(plan, config, cache.default_directory())))
@@ -92,18 +92,18 @@ def remembered(plan: AnyPlan, config: Config) -> Choice | None:
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
 
-def forget(plan: AnyPlan, config: Config) -> None:
+def forget(plan: Plan, config: Config) -> None:
     """Let the model decide again."""
     _file(plan, config, cache.current_directory()).unlink(missing_ok=True)
 
 
-def _remember(plan: AnyPlan, config: Config, tuning: Tuning) -> None:
+def _remember(plan: Plan, config: Config, tuning: Tuning) -> None:
     fastest = tuning.fastest
     fields = {"strategy": fastest, "milliseconds": tuning.milliseconds[fastest], "rows": tuning.rows}
     cache.write_whole(_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
-def _file(plan: AnyPlan, config: Config, directory: Path) -> Path:
+def _file(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
         plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor(config),
         cpu_features(), find_compiler() is not None, __version__,
@@ -112,18 +112,18 @@ def _file(plan: AnyPlan, config: Config, directory: Path) -> Path:
 
 
 def _processor(config: Config) -> str:
-    """What it runs on: one machine may have GPUs of several kinds."""
+    """Name of the processor that a program runs on: one machine may have GPUs of several kinds."""
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type
 
 
-def _unfit(plan: AnyPlan, config: Config, strategy: str) -> str | None:
+def _unfit(plan: Plan, config: Config, strategy: str) -> str | None:
     if strategy == "kernel":
         return kernel_supported(plan, config.layout, config.dtype, config.device)
     return None
 
 
-def _step(plan: AnyPlan, config: Config, strategy: str, rows: int) -> Callable[[], None]:
+def _step(plan: Plan, config: Config, strategy: str, rows: int) -> Callable[[], None]:
     """One forward and backward pass on random operands, called once so that everything is compiled."""
     like = torch.empty(0, device=config.device, dtype=config.dtype)
     form = form_of(plan, config.layout)

@@ -19,15 +19,15 @@ Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[Finding]]
 
 # root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
 ADAPTERS: dict[str, Adapter | str] = {
-    "allegro": "tpgen.integrations.allegro:swaps",
-    "mace": "tpgen.integrations.mace:swaps",
-    "nequip": "tpgen.integrations.nequip:swaps",
-    "sevenn": "tpgen.integrations.sevennet:swaps",
+    "allegro": "tpgen.conversion.projects.allegro:swaps",
+    "mace": "tpgen.conversion.projects.mace:swaps",
+    "nequip": "tpgen.conversion.projects.nequip:swaps",
+    "sevenn": "tpgen.conversion.projects.sevennet:swaps",
 }
 
 
 # root package -> what casts its modules to float64, "module:function", besides ``network.double()``; for proofs
-CASTS: dict[str, str] = {"sevenn": "tpgen.integrations.sevennet:to_float64"}
+CASTS: dict[str, str] = {"sevenn": "tpgen.conversion.projects.sevennet:to_float64"}
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:

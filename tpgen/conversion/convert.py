@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 from typing_extensions import Unpack
@@ -15,31 +15,36 @@ from tpgen.conversion.gates import find_gate
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.obstacles import idle_hooks
+from tpgen.conversion.operations.splines import is_splined, with_splines, without_splines
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
-from tpgen.errors import InputError, OptionError, TpgenError
+from tpgen.errors import InputError, OptionError, TpgenError, unknown
 from tpgen.nn.checks import check_options
 
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
 Inputs = Sequence[Any]
+Change = Callable[[list[Swap]], list[Swap]]
+_RADIAL: dict[str, Change] = {"net": list, "spline": with_splines}
 _Found = TypeVar("_Found", Swap, Kept)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def convert(
-    network: nn.Module,
+    network: Network,
     *,
     keep: Names = (),
     only: Names | None = None,
+    radial: Literal["net", "spline"] = "net",
     prove: Inputs | None = None,
     measure: Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
     **options: Unpack[ConvertOptions],
-) -> nn.Module:
+) -> Network:
     """Let e3nn's products, layers, gates and harmonics inside a network, and modules of known projects, use tpgen.
 
     Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
@@ -62,25 +67,34 @@ def convert(
     keep, only
         what to leave as it is, and what alone to convert: names of modules, each with all that it holds, or of classes,
         as the report shows them: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` stands for any text.
+    radial
+        ``"spline"`` computes weights of edges by cubic splines of lengths in the place of their nets, on a CPU, for
+        inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
     prove
-        arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64.
+        arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
+        without splines.
     measure
         arguments of a call: both networks are timed.
     report
         called with the `Conversion`, as in ``report=print``; `conversion_report` gives it later.
     options
-        ``strategy``, ``backend`` and what else `TensorProduct` takes.
+        of the modules that take their places: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``,
+        ``mode`` and ``max_bytes``, as of `TensorProduct`.
     """
     _check_network("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
     _check_report(report)
+    if radial not in _RADIAL:
+        raise OptionError(unknown("radial", radial, _RADIAL))
+    change = _RADIAL[radial]
     chosen = make_selection(network, keep, only)
     swaps, kept = _split(selected(network, collect(network, given), chosen))
     if not swaps:
         raise TpgenError(_nothing(network, kept))
+    swaps = change(swaps)
     names = _names(network)
-    compared = _compared(network, given, chosen, prove, measure)
+    compared = _compared(network, given, chosen, prove, measure, change)
     found = Conversion(type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared)
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
@@ -117,7 +131,7 @@ def _report(report: Callable[[Conversion], object], found: Conversion, swaps: It
         raise
 
 
-def restore(network: nn.Module) -> nn.Module:
+def restore(network: Network) -> Network:
     """Undo `convert`: every module gets its class back, with the parameters as they are now.
 
     Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
@@ -133,7 +147,7 @@ def restore(network: nn.Module) -> nn.Module:
 
 
 def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measure: Inputs | None = None) -> Conversion:
-    """What in a network computes with tpgen, what could, and what could not and why.
+    """Report which modules of a network compute with tpgen, which could, and which could not and why.
 
     With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
     from.  The report prints itself and has `to_json`.
@@ -154,7 +168,7 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
-    """What would become of each module, without changing anything: adapters first, then e3nn's own modules."""
+    """Find a swap for each module, or why it stays, changing nothing: adapters first, then e3nn's own modules."""
     findings: list[Finding] = []
     for adapter in adapters_for(network):
         given = list(adapter(network, options))
@@ -203,6 +217,7 @@ def _compared(
     chosen: Selection | None,
     to_prove: Inputs | None,
     to_measure: Inputs | None,
+    change: Change = list,
 ) -> tuple[Proof | None, Times | None]:
     """Proof and times of copies of the network, one stock and one converted."""
     for name, given in (("prove", to_prove), ("measure", to_measure)):
@@ -210,19 +225,29 @@ def _compared(
             raise InputError(
                 f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {_type(given)}"
             )
-    timed = measure(*_pair(network, options, chosen)[:2], to_measure) if to_measure is not None else None
-    proof = prove(*_pair(network, options, chosen), to_prove) if to_prove is not None else None
+    timed = proof = None
+    if to_measure is not None:
+        stock, converted, _ = _pair(network, options, chosen, change)
+        for one in (stock, converted) if is_splined(converted) else ():
+            one.requires_grad_(False)  # the task is inference
+        timed = measure(stock, converted, to_measure)
+    if to_prove is not None:
+        stock, converted, exact = _pair(network, options, chosen, change)
+        without_splines(converted)
+        proof = prove(stock, converted, exact, to_prove)
     return proof, timed
 
 
-def _pair(network: nn.Module, options: dict[str, Any], chosen: Selection | None) -> tuple[nn.Module, nn.Module, Any]:
+def _pair(
+    network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: Change
+) -> tuple[nn.Module, nn.Module, Any]:
     """A stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact."""
     stock, converted = copies(network)
     undo_all(stock)
     findings = collect(converted, options)
     exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
     if chosen is not None:
-        apply_all(_split(selected(converted, findings, chosen))[0])
+        apply_all(change(_split(selected(converted, findings, chosen))[0]))
     return stock, converted, exact
 
 
@@ -278,7 +303,7 @@ def _check_network(function: str, network: Any) -> None:
 
 
 def _held_networks(holder: Any) -> list[str]:
-    """Where in a list, or in an object such as a calculator, networks stand, as Python writes it."""
+    """Find the networks in a list, or in an object such as a calculator: their places, as ``.model[0]``."""
     attributes = {f".{name}": value for name, value in getattr(holder, "__dict__", {}).items()}
     found = []
     for where, value in {"": holder, **attributes}.items():

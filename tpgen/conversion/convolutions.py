@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.conversion.obstacles import obstacle
-from tpgen.conversion.products import CONVERTED, PROGRAM, STOCK_PROGRAM, exact_couplings, idle_kernel, stateless
+from tpgen.conversion.products import CONVERTED, PROGRAM, STOCK_PROGRAM, exact_couplings, idle_kernel
 from tpgen.conversion.swap import Kept, Swap
 from tpgen.errors import TpgenError
 from tpgen.nn.conv import TensorProductConv
@@ -27,7 +27,7 @@ def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProd
         return Kept(product, f"tpgen cannot plan it: {error}")
     conv = TensorProductConv.from_plan(plan, False, **options)
     assert isinstance(conv, TensorProductConv)
-    return stateless(conv, product)
+    return conv.compute_for(product)
 
 
 def convolving(

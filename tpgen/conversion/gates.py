@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
 from tpgen.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
-from tpgen.kernels.activations.gate import GateTable, make_gate_table
-from tpgen.kernels.libraries.compiler import find_compiler, why_no_compiler
-from tpgen.nn.gate import gate
+from tpgen.functions.gate import gate
+from tpgen.functions.gate_kernel import GateTable, make_gate_table
+from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 
 # e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
 _stock = FunctionType(Gate.forward.__code__, Gate.forward.__globals__, "stock")
@@ -66,7 +66,7 @@ class ConvertedGate(Gate):
 
 
 def find_gate(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is e3nn's gate; None where it is none, or is swapped already."""
+    """Return the swap of e3nn's gate, or why it stays; None for other modules and for one that is swapped already."""
     if type(module) is not Gate or mark_of(module) is not None:
         return None
     if why := _obstacle(module):
@@ -83,7 +83,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
 
 
 def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """What computes, for the report: a kernel where one may and can."""
+    """Name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not."""
     if mark_of(module) is not None and _changed_since(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
@@ -124,7 +124,7 @@ def _changed_since(module: Any) -> bool:
 
 
 def _functions(module: Any) -> Functions:
-    """What the activations of a gate do, one after the other."""
+    """Name and scale of each activation of a gate: those of scalars, then those of gates."""
     parts = module._modules
     scalars, gates = (tuple(map(_function, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
     return scalars, gates
@@ -152,7 +152,7 @@ def _table(module: Any, functions: Functions) -> GateTable:
 
 
 def _copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Where the copies of chosen irreps begin in the input of an `Extract`, and how many numbers each has."""
+    """Yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension."""
     for n in chosen:
         mul, ir = cut.irreps_in[n]
         begin = cut.irreps_in[:n].dim

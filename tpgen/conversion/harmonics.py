@@ -13,10 +13,11 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.operations.rows import run_rows
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.errors import TpgenError
-from tpgen.kernels.polynomial.runtime import forward_call, why_no_kernel
-from tpgen.nn.rows import run_rows
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
@@ -45,7 +46,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is e3nn's spherical harmonics; None where it is not, or is swapped already."""
+    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules and swapped ones."""
     if mark_of(module) is not None:
         return None
     if isinstance(module, torch.jit.ScriptModule):
@@ -69,7 +70,7 @@ def _swap(module: Any) -> Finding:
         plan = make_harmonics_plan(str(module.irreps_in[0].ir), module._ls_list, module.normalization)
     except TpgenError as error:
         return Kept(module, f"tpgen cannot plan it: {error}")
-    why = why_no_kernel(plan)
+    why = kernel_supported(plan)
     if why:
         return Kept(module, f"without a kernel: {why}")
     extra = {"_tpgen_dim": plan.out.dim, "_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

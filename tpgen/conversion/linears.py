@@ -13,13 +13,15 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import obstacle
-from tpgen.conversion.products import PROGRAM, chosen, stateless
+from tpgen.conversion.products import PROGRAM, chosen
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
 from tpgen.nn.linear import Linear
-from tpgen.planner.linear import NORMALIZATIONS, LinearPlan, make_linear_plan
+from tpgen.planner.linear import NORMALIZATIONS, make_linear_plan
+from tpgen.planner.plan import Plan
 
 _STOCK_PROGRAM = "_compiled_main"
+_CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
 
 
 # e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
@@ -30,19 +32,21 @@ _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias"
 
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen; features of width 0, of which e3nn takes some, are left to it."""
+    """An `e3nn.o3.Linear` that computes with tpgen; what e3nn alone takes, as features of width 0, is left to it."""
 
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        if features.dim() > 0 and features.size(-1) == 0:
+        alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
+        if alone or (features.dim() > 0 and features.size(-1) == 0):
             return self.stock(features, weight, bias)
-        return self._tpgen(features, self.weight if weight is None else weight, self.bias if bias is None else bias)
+        weight = self.weight if weight is None else weight
+        return self._tpgen.forward(features, weight, self.bias if bias is None else bias)
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is one of e3nn's linear layers; None where it is none or is swapped already.
+    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules and swapped ones.
 
     None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
     """
@@ -54,6 +58,8 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None
     if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
     why = obstacle(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    if why is None and not module.internal_weights and _has_channels(module):
+        why = _CHANNELS
     plan = None if why else linear_plan_of(module)
     if plan is None:
         return Kept(module, why or "its coefficients are none that tpgen plans for such a layer: build a tpgen.Linear")
@@ -61,10 +67,23 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
         return Kept(module, f"tpgen cannot write it: {error}")
-    return Swap(module, ConvertedLinear, chosen, {PROGRAM: stateless(program, module)})
+    return Swap(module, ConvertedLinear, chosen, {PROGRAM: program.compute_for(module)})
 
 
-def linear_plan_of(layer: Any) -> LinearPlan | None:
+def _has_channels(layer: Any) -> bool:
+    """Whether a layer without weights of its own takes channels: two rows of e3nn's then give no two rows."""
+    like, rows = layer.output_mask, 2
+    each = () if layer.shared_weights else (rows,)
+    given = [(rows, layer.irreps_in.dim), (*each, layer.weight_numel), (*each, layer.bias_numel)]
+    try:
+        with torch.no_grad():
+            found = getattr(layer, _STOCK_PROGRAM).forward(*(like.new_zeros(shape) for shape in given))
+    except RuntimeError:
+        return True
+    return found.shape != (rows, layer.irreps_out.dim)
+
+
+def linear_plan_of(layer: Any) -> Plan | None:
     """The plan of a built layer, found again from its instructions and coefficients; None where no plan has these."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}

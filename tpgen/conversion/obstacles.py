@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -12,6 +12,8 @@ from tpgen.conversion.swap import qualified
 
 _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# what a subclass may define that computes as its base does
+_CONSTRUCTION = {"__init__", *vars(type("Empty", (), {"__annotations__": {}})), "__parameters__", "__orig_bases__"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
@@ -20,14 +22,26 @@ def obstacle(module: nn.Module, known: Mapping[type[nn.Module], Any], program: s
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    if type(module) not in known:
-        base = next(cls for cls in type(module).__mro__ if cls in known)
-        return f"a subclass of {qualified(base)}, whose own code a swap would skip: build it on tpgen's {base.__name__}"
+    base = stock_class(module, known)
+    if own := _own_names(type(module), base) - _CONSTRUCTION:
+        code = f"whose own code a swap would skip ({', '.join(sorted(own))})"
+        return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := replaced(module):
         return why
     if has_hooks(getattr(module, program, None)):
         return f"hooks on {program}, which would no longer run: move them to the module itself"
     return None
+
+
+def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
+    """The class of e3nn's that a module is of, itself or by inheritance: the nearest of those that are known."""
+    return next(cls for cls in type(module).__mro__ if cls in known)
+
+
+def _own_names(cls: type[nn.Module], base: type[nn.Module]) -> set[str]:
+    """Names that a class defines, or one between it and its ancestor ``base``."""
+    lineage = cls.__mro__
+    return {name for one in lineage[: lineage.index(base)] for name in vars(one)}
 
 
 def replaced(module: nn.Module) -> str | None:

@@ -5,7 +5,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional
 
 import torch
 from e3nn import o3
@@ -13,15 +13,14 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen._e3nn import default_dtype
-from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.obstacles import obstacle, stock_class
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
-from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
 
-P = TypeVar("P", bound=nn.Module)
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
 SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
@@ -39,8 +38,8 @@ class _TwoOperands(o3.TensorProduct):
         """As e3nn's, computed by tpgen."""
         x, y = floating(x, self.output_mask), floating(y, self.output_mask)
         if self.weight_numel == 0:
-            return self._tpgen(x, y, None)
-        return self._tpgen(x, y, self._get_weights(weight))
+            return self._tpgen.forward(x, y, None)
+        return self._tpgen.forward(x, y, self._get_weights(weight))
 
 
 @compile_mode("script")
@@ -55,7 +54,7 @@ class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensor
 
 @compile_mode("script")
 class ProductBySpecies(o3.FullyConnectedTensorProduct):
-    """The same with scalars as second input, which are often one-hot elements: these choose among the weights."""
+    """A fully connected product with scalars as second input, often one-hot: these choose among the weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
@@ -66,7 +65,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
                 found = self._tpgen_species.one_hot(x, w, y)
                 if found is not None:
                     return found
-        return self._tpgen(x, y, w)
+        return self._tpgen.forward(x, y, w)
 
 
 @compile_mode("script")
@@ -87,8 +86,8 @@ class ConvertedTensorSquare(o3.TensorSquare):
         """As e3nn's, computed by tpgen."""
         x = floating(x, self.output_mask)
         if self.weight_numel == 0:
-            return self._tpgen(x, x, None)
-        return self._tpgen(x, x, self._get_weights(weight))
+            return self._tpgen.forward(x, x, None)
+        return self._tpgen.forward(x, x, self._get_weights(weight))
 
 
 CONVERTED: dict[type[nn.Module], type[nn.Module]] = {
@@ -102,7 +101,7 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is one of e3nn's products; None where it is none or is swapped already."""
+    """Return the swap of one of e3nn's products, or why it stays; None for other modules and swapped ones."""
     if mark_of(module) is not None:
         return None
     if isinstance(module, torch.jit.ScriptModule):
@@ -126,15 +125,16 @@ def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
         plan = plan_of(module)
     except TpgenError as error:
         return Kept(module, f"tpgen cannot plan it: {error}")
-    program = stateless(TensorProduct.from_plan(plan, False, **options), module)
+    program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(exact_couplings, module)
-    if type(module) is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
+    stock = stock_class(module, CONVERTED)
+    if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
         return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
-    return Swap(module, CONVERTED[type(module)], chosen, {PROGRAM: program}, exact)
+    return Swap(module, CONVERTED[stock], chosen, {PROGRAM: program}, exact)
 
 
 def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """What computes, for the report: the strategy of the program that a swap has added."""
+    """Name what computes a product, for the report: the strategy of the program that a swap has added."""
     return f"tpgen {extra[PROGRAM].choice}{idle_kernel(extra[PROGRAM])}"
 
 
@@ -145,7 +145,7 @@ def idle_kernel(program: Any) -> str:
 
 
 def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """The same of a product that looks for one-hot rows where kernels run."""
+    """Name what computes a product that looks for one-hot rows where kernels run, for the report."""
     missing = no_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return chosen(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
@@ -153,13 +153,6 @@ def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
 def no_kernel(plan: Any, program: Any) -> str | None:
     """Why no kernel runs where a program is and in its dtype."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
-
-
-def stateless(program: P, like: nn.Module) -> P:
-    """The program of a module, where and in the dtype that its `output_mask` is, with no key in the state_dict."""
-    program._non_persistent_buffers_set.update(program._buffers)
-    mask = like.output_mask
-    return program.to(device=mask.device, dtype=mask.dtype).train(like.training)  # type: ignore[arg-type]
 
 
 def exact_couplings(module: Any) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tpgen._e3nn import default_dtype
+from tpgen._torch import pytree
 from tpgen.conversion.adapters import cast_further
 from tpgen.conversion.notices import unsaid
 from tpgen.errors import TpgenError
-from tpgen.inspection.clock import device_of, median_seconds
+from tpgen.inspection.clock import ROUGH, device_of, time_in_turns
 from tpgen.inspection.training import is_floating, restored
-from tpgen.text import table
+from tpgen.text import duration, ratio, table
 
 FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """How far a converted network is from the stock one in float64."""
+    """Differences of a converted network from the stock one in float64, relative to the largest entries."""
 
     differences: tuple[Difference, ...]
     limit: float = LIMIT
@@ -70,10 +70,16 @@ class Time:
     task: str
     stock: float
     converted: float
+    spread: float = 0.0  # of the times of either: the larger
 
     @property
     def ratio(self) -> float:
         return self.stock / self.converted
+
+    @property
+    def said(self) -> str:
+        """The ratio, where times lie close enough together to say one."""
+        return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,8 @@ class Times:
     threads: int
 
     def __str__(self) -> str:
-        rows = [
-            (t.task, f"{1e3 * t.stock:.2f} ms", f"{1e3 * t.converted:.2f} ms", f"{t.ratio:.1f}×") for t in self.tasks
-        ]
-        head = f"medians of {self.rounds} rounds, {self.threads} thread{'s' * (self.threads != 1)}"
+        rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
+        head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
         return f"{head}\n{table([('task', 'stock', 'converted', 'as fast'), *rows])}"
 
 
@@ -120,8 +124,9 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
     device = device_of(stock, inputs)
     found = []
     for task, run in _TASKS.items():
-        seconds = median_seconds({n: _task(run, net, inputs) for n, net in both.items()}, rounds, device, warm=2)
-        found.append(Time(task, seconds["stock"], seconds["converted"]))
+        timed = time_in_turns({n: _task(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
+        spread = max(timing.spread for timing in timed.values())
+        found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
     return Times(tuple(found), rounds, torch.get_num_threads())
 
 

@@ -20,17 +20,18 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, places, replaced
+from tpgen.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.conversion.operations.pairs import once_for_pairs
+from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
-from tpgen.nn.matmul import matmul, why_no_matmul
-from tpgen.nn.pairs import once_for_pairs
-from tpgen.nn.silu import silu
+from tpgen.functions.silu import silu
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
 TAKER = "_tpgen_taker"
 
 
 def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
-    """What computes, for the report: kernels where they may and can."""
+    """Name what computes a radial net, for the report: kernels where they are allowed and can run."""
     why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
     by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
     return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
@@ -43,11 +44,14 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
     Scripted it runs e3nn's own code, and so it does where a layer got hooks since, as pruning does, or is another.
     """
 
+    _tpgen_splined = False
+
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _changed_since(self):
-                return once_for_pairs(partial(_evaluate, self), input, convolves(self))
+                compute, given = net_or_spline(self, partial(_evaluate, self), input)
+                return once_for_pairs(compute, given, convolves(self), marked=input)
         for layer in self:
             input = layer(input)
         return input
@@ -84,7 +88,7 @@ def _layers(net: nn.Module) -> Iterable[Any]:
 
 
 def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """What becomes of a module, if it is e3nn's net of scalars; None where it is none, or is swapped already."""
+    """Return the swap of e3nn's net of scalars, or why it stays; None for other modules and swapped ones."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
     why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
@@ -98,7 +102,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """What becomes of a net whose results a block gives to its product and to nothing else, both by their names."""
+    """Yield the swap of a net whose results a block gives to its product and to nothing else; ``names`` are theirs."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, Swap) and places(network, net) == 1:

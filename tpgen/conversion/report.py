@@ -1,4 +1,4 @@
-"""What a conversion did, as a value that prints itself."""
+"""The report of a conversion, as a value that prints itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """What of a network computes with tpgen, what does not and why, and what was proven and measured.
+    """Modules of a network that compute with tpgen, modules that do not and why, and what was proven and measured.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are

@@ -1,4 +1,4 @@
-"""Which modules of a network `convert` is to take: all that it can, or those that somebody names."""
+"""The choice of modules that `convert` takes: all that it can, or those that somebody names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Selection:
-    """What to keep, and what alone to convert: names of modules, or of their classes, as the report shows them.
+    """Names of modules to keep, and of modules that alone are converted; or of their classes, as the report shows them.
 
     A name stands for a module and all that it holds.  ``*`` in a name stands for any text.
     """

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import may_be_kernels
-from tpgen.kernels.native.one_hot import find_ones
-from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.conversion.operations.species import species_linear
+from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.multilinear import is_plain
-from tpgen.nn.species import species_linear
-from tpgen.planner.linear import LinearPlan, make_linear_plan
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
 WORTH = 2**23  # weights times rows: below, the product itself is as fast, measured
@@ -52,7 +52,7 @@ class _Block:
 class SpeciesProduct:
     """A product with scalars alone as its second input, by species: `apply` and `one_hot`."""
 
-    plan: LinearPlan
+    plan: Plan
     blocks: tuple[_Block, ...]
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class SpeciesProduct:
 
 
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
-    """The same product by species.
+    """Rewrite a product with scalars as a layer with matrices of each species.
 
     None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
     """
@@ -105,7 +105,7 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
     return SpeciesProduct(layer, blocks)
 
 
-def _block(path: Path, layer: LinearPlan, pair: int) -> _Block:
+def _block(path: Path, layer: Plan, pair: int) -> _Block:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
     scale = path.coefficient * coupling / layer.paths[pair].coefficient

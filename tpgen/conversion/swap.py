@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.errors import TpgenError
+from tpgen.nn.planned import PlannedModule, follow
 
 MARK = "_tpgen_swap"
 # what computes: a text, or how to say it of a module and what a swap adds to it
@@ -79,7 +80,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a swapped module remembers: the class it had and the one it got, and of the `Swap` what is needed later."""
+    """The mark of a swapped module: the class it had and the one it got, and of the `Swap` what is needed later."""
 
     cls: type[nn.Module]
     swapped: type[nn.Module]
@@ -116,6 +117,7 @@ def _apply(swap: Swap) -> None:
         setattr(module, MARK, mark)
         for name, value in swap.extra.items():
             setattr(module, name, value)
+        module.register_load_state_dict_post_hook(_follow)
         _to_the_front(module, mark.extra)
     except BaseException:
         _take_away(module, mark)
@@ -128,13 +130,20 @@ def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
         module._modules[name] = module._modules.pop(name)
 
 
+def _follow(module: nn.Module, _keys: Any) -> None:
+    """Move what computes for a module to where the tensors are that it has loaded."""
+    for program in module._modules.values():
+        if isinstance(program, PlannedModule):
+            follow(program)
+
+
 def mark_of(module: nn.Module) -> Mark | None:
-    """What a swapped module remembers; None for any other."""
+    """Return the mark of a swapped module; None for any other."""
     return module.__dict__.get(MARK)
 
 
 def told(module: nn.Module) -> str:
-    """What computes for a swapped module, as it is now."""
+    """Name what computes a swapped module, in its present dtype and place."""
     mark = mark_of(module)
     assert mark is not None
     return _tell(mark.now, module, {name: getattr(module, name) for name in mark.extra})
@@ -181,6 +190,9 @@ def _take_away(module: nn.Module, mark: Mark) -> None:
     for name in (*mark.extra, MARK):
         if hasattr(module, name):
             delattr(module, name)
+    hooks = module._load_state_dict_post_hooks
+    for key in [key for key, hook in hooks.items() if hook is _follow]:
+        del hooks[key]
     module.__class__ = mark.cls
 
 

@@ -41,7 +41,7 @@ def example(points: int = 8) -> tuple[Pairs, list[Tensor]]:
 
 @dataclass(frozen=True)
 class Called:
-    """What a program in C++ computed, how it was built, and how far it is from Python, relative to the largest."""
+    """Results of a program in C++, how it was built, and how far they are from Python's, relative to the largest."""
 
     energy: float
     forces: Tensor

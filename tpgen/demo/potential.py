@@ -19,20 +19,19 @@ from tpgen.conversion.report import Conversion
 from tpgen.verification.verify import Verification, verify
 
 ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
-HARMONICS = o3.Irreps.spherical_harmonics(2)
 
 
 class Layer(nn.Module):
     """Messages of neighbours, and a self-connection that knows the element."""
 
-    def __init__(self, irreps_in: o3.Irreps, irreps_out: o3.Irreps) -> None:
+    def __init__(self, irreps_in: o3.Irreps, harmonics: o3.Irreps, irreps_out: o3.Irreps) -> None:
         super().__init__()
-        pairs = [(i, j, ir) for i, a in enumerate(irreps_in) for j, b in enumerate(HARMONICS) for ir in a.ir * b.ir]
+        pairs = [(i, j, ir) for i, a in enumerate(irreps_in) for j, b in enumerate(harmonics) for ir in a.ir * b.ir]
         paths = [(i, j, ir) for i, j, ir in pairs if ir in {out.ir for out in irreps_out}]
         middle = o3.Irreps([(irreps_in[i].mul, ir) for i, _, ir in paths])
         uvu = [(i, j, k, "uvu", True) for k, (i, j, _) in enumerate(paths)]
         self.up = o3.Linear(irreps_in, irreps_in)
-        self.message = o3.TensorProduct(irreps_in, HARMONICS, middle, uvu, shared_weights=False, internal_weights=False)
+        self.message = o3.TensorProduct(irreps_in, harmonics, middle, uvu, shared_weights=False, internal_weights=False)
         self.radial = FullyConnectedNet([BASIS, 32, self.message.weight_numel], nn.functional.silu)
         self.down = o3.Linear(middle, irreps_out)
         self.self_connection = o3.FullyConnectedTensorProduct(irreps_in, f"{ELEMENTS}x0e", irreps_out)
@@ -46,11 +45,13 @@ class Layer(nn.Module):
 class Potential(nn.Module):
     """Energy and forces of atoms: ``forward(positions, elements)`` with elements one-hot."""
 
-    def __init__(self, channels: int = 32) -> None:
+    def __init__(self, channels: int = 32, degree: int = 2) -> None:
         super().__init__()
-        hidden = o3.Irreps(f"{channels}x0e+{channels}x1o+{channels}x2e")
+        self.harmonics = o3.Irreps.spherical_harmonics(degree)
+        hidden = o3.Irreps([(channels, ir) for _, ir in self.harmonics])
         self.embedding = o3.Linear(f"{ELEMENTS}x0e", f"{channels}x0e")
-        self.layers = nn.ModuleList([Layer(self.embedding.irreps_out, hidden), Layer(hidden, hidden)])
+        first, second = Layer(self.embedding.irreps_out, self.harmonics, hidden), Layer(hidden, self.harmonics, hidden)
+        self.layers = nn.ModuleList([first, second])
         self.readout = o3.Linear(hidden, "0e")
 
     def forward(self, positions: Tensor, elements: Tensor) -> dict[str, Tensor]:
@@ -64,7 +65,7 @@ class Potential(nn.Module):
         near = (torch.cdist(positions.detach(), positions.detach()) < CUTOFF).fill_diagonal_(False)
         edges = torch.nonzero(near).T
         vectors = positions[edges[1]] - positions[edges[0]]
-        harmonics = o3.spherical_harmonics(HARMONICS, vectors, normalize=True, normalization="component")
+        harmonics = o3.spherical_harmonics(self.harmonics, vectors, normalize=True, normalization="component")
         lengths = vectors.norm(dim=1)
         basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
         h = self.embedding(elements)
@@ -88,10 +89,9 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
     return verify(convert(Potential(channels)), atoms(2), only=laws)
 
 
-def convert_potential(side: int, channels: int) -> Conversion:
-    """Convert the potential, prove it in float64 and measure it."""
+def convert_potential(side: int, channels: int, degree: int) -> Conversion:
+    """Convert the potential, prove it in float64 on a few atoms, and measure it on side³."""
     torch.manual_seed(0)
-    given = atoms(side)
     reports: list[Conversion] = []
-    convert(Potential(channels), prove=given, measure=given, report=reports.append)
+    convert(Potential(channels, degree), prove=atoms(2), measure=atoms(side), report=reports.append)
     return reports[0]

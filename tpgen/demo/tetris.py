@@ -133,7 +133,7 @@ def _gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Ga
 
 @dataclass(frozen=True)
 class Training:
-    """What a training run showed at every step: the loss, the accuracy after it, and the seconds it took."""
+    """History of a training run, by step: the loss, the accuracy after it, and the seconds it took."""
 
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,10 +15,11 @@ from rich.progress import track
 
 from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
-from tpgen.benchmarking.contenders import select_contenders
-from tpgen.benchmarking.markdown import markdown_report
-from tpgen.benchmarking.plots import plot_report
-from tpgen.benchmarking.run import run_benchmarks, select_problems
+from tpgen.bench.contenders import select_contenders
+from tpgen.bench.markdown import markdown_report
+from tpgen.bench.plots import plot_report
+from tpgen.bench.run import run_benchmarks, select_problems
+from tpgen.bench.tables import ReportTables
 from tpgen.demo.deployed import called_from_cpp
 from tpgen.demo.polynomials import OF_PRODUCTS, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential
@@ -27,7 +28,7 @@ from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.stages.dump import STAGES, dump_files
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem
 from tpgen.verification.findings import counted
@@ -38,7 +39,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """How much of everything."""
+    """Contents of a tour, and how long it takes: problems, contenders, tasks, training steps."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -48,9 +49,10 @@ class Tour:
     contenders: tuple[str, ...]
     tasks: tuple[str, ...]
     seconds: float  # for each task of each problem
-    potential: tuple[int, int]  # atoms along an edge of the lattice, channels
+    potential: tuple[int, int, int]  # atoms along an edge of the lattice, channels, degree
     laws: tuple[str, ...] | None = None  # that the potential is verified by; None: all
     deploys: bool = True
+    parts: tuple[str, ...] | None = None  # titles of `STEPS`; None: all
 
 
 WHOLE = Tour(
@@ -62,8 +64,10 @@ WHOLE = Tour(
     contenders=("e3nn/script", "e3nn/eager", "tpgen-auto/eager", "tpgen-auto/script"),
     tasks=("forward", "backward"),
     seconds=4.0,
-    potential=(5, 32),
+    potential=(5, 32, 2),
 )
+MAIN = ("Convert a whole network by one line", "Read the code of one product")
+QUICK = replace(WHOLE, parts=MAIN, potential=(6, 32, 1))
 SHORT = Tour(
     ("article",),
     (),
@@ -73,7 +77,7 @@ SHORT = Tour(
     ("e3nn/eager", "tpgen-auto/eager"),
     ("forward",),
     0.1,
-    (2, 4),
+    (2, 4, 2),
     ("equivariant", "forces"),
     deploys=False,
 )
@@ -96,15 +100,23 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     sections = []
-    for number, (title, step) in enumerate(STEPS.items(), start=1):
-        console.print(f"[bold]{number}/{len(STEPS)}  {title}[/]")
+    steps = {title: step for title, step in STEPS.items() if tour.parts is None or title in tour.parts}
+    for number, (title, step) in enumerate(steps.items(), start=1):
+        console.print(f"[bold]{number}/{len(steps)}  {title}[/]")
         sections.append(step(folder, tour, console))
     took = time.perf_counter() - start
     head = f"# tpgen {__version__}: the tour\n\nWritten by `tpgen demo` in {took:.0f} seconds.\n"
-    parts = [f"## {title}\n\n{section.text}" for title, section in zip(STEPS, sections, strict=True)]
+    parts = [f"## {title}\n\n{section.text}" for title, section in zip(steps, sections, strict=True)]
+    if len(steps) < len(STEPS):
+        others = ", ".join(title for title in STEPS if title not in steps)
+        parts.append(f"`tpgen demo --all` shows the rest: {others}.\n")
     index = folder / "index.md"
     index.write_text("\n".join([head, *parts]), encoding="utf-8")
     console.print(f"[bold]Done in {took:.0f} s.[/]  Everything is described in [bold]{index}[/]")
+    if len(steps) < len(STEPS):
+        console.print(
+            "`tpgen demo --all` shows the rest, in some minutes: training, laws, deploying to C++, benchmarks"
+        )
     wrong = [what for section in sections for what in section.wrong]
     if wrong:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
@@ -169,6 +181,17 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
+def read_product(folder: Path, tour: Tour, console: Console) -> Section:
+    """Every stage of the last of the named products on one page."""
+    problem = find_problem(tour.problems[-1])
+    page = folder / "explorer.html"
+    with console.status(f"   {problem.name}: write the explorer"):
+        write_explorer(problem.plan, page, rows=problem.rows)
+    console.print(f"   {problem.about}: every stage of its code on one page, [bold]{page}[/]")
+    text = f"[Explore {problem.name}](explorer.html): choose a path or a line, and all that belongs to it lights up.\n"
+    return Section(f"{text}\n```\n{problem.plan}\n```\n")
+
+
 # --- polynomials --------------------------------------------------------------------------------------------------
 
 
@@ -188,7 +211,7 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
 
 
 def train_tetris(folder: Path, tour: Tour, console: Console) -> Section:
-    """The same network from e3nn's products and from tpgen's: same weights, same shapes, step by step."""
+    """Train one network built of e3nn's products and of tpgen's: same weights, same shapes, step by step."""
     classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
     with default_dtype(torch.float64):
         models = {}
@@ -275,8 +298,8 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Section:
         found = convert_potential(*tour.potential)
     (folder / "conversion.txt").write_text(f"{found}\n", encoding="utf-8")
     (folder / "conversion.json").write_text(found.to_json() + "\n", encoding="utf-8")
-    ratios = ", ".join(f"{t.task} {t.ratio:.1f}×" for t in found.times.tasks) if found.times else ""
-    console.print(f"   a potential of e3nn's modules, one line later: equal to second derivatives; {ratios}")
+    for line in (str(found.proof).splitlines()[0], *str(found.times).splitlines()):
+        console.print(f"   {line}", markup=False, highlight=False)
     text = "`tpgen.convert(network)` on `tpgen/demo/potential.py`, which is e3nn alone. [As JSON](conversion.json).\n"
     return Section(f"{text}\n```\n{found}\n```\n")
 
@@ -293,7 +316,7 @@ def measure(folder: Path, tour: Tour, console: Console) -> Section:
         seconds=tour.seconds,
         progress=console.is_terminal,
     )
-    console.print(report.table())
+    console.print(ReportTables(report))
     report.save_json(folder / "benchmark.json")
     plot_report(report, folder / "benchmark.png")
     wrong = [f"{r.contender} is {r.status} at {r.problem}" for r in report.records if r.status in ("wrong", "failed")]
@@ -345,10 +368,11 @@ and ran without Python: energy {energy:.12f}, energy and forces equal to Python'
 """
 
 STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
+    "Convert a whole network by one line": convert_network,
+    "Read the code of one product": read_product,
     "Plan, dump and verify": show_products,
     "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
-    "Convert a whole network by one line": convert_network,
     "Measure": measure,
     "Verify": verify_network,
     "Deploy, and call it from C++": deploy_network,

@@ -8,7 +8,7 @@ import platform
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from tpgen import _torch
 from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -27,16 +29,30 @@ _LETTERS = [a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase]
 _FILES = Path(__file__).parent / "files"
 
 
-def deploy(network: nn.Module, inputs: Sequence[Any], out: str | Path) -> Path:
+def deploy(
+    network: nn.Module,
+    inputs: Sequence[Any] | None = None,
+    out: str | Path = "deployed",
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
     """Write a network and its kernels into a new folder; returns the folder.
 
-    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  The folder appears
-    when it is whole.  Raises `DeployError` where ``out`` exists, where the network cannot be written as one program,
-    and for a product without a kernel here.
+    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
+    NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
+    ``metadata`` stands in the package, where a program reads it.  The folder appears when it is whole.
+
+    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, and for a product
+    without a kernel here.
     """
     folder = Path(out).absolute()
     if folder.exists():
         raise DeployError(f"{folder} exists: name a folder that does not, or remove it")
+    model, title = None if inputs is not None else model_of(network), type(network).__name__
+    if model is not None:
+        inputs, network = model.example(), OfStructures(network, model)
+        metadata = {**model.package(), **(metadata or {})}
+    assert inputs is not None
     if not all(isinstance(x, Tensor) for x in inputs):
         kinds = ", ".join(type(x).__name__ for x in inputs)
         raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
@@ -46,9 +62,11 @@ def deploy(network: nn.Module, inputs: Sequence[Any], out: str | Path) -> Path:
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write_runtime(kernels, made)
-        _package(program, made / "model.pt2")
+        _package(program, made / "model.pt2", dict(metadata or {}))
         torch.save([x.detach() for x in inputs], made / "inputs.pt")
-        _write_rest(made, program, type(network).__name__, inputs)
+        if model is not None:
+            (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
+        _write_rest(made, program, title, {} if model is None else {"model": model.described()})
         made.chmod(0o755)
         made.rename(folder)
     finally:
@@ -56,13 +74,14 @@ def deploy(network: nn.Module, inputs: Sequence[Any], out: str | Path) -> Path:
     return folder
 
 
-def _package(program: ExportedProgram, file: Path) -> None:
+def _package(program: ExportedProgram, file: Path, metadata: dict[str, str]) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
-        torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+        options = {"aot_inductor.metadata": metadata} if metadata else None
+        _torch.compile_package(program, package_path=str(file), inductor_configs=options)
 
 
-def _write_rest(folder: Path, program: ExportedProgram, title: str, inputs: Sequence[Tensor]) -> None:
+def _write_rest(folder: Path, program: ExportedProgram, title: str, more: Mapping[str, Any]) -> None:
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]
@@ -74,7 +93,7 @@ def _write_rest(folder: Path, program: ExportedProgram, title: str, inputs: Sequ
     (folder / "README.md").write_text(text, encoding="utf-8")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = {"format": FORMAT, "torch": version, "features": features(), "files": sums}
+    manifest = {"format": FORMAT, "torch": version, "features": features(), "files": sums, **more}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 

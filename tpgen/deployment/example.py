@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import DeployError
-from tpgen.kernels.libraries.compiler import need_compiler
+from tpgen.kernels.build.compiler import need_compiler
 
 LIBRARIES = ("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl")
 
@@ -26,7 +26,7 @@ def build_example(source: Path, program: Path) -> list[str]:
 
 
 def run_example(program: Path, *arguments: str | Path) -> list[Tensor]:
-    """What the program prints: a line of numbers for each result, in float64."""
+    """Run the program and return what it prints: a line of numbers for each result, in float64."""
     lines = _done([str(program), *map(str, arguments)]).splitlines()
     return [torch.tensor([float(x) for x in line.split()], dtype=torch.float64) for line in lines]
 

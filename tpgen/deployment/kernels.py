@@ -1,4 +1,4 @@
-"""Which kernels a program calls, and their libraries."""
+"""Find the kernels that a program calls, and their libraries."""
 
 from __future__ import annotations
 
@@ -11,50 +11,36 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-import tpgen.kernels.operators.ops
-import tpgen.kernels.polynomial.operator  # noqa: F401  both register what programs call
+import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import DeployError
-from tpgen.kernels.libraries.build import Wanted, load_library
-from tpgen.kernels.operators.call import OUT, X1
-from tpgen.kernels.operators.description import read_description
-from tpgen.kernels.operators.runtime import product_of, slots_of
-from tpgen.kernels.polynomial.call import Call
-from tpgen.kernels.polynomial.runtime import kernels_of as polynomial_kernels
+from tpgen.form.call import Call
+from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.runtime.load import KernelSpec, source_of
+from tpgen.kernels.runtime.runtime import kernels_of as forms
 
 _PRODUCT, _GRADIENTS = torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default
-_POLYNOMIAL = torch.ops.tpgen.polynomial.default
+_FORM, _POLYNOMIAL = torch.ops.tpgen.form.default, torch.ops.tpgen.polynomial.default
 
 
 @dataclass(frozen=True)
 class Needed:
-    """A kernel: of a product, for a dtype, with some slots open, of rows or of edges."""
-
-    description: str
-    dtype: torch.dtype
-    mask: int
-    indexed: bool
-
-    def library(self) -> Path:
-        """The file of its compiled library, built if it is not in the cache."""
-        source = read_description(self.description).source(slots_of(self.mask), self.dtype, self.indexed)
-        return Path(load_library(Wanted(source.text))._name)
-
-
-@dataclass(frozen=True)
-class NeededPolynomial:
-    """A kernel of a call of a polynomial, for a dtype."""
+    """A kernel for a dtype, of rows or of edges: it computes a part of a call, or all of it."""
 
     description: str
     dtype: torch.dtype
     call: str
+    part: str
+    indexed: bool
+    fixed: bool  # whether it stands behind the operators of products, which take their tensors one by one
 
     def library(self) -> Path:
         """The file of its compiled library, built if it is not in the cache."""
-        source = polynomial_kernels(self.description).source(Call.parse(self.call), self.dtype)
-        return Path(load_library(Wanted(source.text))._name)
+        spec = KernelSpec(forms(self.description).description, Call.parse(self.part), self.dtype, self.indexed)
+        return Path(load_library(Wanted(source_of(spec).text))._name)
 
 
-def kernels_of(program: ExportedProgram) -> list[Needed | NeededPolynomial]:
+def kernels_of(program: ExportedProgram) -> list[Needed]:
     """The kernels of a program, each once, in the order of their first call.
 
     Raises `DeployError` for a call that has none.
@@ -62,32 +48,32 @@ def kernels_of(program: ExportedProgram) -> list[Needed | NeededPolynomial]:
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
 
 
-def _of(node: Any) -> Iterator[Needed | NeededPolynomial]:
+def _of(node: Any) -> Iterator[Needed]:
     arguments: tuple[Any, ...] = (*node.args, None, None)  # the last, an index of edges, may be left out
     if node.target is _PRODUCT:
-        text, src = arguments[3:5]
-        yield from _sweeps(text, _dtype(arguments[0]), OUT, src is not None)
+        x1, _, _, text, src = arguments[:5]
+        yield from _parts(FormCall([x1], src, src, text, "x1 x2 w -> out"), fixed=True)
     elif node.target is _GRADIENTS:
-        text, mask, src = arguments[4:7]
-        yield from _sweeps(text, _dtype(arguments[0]), mask, src is not None)
+        x1, _, _, _, text, mask, src = arguments[:7]
+        yield from _parts(FormCall([x1], src, src, text, opening(mask)), fixed=True)
+    elif node.target is _FORM:
+        yield from _parts(FormCall(*node.args))
     elif node.target is _POLYNOMIAL:
-        tensors, _, text, call = arguments[:4]
-        yield NeededPolynomial(text, _dtype(tensors[0]), call)
+        tensors, index, text, call = node.args
+        yield from _parts(FormCall(tensors, None, None, text, call, index))
 
 
-def _dtype(x: Any) -> torch.dtype:
-    value = x.meta["val"]
-    assert isinstance(value, Tensor)
-    return value.dtype
-
-
-def _sweeps(text: str, dtype: torch.dtype, mask: int, indexed: bool) -> Iterator[Needed]:
+def _parts(call: FormCall, fixed: bool = False) -> Iterator[Needed]:
     """A kernel for each sweep of a call: both ends of a gather are two."""
-    product = product_of(text)
-    if not product.live or product.widens(mask, dtype, indexed):
+    node: Any = call.tensors[0]
+    value, kernels = node.meta["val"], forms(call.description)
+    assert isinstance(value, Tensor)
+    dtype, description, indexed = value.dtype, kernels.description, call.indexed
+    widens = kernels.widens(call.slots, dtype, indexed, "cpu")
+    if not description.live or widens or kernels.expands(call._replace(tensors=[value])):
         raise DeployError(
-            f"a call in {dtype} of plan {product.description.plan.digest} has no kernel of its own to deploy: convert "
+            f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
             "the network with .float(), or deploy tpgen.portable(network)"
         )
-    for part in (mask & ~OUT, OUT) if indexed and mask & X1 and mask & OUT else (mask,):
-        yield Needed(text, dtype, part, indexed)
+    for part in kernels.signature(call.call, indexed).parts:
+        yield Needed(call.description, dtype, call.call, str(part), indexed, fixed)

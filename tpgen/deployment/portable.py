@@ -6,12 +6,9 @@ import copy
 
 from torch import nn
 
-from tpgen.compiler.config import Config
 from tpgen.conversion.swap import undo_all
 from tpgen.errors import DeployError
-from tpgen.nn.form_module import FormModule
-from tpgen.nn.polynomial_module import PolynomialModule
-from tpgen.nn.programs import ProgramModule
+from tpgen.nn.planned import PlannedModule
 
 
 def portable(network: nn.Module) -> nn.Module:
@@ -30,15 +27,6 @@ def portable(network: nn.Module) -> nn.Module:
     made = copy.deepcopy(network)
     undo_all(made)
     for module in made.modules():
-        if isinstance(module, ProgramModule):
-            _write_as_graph(module)
+        if isinstance(module, PlannedModule):
+            module.write_as_graph()
     return made
-
-
-def _write_as_graph(module: ProgramModule) -> None:
-    if isinstance(module, FormModule):
-        module._config = Config(layout=module._config.layout, strategy="grouped")
-        module.backend = module._config.backend
-    elif isinstance(module, PolynomialModule):
-        module._strategy = "einsum"
-    module._rewrite()

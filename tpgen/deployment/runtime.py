@@ -8,18 +8,18 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpgen.deployment.kernels import Needed, NeededPolynomial
+from tpgen.deployment.kernels import Needed
 from tpgen.deployment.table import table
 from tpgen.errors import DeployError
-from tpgen.kernels.libraries.compiler import cpu_features, need_compiler
-from tpgen.kernels.native.source import deployed_text, lacking, libtorch
+from tpgen.kernels.build.compiler import cpu_features, need_compiler
+from tpgen.kernels.runtime.native.source import deployed_text, lacking, libtorch
 
 LIBRARY = "libtpgen.so"
 # what a compiler may use without being asked again, by the names that the system and the compiler share
 _FEATURES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 
 
-def write_runtime(kernels: Sequence[Needed | NeededPolynomial], folder: Path) -> None:
+def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
     """Write the library, and beside it the kernels.  Raises `DeployError` where the compiler fails."""
     if missing := lacking():
         raise DeployError(f"no runtime can be written: {missing}; deploy with torch 2.10 or later")
@@ -43,6 +43,6 @@ def _compile(source: Path, library: Path) -> None:
 
 
 def features() -> list[str]:
-    """What this processor has of what compiled kernels may use."""
+    """List the features that compiled kernels may use and this processor has."""
     here = set(cpu_features().split())
     return [name for name in _FEATURES if name in here]

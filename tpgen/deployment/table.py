@@ -7,26 +7,28 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from tpgen.deployment.kernels import Needed, NeededPolynomial
-from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators.ops import SCHEMAS
-from tpgen.kernels.operators.runtime import product_of
-from tpgen.kernels.polynomial.operator import SCHEMA
-from tpgen.kernels.polynomial.runtime import kernels_of as polynomial_kernels
+from tpgen.deployment.kernels import Needed
+from tpgen.form.call import Call
+from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.runtime import forms, ops
+from tpgen.kernels.runtime.call import mask_of
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.kernels.runtime.signature import native_fields
+from tpgen.kernels.sweep.terms import SLOTS
 
 File = tuple[str, int]  # name and checksum
 
 
-def table(kernels: Sequence[Needed | NeededPolynomial], files: Sequence[File], features: Sequence[str]) -> str:
-    """What stands between the headers of `tpgen.kernels.native` in the source of a runtime."""
+def table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
+    """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
     pairs = list(zip(kernels, files, strict=True))
-    products = [(needed, file) for needed, file in pairs if isinstance(needed, Needed)]
-    polynomials = [(needed, file) for needed, file in pairs if isinstance(needed, NeededPolynomial)]
+    products = [(needed, file) for needed, file in pairs if needed.fixed]
+    listed = [(needed, file) for needed, file in pairs if not needed.fixed]
     major, minor = torch.__version__.split(".")[:2]
     return "\n".join(
         [
             *_products(products),
-            *_polynomials(polynomials),
+            *_forms(listed),
             *_schemas(),
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
@@ -38,39 +40,45 @@ def table(kernels: Sequence[Needed | NeededPolynomial], files: Sequence[File], f
 def _products(kernels: Sequence[tuple[Needed, File]]) -> Iterator[str]:
     texts = list(dict.fromkeys(needed.description for needed, _ in kernels))
     for number, text in enumerate(texts):
-        product = product_of(text)
-        flags = f"{int(product.shared)}, {int(product.description.check_index)}"
-        yield f"static Product product_{number} = {{{{{_list(product.dims)}}}, {flags}, 0, {{}}}};"
+        described = kernels_of(text).product
+        flags = f"{int(described.plan.shared_weights)}, {int(described.check_index)}"
+        yield f"static Product product_{number} = {{{_list(described.dims)}, {flags}, 0, {{}}}};"
     yield "static const Entry KERNELS[] = {"
     for needed, (file, checksum) in kernels:
-        place = f"{int(needed.indexed)}, {_dtype(needed.dtype)}, {needed.mask}"
+        opened = [slot.operand for slot in Call.parse(needed.part).opened]
+        mask = mask_of(name in opened for name in SLOTS)
+        place = f"{int(needed.indexed)}, {_dtype(needed.dtype)}, {mask}"
         product_of_it = f"&product_{texts.index(needed.description)}"
         yield f'  {{{_quoted(needed.description)}, {product_of_it}, {place}, "{file}", {checksum}}},'
     yield "};"
 
 
-def _polynomials(kernels: Sequence[tuple[NeededPolynomial, File]]) -> Iterator[str]:
-    signatures = [polynomial_kernels(needed.description).signature(needed.call) for needed, _ in kernels]
-    for number, s in enumerate(signatures):
-        given = [f"{{{g.dim}, {int(g.channels)}, {int(g.weights)}}}" for g in s.given]
-        opened = [f"{{{-1 if place is None else place}, {dim}}}" for place, dim in s.opened]
-        yield f"static const Given given_{number}[] = {{{', '.join(given)}}};"
-        yield f"static const Opened opened_{number}[] = {{{', '.join(opened)}}};"
-    yield "static Polynomial POLYNOMIALS[] = {"
-    for number, ((needed, (file, checksum)), s) in enumerate(zip(kernels, signatures, strict=True)):
+def _forms(kernels: Sequence[tuple[Needed, File]]) -> Iterator[str]:
+    described = [kernels_of(needed.description) for needed, _ in kernels]
+    fields = [
+        native_fields(form.signature(needed.part, needed.indexed))
+        for form, (needed, _) in zip(described, kernels, strict=True)
+    ]
+    for number, (given, opened) in enumerate(fields):
+        yield f"static const Given given_{number}[] = {{{', '.join(map(_list, given))}}};"
+        yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
+    yield "static Form FORMS[] = {"
+    for number, ((needed, (file, checksum)), (given, opened)) in enumerate(zip(kernels, fields, strict=True)):
         texts = f"{_quoted(needed.description)}, {_quoted(needed.call)}"
-        counts = f"{_dtype(needed.dtype)}, {len(s.given)}, {len(s.opened)}"
-        yield f'  {{{texts}, {counts}, given_{number}, opened_{number}, "{file}", {checksum}, 0}},'
+        counts = f"{_dtype(needed.dtype)}, {len(given)}, {len(opened)}"
+        check = int(described[number].description.check_index)
+        yield f'  {{{texts}, {counts}, given_{number}, opened_{number}, "{file}", {checksum}, 0, 0, {check}}},'
     yield "};"
 
 
 def _schemas() -> Iterator[str]:
-    for name, schema in zip(("PRODUCT", "GRADIENTS", "POLYNOMIAL"), (*SCHEMAS, SCHEMA), strict=True):
+    names = ("PRODUCT", "GRADIENTS", "FORM", "POLYNOMIAL")
+    for name, schema in zip(names, (*ops.SCHEMAS, *forms.SCHEMAS), strict=True):
         yield f"static const char* const {name} = {_quoted(schema)};"
 
 
 def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+    return f"{{{', '.join(str(int(n)) for n in numbers)}}}"
 
 
 def _dtype(dtype: torch.dtype) -> int:

@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(frozen=True)
 class PathMap:
-    """What the diagram shows: the segments of every operand and result, and the paths between them."""
+    """The segments of every operand and result, and the paths between them, as a diagram shows them."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]

@@ -15,7 +15,7 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 @dataclass(frozen=True)
 class _Bend:
-    """Where the line between two nodes passes a rank."""
+    """The place where the line between two nodes passes a rank."""
 
     source: Hashable
     target: Hashable
@@ -67,7 +67,7 @@ def _chain(source: Node, target: Node, depth: Mapping[Node, int]) -> list[Hashab
 
 
 def _across(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
-    """Where everything stands from left to right: by turns near what stands above and near what stands below."""
+    """Place nodes and bends from left to right: by turns near what stands above and near what stands below."""
     below: dict[Hashable, list[Hashable]] = {}
     for one, sources in above.items():
         for source in sources:

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import fx
 
 from tpgen.drawing.graphs import graph_picture
+from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import Given
 from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
-from tpgen.form.form import Form, Layout, conv_form, make_form, right_form
-from tpgen.form.linear import AnyPlan, linear_form
+from tpgen.form.form import Form, Layout, conv_form, form_of, right_form
 from tpgen.notebook import Shown, folded, html_table, lines
-from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
@@ -64,75 +63,46 @@ class Emission(Shown):
         return lines(self.title) + shown + folded("code", self.code.strip())
 
 
-class EmittedModule(fx.GraphModule):
+class EmittedModule(Constants, fx.GraphModule):
     """The GraphModule of an emission.
 
     Its constants are non-persistent buffers, rounded from float64 to the dtype in use: ``.double()`` is exact, and a
     state_dict does not hold them.
     """
 
-    __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
-
     @classmethod
     def of(cls, emission: Emission) -> EmittedModule:
-        root = nn.Module()
-        for name, values in emission.constants.items():
-            root.register_buffer(name, _rounded(values, torch.get_default_dtype()), persistent=False)
-        return cls(root, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])._holding(
-            emission.constants
-        )
+        like = torch.empty(0, device="cpu")
+        held: dict[str, Any] = {name: rounded(values, like) for name, values in emission.constants.items()}
+        made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
+        return made._hold(emission.constants)
 
     def __deepcopy__(self, memo: dict) -> EmittedModule:
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
-        return copied._holding(self.__dict__["_exact"])
-
-    def _holding(self, exact: dict[str, np.ndarray]) -> EmittedModule:
-        """Say again what fx forgets where it copies buffers: their exact values, and that they are not persistent."""
-        self.__dict__["_exact"] = exact
-        for name in exact:
-            self.register_buffer(name, self._buffers[name], persistent=False)
-        return self
-
-    def _apply(self, fn: Callable, recurse: bool = True) -> EmittedModule:
-        super()._apply(fn, recurse)
-        exact: dict[str, np.ndarray] = self.__dict__["_exact"]
-        for name, values in exact.items():
-            moved = self._buffers[name]
-            assert moved is not None
-            if moved.device.type != "meta":  # a buffer that leaves "meta" has no values yet, so indices are set as well
-                self._buffers[name] = _rounded(values, moved.dtype).to(moved.device)
-        return self
-
-
-def _rounded(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    tensor = torch.tensor(values, device="cpu")
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return copied._hold(self.__dict__["_exact"])  # fx forgets exact values, and that buffers are not persistent
 
 
 # Directions of a product by name: which form, and which of its operands is open.
 DIRECTIONS: dict[str, Callable[[Plan, Layout], Form]] = {
-    "forward": make_form,
+    "forward": form_of,
     "right": right_form,
-    "grad_x1": lambda plan, layout: make_form(plan, layout).open("x1"),
-    "grad_x2": lambda plan, layout: make_form(plan, layout).open("x2"),
-    "grad_w": lambda plan, layout: make_form(plan, layout).open("w"),
+    "grad_x1": lambda plan, layout: form_of(plan, layout).open("x1"),
+    "grad_x2": lambda plan, layout: form_of(plan, layout).open("x2"),
+    "grad_w": lambda plan, layout: form_of(plan, layout).open("w"),
     "conv": conv_form,
 }
-LINEAR_DIRECTIONS: dict[str, Callable[[LinearPlan, Layout], Form]] = {
-    "forward": linear_form,
-    "grad_x1": lambda plan, layout: linear_form(plan, layout).open("x1"),
-    "grad_w": lambda plan, layout: linear_form(plan, layout).open("w"),
-}
+_OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
-def directions_of(plan: AnyPlan) -> dict[str, Callable[[Any, Layout], Form]]:
-    """The directions of a plan: a linear layer has no second input, and no edges."""
-    return LINEAR_DIRECTIONS if isinstance(plan, LinearPlan) else DIRECTIONS
+def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
+    """The directions of a plan: one input alone has no matrix, no second gradient and no edges."""
+    lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
+    return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
 
 def emit_plan(
-    plan: AnyPlan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
+    plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
     """Write one direction of a planned product or linear layer.
 
@@ -145,12 +115,12 @@ def emit_plan(
     """
     if direction not in directions_of(plan):
         raise EmitError(unknown("direction", direction, directions_of(plan)))
-    layout = layout if isinstance(layout, str) else tuple(layout)  # type: ignore[assignment]
+    layout = layout if isinstance(layout, str) else tuple(layout)
     return _emit_plan(plan, direction, strategy, layout, streams)
 
 
 @remembered("programs of products", entries=1024)
-def _emit_plan(plan: AnyPlan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
+def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, streams: int) -> Emission:
     form = directions_of(plan)[direction](plan, layout)
     return emit_form(form, strategy, streams, title=f"{direction} of {plan.digest}, {strategy}")
 
@@ -171,7 +141,7 @@ def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "
     Operands are read once, and what several of the forms compute on the way is computed once.
 
     >>> from tpgen.planner.presets import channelwise
-    >>> form = make_form(channelwise("4x0e", "0e", "0e"))
+    >>> form = form_of(channelwise("4x0e", "0e", "0e"))
     >>> emit_forms((form.open("x1"), form.open("w"))).arguments
     ('x1', 'x2', 'w', 'g')
     """

@@ -176,7 +176,7 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
 
 
 def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
-    """What a picture of the graph shows: its nodes, but for those that fetch constants."""
+    """Nodes and lines of a picture of the graph; nodes that fetch constants are left out."""
     nodes = [node for node in graph.nodes if node.op != "get_attr"]
     return {node.name: _dot(node) for node in nodes}
 

@@ -132,7 +132,7 @@ def _before_coupling(
 
 
 def _table_key(term: Term, c: Contraction) -> _TableKey | None:
-    """What the table of a term depends on; nothing where it has none."""
+    """Key of the table that a term reads, x2 times its coupling; None where it reads none."""
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
     if coupling is None or x2 is None or x2.letters != BATCH + "j":

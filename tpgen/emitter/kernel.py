@@ -9,10 +9,9 @@ from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped_terms
 from tpgen.emitter.lowering import Inputs, Result
 from tpgen.form.form import Form
-from tpgen.kernels.operators.batched import batched_product
-from tpgen.kernels.operators.description import describe
+from tpgen.kernels.runtime.batched import batched_product
+from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan
 
 
@@ -58,5 +57,5 @@ def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def _description(form: Form) -> str:
-    assert isinstance(form.plan, Plan | LinearPlan)
+    assert isinstance(form.plan, Plan)
     return describe(form.plan, form.layout)

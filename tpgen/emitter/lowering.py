@@ -53,7 +53,7 @@ class Inputs:
             return piece
 
     def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
-        """What a term reads of a slot, with the given axes after the batch axis."""
+        """View the segment of a slot that a term reads as ``(rows, *shape)``."""
         slot = tuple(source.split("*"))
         if len(slot) == 1:
             flat = self.segment(source, segment_of(term, source))
@@ -84,7 +84,7 @@ class Inputs:
 
 
 def segment_of(term: Term, name: str) -> int:
-    """Which segment of an operand a term touches."""
+    """Return the number of the segment of an operand that a term reads or writes."""
     leg = term.leg(name)
     assert leg is not None
     return leg.segment
@@ -236,7 +236,7 @@ def _trailing(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Result:
-    """What a strategy wrote for one segment of the open operand (one segment per operand of the open slot)."""
+    """The tensor that a strategy wrote for one segment of each operand of the open slot."""
 
     segments: tuple[int, ...]
     tensor: Traced  # flat

@@ -16,22 +16,23 @@ from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
 from tpgen.errors import EmitError, unknown
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.polynomial.interpret import run_statements
-from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call, kernels_of
+from tpgen.kernels.interpreter.statements import run_statements
+from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
 from tpgen.kernels.sweep.statements import Component, Value
-from tpgen.planner.polynomial_plan import OUT, PolynomialPlan
+from tpgen.planner.plan import OUT, Plan
 from tpgen.remember import remembered
 
 Given = Mapping[str, Traced]
 
 
 @remembered("programs of polynomials", entries=256)
-def emit_polynomial(plan: PolynomialPlan, strategy: str = "einsum", indexed: bool = False) -> Emission:
+def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False) -> Emission:
     """The forward program of a polynomial.
 
     >>> from e3nn.o3 import Irreps
-    >>> from tpgen.planner.polynomial_plan import Operand, PolynomialTerm, make_polynomial_plan
+    >>> from tpgen.planner.plan import Operand
+    >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
     >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
     >>> plan = make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0)])
     >>> round(float(emit_polynomial(plan).module()(torch.ones(1, 3))), 4)
@@ -42,65 +43,73 @@ def emit_polynomial(plan: PolynomialPlan, strategy: str = "einsum", indexed: boo
     writer = GraphWriter()
     names = [o.name for o in plan.operands if o.name != OUT] + (["index"] if indexed else [])
     given = {name: writer.placeholder(name) for name in names}
-    with writer.serving((), "contraction"):
+    with writer.serving(tuple(plan.by_instruction), "contraction"):
         output = POLYNOMIAL_STRATEGIES[strategy](writer, plan, given)
     title = f"polynomial of {plan.digest}, {strategy}"
     return Emission(name_nodes(writer.finish(output)), writer.constants, title)
 
 
-def _kernel(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+def _kernel(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
     tensors = [given[o.name] for o in plan.operands if o.name != OUT]
     index = given.get("index")
     with writer.role("kernel"):
         return writer.call(kernel_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _einsum(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+def _einsum(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
     """For each term: its monomials, a matrix product with its constants, the weights."""
-    flat = _operands(plan, given)
+    flat = _operands(writer, plan, given)
     total: Traced = None
-    for n, (term, paths) in enumerate(zip(plan.terms, plan.paths, strict=True)):
-        monomials = sorted({key[1:] for path in paths for key in path})
-        constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
-        place = {index: m for m, index in enumerate(monomials)}
-        for p, path in enumerate(paths):
-            for (k, *index), value in path.items():
-                constant[place[tuple(index)], k, p] += value
-        values: Traced = None
-        for axis, name in enumerate(term.inputs):
-            where = writer.constant(f"_component_{n}_{axis}", np.array([m[axis] for m in monomials]))
-            factor = flat[name].index_select(-1, where)
-            values = factor if values is None else values * factor
-        summed = constant if term.weight else constant.sum(-1, keepdims=True)
-        table = writer.constant(f"_coupling_{n}", summed.reshape(len(monomials), -1))
-        values = torch.matmul(values, table)
-        if term.weight:  # [z, c, (k p)] with [z, c, p]
-            values = values.unflatten(-1, (plan.out.dim, len(paths)))
-            values = (values * flat[term.weight].unsqueeze(-2)).sum(-1)
-        total = values if total is None else total + values
+    for n in plan.by_instruction:
+        with writer.serving(n, "contraction"):
+            values = _term(writer, plan, n, flat)
+            total = values if total is None else total + values
     if _some_shared(plan):
         total = total + _zero(flat).unsqueeze(-1)
-    return write_operand(plan.out, total)
+    with writer.serving((), "reshape"):
+        return write_operand(plan.out, total)
 
 
-def _unrolled(writer: GraphWriter, plan: PolynomialPlan, given: Given) -> Traced:
+def _term(writer: GraphWriter, plan: Plan, n: int, flat: Given) -> Traced:
+    term, paths = plan.terms[n], [path.entries or {} for path in plan.by_instruction[n]]
+    monomials = sorted({key[1:] for path in paths for key in path})
+    constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
+    place = {index: m for m, index in enumerate(monomials)}
+    for p, path in enumerate(paths):
+        for (k, *index), value in path.items():
+            constant[place[tuple(index)], k, p] += value
+    values: Traced = None
+    for axis, name in enumerate(term.inputs):
+        where = writer.constant(f"_component_{n}_{axis}", np.array([m[axis] for m in monomials]))
+        factor = flat[name].index_select(-1, where)
+        values = factor if values is None else values * factor
+    summed = constant if term.weight else constant.sum(-1, keepdims=True)
+    table = writer.constant(f"_coupling_{n}", summed.reshape(len(monomials), -1))
+    values = torch.matmul(values, table)
+    if not term.weight:
+        return values
+    values = values.unflatten(-1, (plan.out.dim, len(paths)))  # [z, c, (k p)] with [z, c, p]
+    return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
+
+
+def _unrolled(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
     """The sweep of the forward call, statement by statement."""
-    flat = _operands(plan, given)
-    kernels = kernels_of(plan.to_json())
+    flat = _operands(writer, plan, given)
+    kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
         Component(o.name, 0, i): flat[o.name].select(-1, i)
         for o in plan.operands
         if o.name != OUT
         for i in range(o.dim)
     }
-    opened = run_statements(kernels.sweep(forward_call(plan)), components)
+    opened = run_statements(kernels.sweep(forward_call(plan)).statements, components)
     found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
     zero = _zero(flat) if len(opened) < len(found) or _some_shared(plan) else None
     parts = found if zero is None else [zero if x is None else x + zero for x in found]
     return write_operand(plan.out, torch.stack(parts, -1))
 
 
-def _some_shared(plan: PolynomialPlan) -> bool:
+def _some_shared(plan: Plan) -> bool:
     """Whether some term has one value for all channels."""
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
@@ -110,18 +119,21 @@ def _zero(flat: Given) -> Traced:
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
-POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, PolynomialPlan, Given], Traced]] = {
+POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, Given], Traced]] = {
     "einsum": _einsum,
     "unrolled": _unrolled,
     "kernel": _kernel,
 }
 
 
-def _operands(plan: PolynomialPlan, given: Given) -> dict[str, Traced]:
+def _operands(writer: GraphWriter, plan: Plan, given: Given) -> dict[str, Traced]:
     """Every tensor as ``[row, channel, component]``; one channel where all share it, one row where rows do."""
     found = {}
     for o in plan.operands:
         if o.name != OUT:
-            x = given[o.name]
-            found[o.name] = read_operand(o, x.index_select(0, given["index"]) if o.weights and "index" in given else x)
+            with writer.serving((), "slice"):
+                x = given[o.name]
+                found[o.name] = read_operand(
+                    o, x.index_select(0, given["index"]) if o.weights and "index" in given else x
+                )
     return found

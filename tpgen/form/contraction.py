@@ -143,7 +143,7 @@ class Contraction:
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
     def without(self, factor: Factor, **changes) -> Contraction:
-        """The same contraction without one factor, and with further changes."""
+        """Contraction without one factor, and with further changes."""
         index = self.factors.index(factor)
         return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
 

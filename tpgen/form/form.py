@@ -12,8 +12,8 @@ r"""The multilinear form of a product, with one open slot.
 A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``.  Polynomials
 have forms of their own (`tpgen.form.polynomial`).
 
->>> from tpgen.planner.plan import make_plan
->>> form = make_form(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
+>>> from tpgen.planner.product import make_plan
+>>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
 >>> print(form)
 out[8x1e] of x1, x2, w
   path 0: 1.73205 * einsum('zui,zvj,uv,ijk->zuk', x1, x2, w, _w3j_1_1_1)
@@ -24,23 +24,24 @@ x2[1x1o] of x1, w, out
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Protocol
 
-from tpgen.drawing.path_map import path_picture
+from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
-from tpgen.form.form_map import form_map
 from tpgen.notebook import Shown, html_table, lines
-from tpgen.planner.plan import Path, Plan
+from tpgen.planner.plan import OUT, Path, Plan
 
 LAYOUTS: dict[str, str] = {
     # order of a segment's axes in memory: copies outside, or copies innermost
     "mul_ir": "{mul}{ir}",
     "ir_mul": "{ir}{mul}",
 }
-Layout = str | tuple[str, str, str]
+Layout = str | tuple[str, ...]
 
 ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
 Slot = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
@@ -88,7 +89,7 @@ class Operand:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What its segments are: their irreps where it has some, else how many numbers."""
+        """Text of its segments: their irreps where it has some, else how many numbers."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
@@ -96,7 +97,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Leg:
-    """What a term reads of one operand: a segment, seen with these axes in memory order."""
+    """Part of an operand that a term reads: a segment, seen with these axes in memory order."""
 
     operand: str
     segment: int
@@ -179,18 +180,18 @@ class Form(Shown):
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """The same form with another slot open: a derivative of this one, the cotangent standing where it was open."""
+        """Form with another slot open: a derivative of this one, the cotangent standing where it was open."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """The same form with operands joined into one slot, and that slot open."""
+        """Form with operands joined into one slot, and that slot open."""
         rest = tuple(s for s in self.slots if not set(s) & set(names))
         return replace(self, slots=(names, *rest), opened=names)
 
     def index_rows(self, **indices: str) -> Form:
-        """The same form, an index selecting the rows of some operands: ``form.index_rows(x1="src", out="dst")``."""
+        """Form whose index selects the rows of some operands: ``form.index_rows(x1="src", out="dst")``."""
         return replace(
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
@@ -243,32 +244,53 @@ class Form(Shown):
     def __str__(self) -> str:
         return "\n".join([self._head(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
 
+    @property
+    def path_map(self) -> PathMap:
+        """Segments of the given operands that meet in each path, and the segments of the open slot that it reaches."""
+
+        def labels(slots: Iterable[Slot]) -> dict[str, tuple[str, ...]]:
+            return {name: self.operand(name).labels for slot in slots for name in slot}
+
+        operands, results = labels(self.given), labels([self.opened])
+        routes = []
+        for t in self.live_terms:
+            ends = [(leg.operand, leg.segment) for leg in t.legs]
+            begins, reaches = (tuple(e for e in ends if e[0] in side) for side in (operands, results))
+            cost = prod(size for _, size in t.sizes)
+            routes.append(Route(t.path, begins, reaches, f"path {t.path}: {self.contraction(t)}", cost))
+        return PathMap(operands, results, tuple(routes), "products in all, those with zero too")
+
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
         said = lines(f"{self._head()} (open: {'*'.join(self.opened)})")
-        return said + html_table(rows, left=(1,)) + path_picture(form_map(self))
+        return said + html_table(rows, left=(1,)) + path_picture(self.path_map)
 
 
-def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a planned product, with ``out`` open.
+def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
+    """The form of a product or a linear layer, with ``out`` open; of its `Plan.flat`, where there are channels.
 
-    ``layout`` is the order of axes in each segment, one name for all of in1, in2 and out or one for each.
+    ``layout`` is the order of axes in each segment, one name for all inputs and the output or one for each.
+
+    >>> from tpgen.planner.linear import make_linear_plan
+    >>> print(form_of(make_linear_plan("8x1o", "4x1o")).open("w"))
+    w[32] of x1, out
+      path 0: 0.353553 * einsum('zui,zwk,ik->uw', x1, out, _eye_3)
     """
-    layouts = split_layout(layout)
-    irreps = {"x1": plan.irreps_in1, "x2": plan.irreps_in2, "out": plan.irreps_out}
-    operands = tuple(
-        Operand(name, tuple((s.start, s.stop) for s in i.slices()), text=str(i)) for name, i in irreps.items()
-    )
+    plan, layouts = plan.flat, layouts_of(plan, layout)
     # unweighted instructions take no segment: offsets of the weights exist once, in the plan
     slices = [s for s in plan.weight_slices if s is not None]
-    rows = SHARED if plan.shared_weights else ROW
-    weights = Operand("w", tuple((s.start, s.stop) for s in slices), rows, str(plan.weight_numel))
     position = {s.start: index for index, s in enumerate(slices) if s.stop > s.start}
+    weights = tuple((s.start, s.stop) for s in slices)
     return Form(
-        operands=(operands[0], operands[1], weights, operands[2]),
+        operands=tuple(
+            Operand(o.name, weights, o.rows, str(o.dim))
+            if o.weights
+            else Operand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
+            for o in plan.operands
+        ),
         terms=tuple(_term(path, layouts, position) for path in plan.paths),
-        slots=(("x1",), ("x2",), ("w",), ("out",)),
-        opened=("out",),
+        slots=tuple((o.name,) for o in plan.operands),
+        opened=(OUT,),
         plan=plan,
         layout=layouts,
     )
@@ -276,7 +298,7 @@ def make_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
     """The form of ``right``: x1 and out stand as one matrix, and that matrix is open."""
-    return make_form(plan, layout).merge("x1", "out")
+    return form_of(plan, layout).merge("x1", "out")
 
 
 def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
@@ -286,41 +308,41 @@ def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
     >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]
     'out[4x0e] of x1, x2, w, x1 at src, out at dst'
     """
-    return make_form(plan, layout).index_rows(x1="src", out="dst")
+    return form_of(plan, layout).index_rows(x1="src", out="dst")
 
 
-def split_layout(layout: Layout) -> tuple[str, str, str]:
-    """One layout name per operand (in1, in2, out).
+def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
+    """One layout name for each input and the output of a plan.
 
-    >>> split_layout("mul_ir")
-    ('mul_ir', 'mul_ir', 'mul_ir')
+    >>> from tpgen.planner.linear import make_linear_plan
+    >>> layouts_of(make_linear_plan("8x1o", "4x1o"), "ir_mul")
+    ('ir_mul', 'ir_mul')
     """
-    names = (layout,) * 3 if isinstance(layout, str) else tuple(layout)
-    if len(names) != 3:
-        raise EmitError(f"layout: give one name, or one each for in1, in2 and out, got {layout!r}")
+    ends = [o.name for o in (*plan.inputs, plan.out)]
+    names = (layout,) * len(ends) if isinstance(layout, str) else tuple(layout)
+    if len(names) != len(ends):
+        raise EmitError(f"layout: give one name, or one for each of {', '.join(ends)}, got {layout!r}")
     for name in names:
         if name not in LAYOUTS:
             raise EmitError(unknown("layout", name, LAYOUTS))
     return names
 
 
-def _term(path: Path, layouts: tuple[str, str, str], weight_position: dict[int, int]) -> Term:
-    mode = path.mode
+def _term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
+    mode, components = path.mode, "ij"[: len(path.inputs)] + "k"
     # a paired mode reads copies a and b; the pair p selects them
-    multiplicities = ("a", "b", mode.out) if mode.paired else (mode.in1, mode.in2, mode.out)
+    copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))
     legs = [
-        Leg(name, segment.index, LAYOUTS[layout].format(mul=mul, ir=ir))
-        for name, segment, mul, ir, layout in zip(
-            ("x1", "x2", "out"), (path.in1, path.in2, path.out), multiplicities, "ijk", layouts, strict=True
-        )
+        Leg(leg.operand, leg.at.index, LAYOUTS[layout].format(mul=mul, ir=ir))
+        for leg, mul, ir, layout in zip(path.legs, copies, components, layouts, strict=True)
     ]
     if path.weight is not None:
-        legs.insert(2, Leg("w", weight_position[path.weight.start], mode.weight))
+        legs.insert(-1, Leg(path.weight.operand, weight_position[path.weight.start], mode.weight))
     sizes = dict(path.sizes)
     if mode.paired:
         sizes.update(a=path.in1.mul, b=path.in2.mul)
-    sizes.update(i=path.in1.ir.dim, j=path.in2.ir.dim, k=path.out.ir.dim)
-    constants = [Factor(Coupling(*path.ls), "ijk")]
+    sizes.update((ir, leg.dim) for ir, leg in zip(components, path.legs, strict=True))
+    constants = [Factor(Coupling(*path.ls) if len(path.ls) == 3 else Delta(path.legs[0].dim), components)]
     if mode.paired:
         constants += [Factor(Pairs(path.in1.mul, second), "p" + copy) for second, copy in ((False, "a"), (True, "b"))]
     return Term(path.index, tuple(legs), tuple(constants), tuple(sizes.items()), path.coefficient)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
+from tpgen.planner.plan import OUT, Operand, Plan
 
 _NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled
 
@@ -138,23 +138,23 @@ def collect(monomials: Iterable[Monomial]) -> Polynomial:
     return Polynomial(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE * sizes[key]))
 
 
-def form_of(plan: PolynomialPlan) -> Polynomial:
+def polynomial_of(plan: Plan) -> Polynomial:
     """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g in the place of ``out``.
 
     The output is the gradient of the form with respect to ``out``.
 
     >>> from e3nn.o3 import Irreps
-    >>> from tpgen.planner.polynomial_plan import Operand, PolynomialTerm, make_polynomial_plan
+    >>> from tpgen.planner.plan import Operand
+    >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
     >>> operands = [Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))]
-    >>> print(form_of(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
+    >>> print(polynomial_of(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
     0.57735 x0 x0 out0 w0 + 0.57735 x1 x1 out0 w0 + 0.57735 x2 x2 out0 w0
     """
     return collect(
-        Monomial(value, (*map(Factor, term.inputs, rest), Factor(OUT, k), *weight))
-        for term, paths in zip(plan.terms, plan.paths, strict=True)
-        for p, path in enumerate(paths)
-        for weight in [(Factor(term.weight, p),) if term.weight else ()]
-        for (k, *rest), value in path.items()
+        Monomial(value, (*(Factor(leg.operand, i) for leg, i in zip(path.inputs, rest, strict=True)), *ends))
+        for path in plan.paths
+        for (k, *rest), value in (path.entries or {}).items()
+        for ends in [(Factor(OUT, k), *([Factor(path.weight.operand, path.weight.start)] if path.weight else []))]
     )
 
 

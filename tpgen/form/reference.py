@@ -12,43 +12,49 @@ import torch
 from torch import Tensor
 
 from tpgen.form.contraction import Contraction, Factor
-from tpgen.form.form import Form, Layout, split_layout
-from tpgen.form.linear import split_linear_layout
+from tpgen.form.form import Form, Layout, layouts_of
 from tpgen.planner.coupling import coupling
-from tpgen.planner.linear import LinearPlan
 from tpgen.planner.plan import Plan, Segment
 
 
-def reference_product(plan: Plan, x1: Tensor, x2: Tensor, w: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
-    """The product of one batch of rows: ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` or ``(z, numel)``.
+def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
+    """A product or a linear layer of one batch of rows: inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``.
 
-    One einsum per path, read off the mode's table row.  Returns ``(z, out)`` in the dtype of x1.
+    One einsum per path, read off the mode's table row; no channels, no biases.  Returns ``(z, out)`` in the dtype of
+    the first input.
     """
-    layouts = split_layout(layout)
-    out = [x1.new_zeros(x1.shape[0], mul * ir.dim) for mul, ir in plan.irreps_out]
+    *inputs, w = tensors
+    first, layouts = tensors[0], layouts_of(plan, layout)
+    assert first is not None
+    given = {o.name: (x, name) for o, x, name in zip(plan.inputs, inputs, layouts, strict=False) if x is not None}
+    out = [first.new_zeros(len(first), mul * ir.dim) for mul, ir in plan.out.irreps]
     for path in plan.paths:
-        a, b = _axes(x1, path.in1, layouts[0]), _axes(x2, path.in2, layouts[1])
+        operands = [_axes(*given[leg.operand], leg.at) for leg in path.inputs]
         if path.mode.paired:
-            first, second = torch.triu_indices(path.in1.mul, path.in1.mul, 1)
-            a, b = a[:, first], b[:, second]
-        c = torch.tensor(coupling(*path.ls), dtype=x1.dtype, device=x1.device)
-        equation = f"z{path.mode.in1}i,z{path.mode.in2}j,ijk"
-        operands = [a, b, c]
+            pairs = torch.triu_indices(path.in1.mul, path.in1.mul, 1)
+            operands = [x[:, n] for x, n in zip(operands, pairs, strict=True)]
+        letters = ([path.mode.in1, "i"], [path.mode.in2, "j"])[: len(operands)]
+        terms = ["z" + "".join(both) for both in letters]
+        if len(operands) == 2:  # one input alone keeps its components
+            terms.append("ijk")
+            operands.append(torch.tensor(coupling(*path.ls), dtype=first.dtype, device=first.device))
         if path.weight is not None:
             assert w is not None
-            equation += "," + ("" if plan.shared_weights else "z") + path.mode.weight
+            terms.append(("" if plan.shared_weights else "z") + path.mode.weight)
             flat = w[..., path.weight.start : path.weight.stop]
             operands.append(flat.reshape(flat.shape[:-1] + path.weight.shape))
         # unweighted, an axis that only weights fill has size one
         out_axes = "".join(a for a in path.mode.out if path.weight is not None or a not in path.mode.mixing)
-        result = torch.einsum(f"{equation}->z{out_axes}k", *operands).reshape(x1.shape[0], -1, path.out.ir.dim)
-        if layouts[2] == "ir_mul":
+        component = "k" if len(path.inputs) == 2 else "i"
+        result = torch.einsum(f"{','.join(terms)}->z{out_axes}{component}", *operands)
+        result = result.reshape(len(first), -1, path.out.ir.dim)
+        if layouts[-1] == "ir_mul":
             result = result.transpose(1, 2)
-        out[path.out.index] = out[path.out.index] + path.coefficient * result.reshape(x1.shape[0], -1)
-    return torch.cat(out, dim=1) if out else x1.new_zeros(x1.shape[0], 0)
+        out[path.out.index] = out[path.out.index] + path.coefficient * result.reshape(len(first), -1)
+    return torch.cat(out, dim=1) if out else first.new_zeros(len(first), 0)
 
 
-def _axes(x: Tensor, segment: Segment, layout: str) -> Tensor:
+def _axes(x: Tensor, layout: str, segment: Segment) -> Tensor:
     """A segment as (z, mul, ir)."""
     flat = x[:, segment.start : segment.stop]
     if layout == "mul_ir":
@@ -101,19 +107,3 @@ def _factor(form: Form, term, c: Contraction, factor: Factor, given: Mapping[str
         block = block.narrow(axis, start, stop - start)
     batch = block.shape[:1] if form.row(slot) else ()
     return block.reshape(batch + c.shape(factor.letters))
-
-
-def reference_linear(plan: LinearPlan, x: Tensor, w: Tensor, layout: str | tuple[str, ...] = "mul_ir") -> Tensor:
-    """A linear layer of one batch of rows: ``x (z, in)``, ``w (numel,)`` or ``(z, numel)``; no channels, no biases.
-
-    One einsum per path.  Returns ``(z, out)`` in the dtype of x.
-    """
-    layouts = split_linear_layout(layout)
-    out = [x.new_zeros(x.shape[0], mul * ir.dim) for mul, ir in plan.irreps_out]
-    for path in plan.paths:
-        flat = w[..., path.weight.start : path.weight.stop]
-        matrix = flat.reshape(flat.shape[:-1] + path.weight.shape)
-        ends = ("uw" if plan.shared_weights else "zuw", "zwi" if layouts[1] == "mul_ir" else "ziw")
-        result = torch.einsum(f"zui,{ends[0]}->{ends[1]}", _axes(x, path.in1, layouts[0]), matrix)
-        out[path.out.index] = out[path.out.index] + path.coefficient * result.flatten(1)
-    return torch.cat(out, dim=1) if out else x.new_zeros(x.shape[0], 0)

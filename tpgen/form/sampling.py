@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
+from tpgen.planner.plan import OUT, Operand, Plan
 
 
 def operand_shapes(plan: Plan, rows: int) -> dict[str, tuple[int, ...]]:
@@ -52,7 +51,7 @@ def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) ->
 
 
 def random_polynomial_operands(
-    plan: PolynomialPlan,
+    plan: Plan,
     rows: int,
     channels: int,
     elements: int = 1,

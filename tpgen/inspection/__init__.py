@@ -1,3 +1,3 @@
-"""What happened: every stage as text, its costs, its laws, and what torch.compile makes of it."""
+"""Inspection of modules and plans: every stage as text, its costs, and what torch.compile makes of it."""
 
 import tpgen._e3nn  # noqa: F401

@@ -1,15 +1,30 @@
-"""The one clock of inspection: a GPU goes on working after a call has returned, so it is waited for."""
+"""The one clock: calls take turns, so that whatever else the machine does falls on all of them alike.
+
+A GPU goes on working after a call has returned, so it is waited for.
+"""
 
 from __future__ import annotations
 
+import gc
+import random
+import statistics
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+
+from tpgen._torch import pytree
+
+Call = Callable[[], object]
+
+MIN_ROUNDS = 5
+_ROUNDS = 25  # aimed at within the time there is
+ROUGH = 0.3  # spread above which no advice is given
+_SLOT = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
 
 
 def now(device: str | torch.device = "cpu") -> float:
@@ -26,35 +41,100 @@ def timed(call: Callable[[], object], device: str = "cpu") -> float:
     return now(device) - start
 
 
-def best_seconds(call: Callable[[], object], device: str, seconds: float) -> float:
-    """The shortest time of a call that is repeated for some seconds, three times at least; the first is left out.
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one contender: each sample is the mean of ``calls`` calls in a row."""
 
-    The shortest, because whatever else the machine does only ever adds.
+    samples: tuple[float, ...]
+    calls: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> float:
+        """Third quartile minus first, relative to the median."""
+        if len(self.samples) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples, n=4)
+        return (high - low) / self.median
+
+    @property
+    def rough(self) -> bool:
+        """Whether samples lie so far apart that a comparison says nothing."""
+        return self.spread > ROUGH
+
+
+def seconds_of(call: Call, device: str | torch.device, calls: int = 1) -> float:
+    """Wall time per call, with everything finished before and after."""
+    start = now(device)
+    for _ in range(calls):
+        call()
+    return (now(device) - start) / calls
+
+
+def time_in_turns(
+    calls: Mapping[str, Call],
+    device: str | torch.device,
+    seconds: float = 0.0,
+    repeats: int | None = None,
+    rounds: int = MIN_ROUNDS,
+    tick: Callable[[float], None] = lambda done: None,
+) -> dict[str, Timing]:
+    """Time all calls in turn, in another order each round.
+
+    There are ``rounds`` of them at least, and more until ``seconds`` are over; or exactly ``repeats``, with one call
+    each.  ``tick`` is told the share that is done.
+
+    >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
+    >>> len(timings["a"].samples)
+    3
     """
-    times: list[float] = []
-    timed(call, device)
+    if not calls:
+        return {}
+    slot = min(max(seconds / (len(calls) * _ROUNDS), _SLOT[0]), _SLOT[1])
+    count = {name: 1 if repeats else _calls_for(call, device, slot) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order, shuffled = list(calls), random.Random(0)
+    gc.collect()
     start = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - start < seconds and len(times) < 1000):
-        times.append(timed(call, device))
-        if times[-1] > seconds:
-            break
-    return min(times)
+    with no_collection():
+        for done in _shares(start, seconds, rounds, repeats):
+            shuffled.shuffle(order)
+            for name in order:
+                samples[name].append(seconds_of(calls[name], device, count[name]))
+            tick(done)
+    return {name: Timing(tuple(samples[name]), count[name]) for name in calls}
 
 
-def median_seconds(
-    calls: Mapping[str, Callable[[], object]], rounds: int, device: str = "cpu", warm: int = 1
-) -> dict[str, float]:
-    """Median seconds of some calls, called in turn: whatever else the machine does then falls on all of them.
+def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+    """One value for each round: the share that will be done after it, as far as that can be known."""
+    number = 0
+    while True:
+        number += 1
+        spent = (time.perf_counter() - start) / seconds if seconds > 0 else 1.0
+        share = number / repeats if repeats else min(spent, number / rounds)
+        yield min(share, 1.0)
+        if number >= repeats if repeats else number >= rounds and time.perf_counter() - start >= seconds:
+            return
 
-    The first ``warm`` rounds are not counted: compilers and caches do their work in them.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(warm + rounds):
-        for name, call in calls.items():
-            found = timed(call, device)
-            if turn >= warm:
-                seconds[name].append(found)
-    return {name: median(times) for name, times in seconds.items()}
+
+def _calls_for(call: Call, device: str | torch.device, slot: float) -> int:
+    once = min(seconds_of(call, device) for _ in range(2))
+    return max(1, min(1000, int(slot / max(once, 1e-9))))
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Cycles of earlier work are not collected in the middle of a measurement."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def device_of(module: nn.Module, inputs: Any = ()) -> str:

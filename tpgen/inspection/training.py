@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+
+from tpgen._torch import pytree
 
 
 def is_floating(value: Any) -> bool:

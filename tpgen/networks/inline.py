@@ -34,7 +34,7 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @dataclass(frozen=True)
 class Gain:
-    """What sharing brought: the flat graph as it was put together, and as it is.
+    """Gain of sharing: nodes and FLOPs of the flat graph as it was put together, and as it is.
 
     FLOPs are those of matrix products, for the inputs given; None where none were given.
     """
@@ -169,7 +169,7 @@ class _Inliner:
                 held[name] = self.tensors[name] if name in self.tensors else _attribute(self.original, name)
         exact = _constants_read(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
-        return FlatNetwork(held, self.graph, class_name=name)._holding(exact)  # type: ignore[return-value]
+        return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
 
     def _product(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":
@@ -192,7 +192,7 @@ class _Inliner:
         return out
 
     def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
-        """What the program of a product takes, from the arguments of a call."""
+        """Operands of a product's program, from the arguments of a call."""
         operands = [given["x"], given["y"], given["weight"]]
         if isinstance(product, TensorProductConv):
             nodes = given["num_nodes"]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves, tree_map
 
+from tpgen._torch import pytree
 from tpgen.errors import DeployError
 from tpgen.nn.edges import EdgeOrder
 
@@ -28,7 +28,8 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
     >>> program.module()(torch.randn(7, 3)).shape
     torch.Size([7, 2])
     """
-    if any(isinstance(x, EdgeOrder) for x in tree_leaves(list(inputs), is_leaf=lambda x: isinstance(x, EdgeOrder))):
+    leaves = pytree.tree_leaves(list(inputs), is_leaf=lambda x: isinstance(x, EdgeOrder))
+    if any(isinstance(x, EdgeOrder) for x in leaves):
         raise DeployError(
             "an EdgeOrder has a fixed number of nodes, which a program leaves open: let forward take its senders and "
             "receivers as tensors, and call the convolution with these"
@@ -45,12 +46,22 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
     try:
         with torch.no_grad():
             graph = make_fx(frozen, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-        return export(graph, tuple(inputs), dynamic_shapes=tree_map(_open, tuple(inputs)))
+        _multiply_columns(graph.graph)
+        graph.recompile()
+        return export(graph, tuple(inputs), dynamic_shapes=pytree.tree_map(_open, tuple(inputs)))
     except Exception as error:
         raise DeployError(
             f"{type(network).__name__} cannot be written as one program: {_first_line(error)}; take what depends on "
             "values, such as a search for neighbours, out of forward and give its result as an input"
         ) from error
+
+
+def _multiply_columns(graph: fx.Graph) -> None:
+    """Write products of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+        inner = node.args[0].meta["val"].shape[1]
+        if type(inner) is int and inner == 1:
+            node.target = torch.ops.aten.mul.Tensor
 
 
 def _first_line(error: Exception) -> str:

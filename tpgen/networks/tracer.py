@@ -210,7 +210,7 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
 
 
 def _scopes(network: nn.Module) -> list[dict[str, Any]]:
-    """Where the code of a network looks names up: torch, its modules' globals, and the packages imported there."""
+    """Namespaces that the code of a network reads: torch, its modules' globals, and the packages imported there."""
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _own_globals(network):
         scopes[id(names)] = names

@@ -10,9 +10,10 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tpgen._torch import is_functorch_wrapped_tensor
 from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.errors import InputError, OptionError, PlanError, unknown
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import Maker, Plan
 
 MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
 
@@ -23,10 +24,11 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
         raise OptionError(unknown("option", name, known))
 
 
-def check_plan(plan: object, kind: type, maker: str) -> None:
-    """Raise `PlanError` for what is no plan of the ``kind`` that `from_plan` takes."""
-    if not isinstance(plan, kind):
-        raise PlanError(f"from_plan takes a {kind.__name__}, as {maker} makes it, got {type(plan).__name__}")
+def check_plan(plan: object, maker: Maker, names: str) -> None:
+    """Raise `PlanError` for what is no plan of the ``maker``, whose functions have these ``names``."""
+    if not isinstance(plan, Plan) or plan.maker is not maker:
+        got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
+        raise PlanError(f"from_plan takes a Plan as {names} makes it, got {got}")
 
 
 def check_size(name: str, value: object) -> None:
@@ -174,5 +176,5 @@ def _short(dtype: torch.dtype) -> str:
 
 def values_at_hand(index: Tensor) -> bool:
     """Whether a tensor's numbers may be looked at: not while torch traces it, batches it, or has none of it."""
-    wrapped = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(index)
+    wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

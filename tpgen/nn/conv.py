@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
-from tpgen.kernels.operators.description import describe
-from tpgen.kernels.operators.ops import kernel_conv
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, values_at_hand
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
@@ -38,6 +38,7 @@ class TensorProductConv(TensorProduct):
     """
 
     directions: ClassVar[dict[str, str]] = {"forward": "conv", "right": "right"}
+    edges: ClassVar[bool] = True
     __constants__: ClassVar[list[str]] = ["_by_kernel"]  # TorchScript leaves out what it rules out
 
     def forward(  # type: ignore[override]
@@ -170,7 +171,7 @@ class TensorProductConv(TensorProduct):
                 return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
         return self._forward_program(x, y, w, src, dst, nodes)
 
-    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
         weights = self._weights_of(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
+from tpgen._torch import pytree
 from tpgen.errors import InputError
 from tpgen.kernels.cuda.orders import known_order
 from tpgen.nn.checks import check_edge_index, values_at_hand
@@ -81,7 +81,7 @@ class EdgeOrder:
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
-        """The same on a device."""
+        """Move the edges to a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
         return _known(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
@@ -134,9 +134,9 @@ def _unflat(tensors: Any, num_nodes: int) -> EdgeOrder:
 
 
 def _keyed(edges: EdgeOrder) -> tuple[list[Any], int]:
-    return [(_pytree.GetAttrKey(name), getattr(edges, name)) for name in _TENSORS], edges.num_nodes
+    return [(pytree.GetAttrKey(name), getattr(edges, name)) for name in _TENSORS], edges.num_nodes
 
 
-_pytree.register_pytree_node(
+pytree.register_pytree_node(
     EdgeOrder, _flat, _unflat, serialized_type_name="tpgen.EdgeOrder", flatten_with_keys_fn=_keyed
 )

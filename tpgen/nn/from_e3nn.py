@@ -12,7 +12,8 @@ from tpgen.compiler.config import ProductOptions
 from tpgen.errors import TpgenError
 from tpgen.nn.products import TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 
 def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:

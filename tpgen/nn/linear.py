@@ -4,20 +4,20 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+import numpy as np
 import torch
+from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 from typing_extensions import Unpack
 
-from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.config import MODULE_FIELDS, Choice, Config, LinearOptions
+from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
-from tpgen.form.form import Form
-from tpgen.form.linear import linear_form, split_linear_layout
-from tpgen.kernels.operators.description import describe
+from tpgen.form.form import Form, form_of, layouts_of
+from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
@@ -25,12 +25,8 @@ from tpgen.nn.form_module import FormModule
 from tpgen.nn.multilinear import is_plain
 from tpgen.nn.usual import quick_call
 from tpgen.nn.weights import FlatWeights
-from tpgen.planner.linear import LinearPlan, make_linear_plan
-from tpgen.planner.plan import segments
-
-if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain_linear import LinearExplainOptions
-    from tpgen.inspection.costs.explanation import Explanation
+from tpgen.planner.linear import LINEAR, make_linear_plan
+from tpgen.planner.plan import Plan, segments
 
 
 @compile_mode("script")
@@ -42,12 +38,14 @@ class Linear(FormModule, FlatWeights):
     Parameters
     ----------
     irreps_in, irreps_out
-        `e3nn.o3.Irreps`, or anything its constructor takes.
+        how input and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
     f_in, f_out
         numbers of channels: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then, and weights join every
         channel with every one.
-    internal_weights, shared_weights
-        whether the module owns its weights and biases; whether all rows use the same.
+    internal_weights
+        whether the module owns its weights and biases: where left out, it does if they are shared.
+    shared_weights
+        whether all rows use the same weights (the default), or each has its own.
     instructions
         tuples ``(i_in, i_out)``; all that join equal irreps where left out.
     biases
@@ -90,8 +88,8 @@ class Linear(FormModule, FlatWeights):
 
     def __init__(
         self,
-        irreps_in: Any,
-        irreps_out: Any,
+        irreps_in: Irreps | str,
+        irreps_out: Irreps | str,
         *,
         f_in: int | None = None,
         f_out: int | None = None,
@@ -108,22 +106,20 @@ class Linear(FormModule, FlatWeights):
         self._setup(plan, internal_weights, **options)
 
     @classmethod
-    def from_plan(
-        cls, plan: LinearPlan, internal_weights: bool | None = None, **options: Unpack[LinearOptions]
-    ) -> "Linear":
+    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[LinearOptions]) -> "Linear":
         """The module of a plan.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
         """
-        check_plan(plan, LinearPlan, "make_linear_plan")
+        check_plan(plan, LINEAR, "make_linear_plan")
         linear = cls.__new__(cls)
         linear._setup(plan, internal_weights, **options)
         return linear
 
     def _setup(
         self,
-        plan: LinearPlan,
+        plan: Plan,
         internal_weights: bool | None,
         **options: Unpack[LinearOptions],
     ) -> None:
@@ -136,14 +132,14 @@ class Linear(FormModule, FlatWeights):
         self._decide_ownership(
             plan.shared_weights if internal_weights is None else internal_weights, plan.shared_weights
         )
-        config = Config(**options)  # type: ignore[arg-type]  # a linear layer has two ends, a product three
-        self.layout = split_linear_layout(config.layout)
+        config = Config(**options)
+        self.layout = layouts_of(plan, config.layout)
         self._shapes(plan)
         self._parameters_of(plan)
         self._configure(config)
 
-    def _shapes(self, plan: LinearPlan) -> None:
-        """What a call needs to know, as TorchScript can read it."""
+    def _shapes(self, plan: Plan) -> None:
+        """Set what a call needs to know, as TorchScript can read it."""
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
@@ -152,27 +148,24 @@ class Linear(FormModule, FlatWeights):
             [(mul_ir.dim, n) for mul_ir, n in zip(irreps, found, strict=True)]
             for (irreps, _), found in zip(self._ends(), before, strict=True)
         )
-        live = [path.weight.shape for path in plan.paths]
+        live = [path.weight.shape for path in plan.paths if path.weight]
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
 
     def _ends(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
         return (self.irreps_in, self.layout[0]), (self.irreps_out, self.layout[1])
 
-    def _parameters_of(self, plan: LinearPlan) -> None:
+    def _parameters_of(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         self._own("weight", torch.randn, *pair, self.weight_numel)
         self._own("bias", torch.zeros, *pair[1:], self.bias_numel)
-        biased = [torch.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
-        self.register_buffer("_bias_index", torch.cat([torch.empty(0, dtype=torch.int64), *biased]), persistent=False)
+        biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
+        self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _choose(self) -> Choice:
-        return choose_strategy(self.plan.flat, self._config_here())
-
     def _form(self, direction: str) -> Form:
-        return linear_form(self.plan, self.layout)
+        return form_of(self.plan, self.layout)
 
     def _emission(self, direction: str) -> Emission:
         strategy = self.choice.strategy
@@ -184,13 +177,13 @@ class Linear(FormModule, FlatWeights):
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self._quick_text = describe(self.plan, self.layout) if kernel else ""
 
-    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
         shapes = [(rows, *pair[:1], self._in_dim), *(() if self.internal_weights else given)]
-        return [torch.empty(shape, dtype=self.output_mask.dtype, device="meta") for shape in shapes]
+        return [self._without_values(*shape) for shape in shapes]
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -282,12 +275,6 @@ class Linear(FormModule, FlatWeights):
 
     def _given_weight(self, weight: Any) -> Tensor:
         return self._given(weight, self.weight, self.weight_numel)
-
-    def explain(self, **options: Unpack["LinearExplainOptions"]) -> "Explanation":
-        """What the matrix of each path costs, and what the machine allows: `tpgen.explain` of this layer."""
-        from tpgen.inspection.costs.explain_linear import explain_linear
-
-        return explain_linear(self, **options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} -> {self.irreps_out} | {self.weight_numel} weights)"

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import _C, Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
+from torch import Tensor, nn
 
+from tpgen._torch import dispatch_modes, has_tangents, is_functorch_wrapped_tensor, is_legacy_batchedtensor, is_tracing
 from tpgen.form.derivative import pull_back, push_forward
-from tpgen.kernels.operators.registration import added, asked_for
+from tpgen.kernels.runtime.registration import added, asked_for
 
 Point = Sequence[Any]  # a tensor for each slot; None for the last one where it is open alone
 Opens = Callable[[Point, tuple[int, ...]], list[Tensor]]  # results that nothing else holds
@@ -29,15 +28,15 @@ def is_plain(x: Tensor) -> bool:
         and x.is_cpu
         and x.dtype in _DTYPES
         and not is_functorch_wrapped_tensor(x)
-        and not _C._functorch.is_legacy_batchedtensor(x)
-        and not _C._is_tracing()
-        and not _C._len_torch_dispatch_stack()
+        and not is_legacy_batchedtensor(x)
+        and not is_tracing()
+        and not dispatch_modes()
     )
 
 
 def is_usual(*tensors: Tensor) -> bool:
     """Whether a call may be one of ours that has no forward mode: tangents may come to its backward alone."""
-    return forward_ad._current_level < 0 and all(map(is_plain, tensors))
+    return not has_tangents() and all(map(is_plain, tensors))
 
 
 def is_traced(x: Tensor) -> bool:
@@ -46,13 +45,13 @@ def is_traced(x: Tensor) -> bool:
         x.is_cpu
         and x.dtype in _DTYPES
         and not is_functorch_wrapped_tensor(x)
-        and not _C._functorch.is_legacy_batchedtensor(x)
-        and _C._len_torch_dispatch_stack() > 0
+        and not is_legacy_batchedtensor(x)
+        and dispatch_modes() > 0
     )
 
 
 def writes_to(x: Tensor) -> int:
-    """How often a tensor was written to; torch does not count writes to those made in `torch.inference_mode`: -1.
+    """Count the writes to a tensor; torch does not count those to one made in `torch.inference_mode`: -1.
 
     >>> writes_to(torch.zeros(1).add_(1))
     1
@@ -82,7 +81,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, fast: Opens, general: Opens, opened: tuple[int, ...], *point: Any) -> tuple:
         ctx.save_for_backward(*point)
-        if forward_ad._current_level >= 0:
+        if has_tangents():
             ctx.save_for_forward(*point)
         ctx.form = fast, general, opened
         ctx.set_materialize_grads(False)

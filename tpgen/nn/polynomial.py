@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.nn.checks import check_plan
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of, refuse_others
-from tpgen.planner.instruction import parse_irreps
-from tpgen.planner.polynomial_plan import (
-    OUT,
-    Operand,
-    PolynomialPlan,
-    PolynomialTerm,
-    generated,
-    make_polynomial_plan,
-    table_of,
+from tpgen.nn.polynomial_module import (
+    PolynomialModule,
+    check_count,
+    check_stored,
+    elements_of,
+    refuse_others,
+    row_shape,
 )
+from tpgen.planner.instruction import parse_irreps
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import POLYNOMIAL, PolynomialTerm, generated, make_polynomial_plan, table_of
 
 WEIGHTS = ("shared", "element", "given", "none")
 
@@ -82,8 +82,8 @@ class Polynomial(PolynomialModule):
 
     def __init__(
         self,
-        tensors: Mapping[str, Any],
-        irreps_out: Any,
+        tensors: Mapping[str, Irreps | str],
+        irreps_out: Irreps | str,
         terms: Iterable[Any],
         *,
         weights: str = "shared",
@@ -120,7 +120,7 @@ class Polynomial(PolynomialModule):
     @classmethod
     def from_plan(
         cls,
-        plan: PolynomialPlan,
+        plan: Plan,
         channels: int,
         *,
         num_elements: int | None = None,
@@ -134,7 +134,7 @@ class Polynomial(PolynomialModule):
         >>> Polynomial.from_plan(plan, channels=8, strategy="einsum")(torch.randn(5, 8, 4)).shape
         torch.Size([5, 8])
         """
-        check_plan(plan, PolynomialPlan, "make_polynomial_plan or make_contraction_plan")
+        check_plan(plan, POLYNOMIAL, "make_polynomial_plan or make_contraction_plan")
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         if num_elements is not None:
@@ -143,25 +143,33 @@ class Polynomial(PolynomialModule):
         made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, strategy)
         return made
 
-    def _setup(self, plan: PolynomialPlan, channels: int, num_elements: int | None, given: bool, strategy: str) -> None:
+    def _setup(self, plan: Plan, channels: int, num_elements: int | None, given: bool, strategy: str) -> None:
         super().__init__(plan, num_elements is not None, strategy)
         self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
         self.irreps_out = _copied(plan.out, channels)
         self.channels, self.num_elements = channels, num_elements
-        self._shapes = {o.name: _row_shape(o, channels) for o in plan.inputs}
+        self._shapes = {o.name: row_shape(o, channels) for o in plan.inputs}
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]  # paths and channels of each tensor of weights
-        self._given = given
+        self.internal_weights = not given
         self.weights = nn.ParameterDict()
         if not given:
             for o in plan.weights:
                 self.weights[o.name] = nn.Parameter(torch.randn(num_elements or 1, o.dim, channels) / o.dim**0.5)
 
-    def forward(self, *tensors: Tensor, index: Tensor | None = None, weights: Sequence[Tensor] | None = None) -> Tensor:
-        """The polynomial of ``tensors``, in the order of construction, each ``(rows, dim)``; returns ``(rows, out)``.
+    def forward(
+        self,
+        *tensors: Tensor,
+        index: Tensor | None = None,
+        weights: Sequence[Tensor] | None = None,
+        **named: Tensor,
+    ) -> Tensor:
+        """The polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
 
+        They are given in the order of construction, or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.
         ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, where they are given to each
         call, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
         """
+        tensors = self._in_order(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
@@ -182,6 +190,16 @@ class Polynomial(PolynomialModule):
             )
         return self._run([*given, *self._weights(weights, given[0].shape[0])], index)
 
+    def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The tensors of a call that gives some by name."""
+        rest = [*self.irreps_in][len(tensors) :]
+        if sorted(rest) != sorted(named):
+            raise InputError(
+                f"a call takes the tensors {', '.join(self.irreps_in)}, in this order or by name: after {len(tensors)} "
+                f"in order, give {', '.join(rest) or 'none'}; got {', '.join(named)}"
+            )
+        return (*tensors, *(named[name] for name in rest))
+
     def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, first: Tensor) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
             raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
@@ -191,7 +209,7 @@ class Polynomial(PolynomialModule):
             )
 
     def _weights(self, given: Sequence[Tensor] | None, rows: int) -> list[Tensor]:
-        if not self._given:
+        if self.internal_weights:
             if given is not None:
                 raise InputError(
                     "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
@@ -248,12 +266,6 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
 def _copied(o: Operand, channels: int) -> Irreps:
     """The irreps of a tensor with all its channels."""
     return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
-
-
-def _row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    if not o.channels:
-        return (o.dim,)
-    return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
 
 
 def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:

@@ -1,34 +1,30 @@
-"""What modules of polynomials share: the strategy, the program, the stages to look at."""
+"""Modules of polynomials: the program, weights of elements, the stages to look at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import Unpack
 
-from tpgen.compiler.autotune import choose_polynomial_strategy
-from tpgen.compiler.config import Choice
+from tpgen.compiler.config import Config
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import BackendError, InputError, OptionError, PlanError, unknown
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.polynomial.placement import PolynomialPlacement
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
 from tpgen.nn.checks import values_at_hand
-from tpgen.nn.programs import ProgramModule
-from tpgen.planner.polynomial_plan import PolynomialPlan
-
-if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain_polynomial import PolynomialExplainOptions, PolynomialExplanation
+from tpgen.nn.planned import PlannedModule, follow
+from tpgen.planner.plan import Operand, Plan
 
 
-class PolynomialModule(ProgramModule):
+class PolynomialModule(PlannedModule):
     """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
 
     Every stage can be looked at: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`; `explain` says what it costs,
@@ -36,35 +32,37 @@ class PolynomialModule(ProgramModule):
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_program",)
+    _place: ClassVar[str] = "_like"
+    _graph: ClassVar[str] = "einsum"
     _like: Tensor  # nothing but where the module is, and its dtype
     _index: ClassVar[str] = "index"  # the argument of a call that says the element of every row
     channels: int
     num_elements: int | None
+    internal_weights: bool
     weight_shapes: list[tuple[int, int]]  # paths and channels of each tensor of weights
 
-    def __init__(self, plan: PolynomialPlan, indexed: bool, strategy: str) -> None:
+    def __init__(self, plan: Plan, indexed: bool, strategy: str) -> None:
         super().__init__()
         self.plan = plan
         self._indexed = indexed
-        self._strategy = strategy
-        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self._config = Config(strategy=strategy)
+        self._hold({"_like": np.zeros(0)})
         self._rewrite()
-        self.register_load_state_dict_post_hook(_follow)
 
     # -- stages --
 
     @property
     def form(self) -> Polynomial:
         """The scalar form whose gradients are the output and all derivatives."""
-        return kernels_of(self.plan.to_json()).form
+        return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
         """The straight-line program of one row: of the ``forward`` call, its ``backward``, or any call in full."""
-        return kernels_of(self.plan.to_json()).sweep(named_call(self.plan, call))
+        return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Where a kernel computes that: rows and channels of a task, what is transposed, scratch."""
-        return kernels_of(self.plan.to_json()).placement(named_call(self.plan, call), dtype)
+        """The placement of a call's kernel: rows and channels of a task, what is transposed, scratch."""
+        return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
@@ -73,18 +71,32 @@ class PolynomialModule(ProgramModule):
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
         """The generated C++ of a call."""
-        return kernels_of(self.plan.to_json()).source(named_call(self.plan, call), dtype)
+        return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
 
-    def explain(self, **options: Unpack[PolynomialExplainOptions]) -> PolynomialExplanation:
-        """What each path costs and what the machine allows: `tpgen.explain` of this polynomial."""
-        from tpgen.inspection.costs.explain_polynomial import explain_polynomial
+    # -- inspection --
 
-        return explain_polynomial(self, **options)
+    def asked(self) -> dict[str, Any]:
+        return {"channels": self.channels, "elements": self.num_elements or 1, **super().asked()}
+
+    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        self._no_nodes(nodes)
+        shapes = [(rows, *row_shape(o, self.channels)) for o in self.plan.inputs]
+        if not self.internal_weights:
+            shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
+        index = [torch.empty(rows, dtype=torch.int64, device="meta")] if self.num_elements else []
+        return [*(self._without_values(*shape) for shape in shapes), *index]
+
+    def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+        return (args[0] if args else kwargs["x"]).shape[0], None
+
+    def called(self, *operands: Tensor) -> Tensor:
+        given, inputs = list(operands), len(self.plan.inputs)
+        keywords: dict[str, Any] = {self._index: given.pop()} if self.num_elements else {}
+        if given[inputs:]:
+            keywords["weights"] = given[inputs:]
+        return self(*given[:inputs], **keywords)
 
     # -- programs --
-
-    def _choose(self) -> Choice:
-        return choose_polynomial_strategy(self.plan, self._strategy, self._like.dtype, self._like.device)
 
     def _write_programs(self) -> None:
         module = emit_polynomial(self.plan, self.choice.strategy, self._indexed).module()
@@ -135,11 +147,19 @@ class PolynomialModule(ProgramModule):
             "example of its inputs; in a scripted network, put torch.jit.trace(module, inputs) in its place"
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_strategy" in state:  # as 0.1 wrote it
+            state = {**state, "_config": Config(strategy=state["_strategy"])}
+            state.setdefault("internal_weights", not state.get("_given"))
+        super().__setstate__(state)
+
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
-        like = self._like
         if not isinstance(x, Tensor):
             raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
+        if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
+            self._settle(x)  # left there by a load, as no state says anything of it
+        like = self._like
         if autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)
         if x.dtype != like.dtype or x.device != like.device:
@@ -151,12 +171,14 @@ class PolynomialModule(ProgramModule):
         return x
 
 
-def _follow(module: PolynomialModule, _keys: Any) -> None:
-    """Where the tensors of a state took the place of the module's, its constants go to where they are."""
-    like = next(module.parameters(), module._like)
-    if (like.device, like.dtype) != (module._like.device, module._like.dtype):
-        module._like = torch.empty(0, device=like.device, dtype=like.dtype)
-        module._rewrite()
+def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
+    """The shape of a row of an operand."""
+    if not o.channels:
+        return (o.dim,)
+    return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
+
+
+_follow = follow  # the name of the hook in pickles of 0.1
 
 
 def check_count(num_elements: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
 import torch
+from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 from typing_extensions import Unpack
@@ -35,7 +36,7 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class WeightlessOptions(PresetOptions, total=False):
-    """The same of a product whose class has no argument for the normalisation of paths."""
+    """Keywords of a product whose class has no argument for the normalisation of paths."""
 
     path_normalization: str | None
 
@@ -76,9 +77,9 @@ class FullyConnectedTensorProduct(_Preset):
 
     def __init__(
         self,
-        irreps_in1: Any,
-        irreps_in2: Any,
-        irreps_out: Any,
+        irreps_in1: Irreps | str,
+        irreps_in2: Irreps | str,
+        irreps_out: Irreps | str,
         irrep_normalization: str | None = None,
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
@@ -94,8 +95,8 @@ class _Filtered(_Preset):
 
     def __init__(
         self,
-        irreps_in1: Any,
-        irreps_in2: Any,
+        irreps_in1: Irreps | str,
+        irreps_in2: Irreps | str,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],
@@ -138,8 +139,8 @@ class TensorSquare(_Preset):
 
     def __init__(
         self,
-        irreps_in: Any,
-        irreps_out: Any | None = None,
+        irreps_in: Irreps | str,
+        irreps_out: Irreps | str | None = None,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],

@@ -1,13 +1,13 @@
-"""What a product keeps in its state_dict, and what not."""
+"""Entries of a product's state_dict, and what is kept out of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from torch import nn
 
-from tpgen.form.linear import AnyPlan
+from tpgen.planner.plan import Plan
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -16,7 +16,6 @@ def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str,
         del state_dict[key]
 
 
-def output_mask_of(plan: AnyPlan) -> Tensor:
+def output_mask_of(plan: Plan) -> np.ndarray:
     """One for every output entry that some path writes, else zero."""
-    reached = zip(plan.irreps_out, plan.reached, strict=True)
-    return torch.cat([torch.zeros(0), *(torch.full((mul_ir.dim,), float(live)) for mul_ir, live in reached)])
+    return np.repeat(np.array(plan.reached, dtype=float), [mul_ir.dim for mul_ir in plan.out.irreps])

@@ -72,8 +72,8 @@ class SymmetricContraction(PolynomialModule):
 
     def __init__(
         self,
-        irreps_in: Any,
-        irreps_out: Any,
+        irreps_in: Irreps | str,
+        irreps_out: Irreps | str,
         correlation: Correlation,
         irrep_normalization: str | None = "component",
         path_normalization: str | None = "element",
@@ -184,7 +184,7 @@ class _Weights(nn.Module):
         self.weights_max = made[-1]
 
     def used(self) -> Iterator[Tensor]:
-        """Those that terms read, highest degree first."""
+        """Yield the weights that terms read, highest degree first."""
         for parameter, live in zip((self.weights_max, *self.weights), reversed(self._live), strict=True):
             if live:
                 yield parameter

@@ -6,32 +6,29 @@ Annotations here are objects, not strings: TorchScript reads them.
 import warnings
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
+from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.config import MODULE_FIELDS, Choice, Config, ModuleOptions, ProductOptions
+from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
-from tpgen.form.form import Form, split_layout
-from tpgen.kernels.operators.description import describe
+from tpgen.form.form import Form, layouts_of
+from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.usual import is_plain, quick_call
 from tpgen.nn.visualize import draw_product, mean_squares
 from tpgen.nn.weights import FlatWeights
-from tpgen.planner.plan import Plan, make_plan
-
-if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain import ExplainOptions
-    from tpgen.inspection.costs.explanation import Explanation
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import PRODUCT, make_plan
 
 
 class _Unwritten(nn.Module):
@@ -52,19 +49,24 @@ class TensorProduct(FormModule, FlatWeights):
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
-        `e3nn.o3.Irreps`, or anything its constructor takes.
+        how inputs and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
     instructions
         tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
         uuw, uuu, uvuv, uvu<v, u<vw``.
     in1_var, in2_var, out_var
         variance of each entry of the irreps, 1 by default.
-    irrep_normalization, path_normalization
-        ``component``, ``norm`` or ``none``; ``element``, ``path`` or ``none``.
-    internal_weights, shared_weights
-        whether the module owns its weights; whether all rows use the same.
-    compile_left_right, compile_right
-        as in e3nn: ``compile_right`` writes the program of `right` at construction, else it is written at first use.
-        The forward program is always written.
+    irrep_normalization
+        what has variance 1: each ``component`` (the default), the ``norm``, or ``none``.
+    path_normalization
+        what counts alike in a sum: each ``element`` (the default), each ``path``, or ``none``.
+    internal_weights
+        whether the module owns its weights: where left out, it does if they are shared.
+    shared_weights
+        whether all rows use the same weights (the default), or each has its own.
+    compile_left_right
+        accepted as by e3nn: the program of `forward` is always written.
+    compile_right
+        write the program of `right` at construction, else at its first use.
     layout
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
         in2, out.
@@ -103,9 +105,9 @@ class TensorProduct(FormModule, FlatWeights):
 
     def __init__(
         self,
-        irreps_in1: Any,
-        irreps_in2: Any,
-        irreps_out: Any,
+        irreps_in1: Irreps | str,
+        irreps_in2: Irreps | str,
+        irreps_out: Irreps | str,
         instructions: Sequence[Sequence],
         in1_var: Sequence[float] | Tensor | None = None,
         in2_var: Sequence[float] | Tensor | None = None,
@@ -150,7 +152,7 @@ class TensorProduct(FormModule, FlatWeights):
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
         TensorProduct(8x0e+8x1o x 1x0e+1x1o -> 16x0e+16x1o | 32 paths | 32 weights)
         """
-        check_plan(plan, Plan, "tpgen.make_plan")
+        check_plan(plan, PRODUCT, "tpgen.make_plan")
         product = cls.__new__(cls)
         product._setup(plan, internal_weights, **options)
         return product
@@ -176,16 +178,13 @@ class TensorProduct(FormModule, FlatWeights):
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
 
         config = Config(**options)
-        self.layout = split_layout(config.layout)
+        self.layout = layouts_of(plan, config.layout)
         self.streams = config.streams
         self._configure(config)
         if compile_right:
             self._right_program = self._program("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
-
-    def _choose(self) -> Choice:
-        return choose_strategy(self.plan, self._config_here())
 
     def _form(self, direction: str) -> Form:
         return DIRECTIONS[self.directions[direction]](self.plan, self.layout)
@@ -314,7 +313,7 @@ class TensorProduct(FormModule, FlatWeights):
             sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
         return draw_product(self.plan, sizes, aspect_ratio, ax)
 
-    def _operands(self, rows: int, nodes: int | None) -> list[Tensor]:
+    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
         return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weights_of(rows)
 
@@ -322,15 +321,6 @@ class TensorProduct(FormModule, FlatWeights):
         if self.internal_weights or not self.weight_numel:
             return []
         return [self._without_values(*(() if self.shared_weights else (rows,)), self.weight_numel)]
-
-    def _without_values(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.output_mask.dtype, device="meta")
-
-    def explain(self, **options: Unpack["ExplainOptions"]) -> "Explanation":
-        """What each path costs, why it is scaled so and how it is written: `tpgen.explain` of this product."""
-        from tpgen.inspection.costs.explain import explain
-
-        return explain(self, **options)
 
     def __repr__(self) -> str:
         ends = f"{self.irreps_in1.simplify()} x {self.irreps_in2.simplify()} -> {self.irreps_out.simplify()}"

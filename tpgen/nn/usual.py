@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tpgen.kernels.operators.ops import quick_product
+from tpgen.kernels.runtime.ops import quick_product
 from tpgen.nn.autocast import autocasting
 
 if TYPE_CHECKING:

@@ -6,14 +6,15 @@ Annotations here are objects, not strings: TorchScript reads them.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
+from tpgen.emitter.constants import Constants
 from tpgen.errors import InputError, PlanError
 from tpgen.nn.checks import check_index
 
 
-class FlatWeights(nn.Module):
+class FlatWeights(Constants):
     """Weights of a plan, side by side in one tensor.
 
     Subclasses say what a call lacks that gives none (`_lack`), and make flat what it gives (`_given_weight`).
@@ -40,10 +41,10 @@ class FlatWeights(nn.Module):
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:
-            self.register_buffer(name, torch.empty(0))
+            self._hold({name: np.zeros(0)}, persistent=True)
 
     def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        """What a call gives, else what the module has."""
+        """Return what a call gives, else what the module has."""
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._lack())
         if value is not None and not isinstance(value, Tensor):

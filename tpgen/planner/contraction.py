@@ -8,28 +8,27 @@ from e3nn.o3 import Irrep, Irreps
 
 from tpgen.errors import PlanError
 from tpgen.planner.generalized import MAX_DEGREE, Entries
-from tpgen.planner.polynomial_plan import (
-    OUT,
-    Operand,
-    PolynomialPlan,
-    PolynomialTerm,
-    generated,
-    make_polynomial_plan,
-)
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, generated, make_polynomial_plan
 
 
-def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> PolynomialPlan:
+def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
     """Features ``x`` with themselves up to a degree for each output irrep, the highest degree first.
 
     Raises `PlanError` where nothing reaches the output.
 
     >>> print(make_contraction_plan(Irreps("4x0e+4x1o"), Irreps("4x0e"), [2]))
+    polynomial 4010b0c450f7ebc5: 2 terms, 3 weights of a channel
     x: 1x0e+1x1o (row, channel)
     w0_2: 2x0e (weights, ir_mul)
     w0_1: 1x0e (weights, ir_mul)
     out: 1x0e (row, mul_ir)
-    x x x x w0_2 -> out[0] 1x0e | 2 paths, 4 entries, chained couplings
-    x x w0_1 -> out[0] 1x0e | 1 paths, 1 entries, chained couplings
+    <BLANKLINE>
+    term  in1  in2  out   constant           paths   weights  coupling  flops  bytes
+       0  x    x    1x0e  chained couplings      2  w0_2 0:2      4/32     12     20
+       1  x         1x0e  chained couplings      1  w0_1 0:1       1/4      4     20
+    <BLANKLINE>
+    3 paths, coupling 5/36 non-zero, per row and channel 16 flops, 20 bytes (each operand once)
     """
     terms = [
         PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
@@ -49,7 +48,7 @@ def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[lis
 
 
 def one_channel(irreps: Irreps) -> Irreps:
-    """The same irreps, one copy of each.
+    """Return the irreps with one copy of each.
 
     >>> one_channel(Irreps("8x0e+8x1o"))
     1x0e+1x1o

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 from e3nn import o3
-from torch.utils._python_dispatch import _disable_current_modes
 
+from tpgen._torch import without_modes
 from tpgen.remember import remembered
 
 # e3nn's symbols carry rounding noise of about 1e-17 where the exact value is zero; true entries are
@@ -28,7 +28,7 @@ def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
            [0.    , 0.5774, 0.    ],
            [0.    , 0.    , 0.5774]])
     """
-    with _disable_current_modes():  # a number is wanted, also while shapes alone are computed
+    with without_modes():  # a number is wanted, also while shapes alone are computed
         values = o3.wigner_3j(l1, l2, l3, dtype=torch.float64, device="cpu").numpy().copy()
     values[np.abs(values) < _NOISE] = 0.0
     values.flags.writeable = False

@@ -8,6 +8,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tpgen._torch import without_modes
 from tpgen.errors import PlanError
 from tpgen.planner.coupling import coupling
 from tpgen.planner.generalized import Entries
@@ -39,6 +40,11 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
     >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0o"), {(0, i, i): 1.0 for i in range(3)}) > 0.1
     True
     """
+    with without_modes():  # a number is wanted, also while shapes alone are computed
+        return _violation(inputs, output, path)
+
+
+def _violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
     generator = torch.Generator().manual_seed(0)
     keys = torch.tensor(list(path), dtype=torch.int64)
     values = torch.tensor(list(path.values()), dtype=torch.float64)

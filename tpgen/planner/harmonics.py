@@ -15,14 +15,8 @@ from e3nn.o3 import Irrep, Irreps
 
 from tpgen.errors import PlanError, unknown
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
-from tpgen.planner.polynomial_plan import (
-    OUT,
-    Operand,
-    PolynomialPlan,
-    PolynomialTerm,
-    make_polynomial_plan,
-    table_of,
-)
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan, table_of
 
 # The squared norm of all components of degree l at a unit vector.
 NORMALIZATIONS = {
@@ -33,18 +27,23 @@ NORMALIZATIONS = {
 _POLE = 1  # e3nn's components are x, y, z, and its pole is y
 
 
-def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> PolynomialPlan:
+def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> Plan:
     """The harmonics of vectors ``x`` (``1o`` or ``1e``), degree after degree; ``one`` is the number one, for degree 0.
 
     Raises `PlanError` where a degree is above what polynomials have, none is above 0, or the normalization is unknown.
 
     >>> print(make_harmonics_plan("1o", [0, 1, 2], "component"))
+    polynomial 5f9db673148f7ef8: 3 terms
     x: 1x1o (row, channel)
     one: 1x0e (row, one copy for all channels, channel)
     out: 1x0e+1x1o+1x2e (row, channel)
-    one -> out | 1 paths, 1 entries, table
-    x -> out | 1 paths, 3 entries, table
-    x x x -> out | 1 paths, 11 entries, table
+    <BLANKLINE>
+    term  in1  in2  out  constant  paths  weights  coupling  flops  bytes
+       0  one       out  table         1        -       1/9      2     40
+       1  x         out  table         1        -      3/27      6     48
+       2  x    x    out  table         1        -     11/81     22     48
+    <BLANKLINE>
+    3 paths, coupling 15/117 non-zero, per row and channel 30 flops, 52 bytes (each operand once)
     """
     if normalization not in NORMALIZATIONS:
         raise PlanError(f"harmonics: {unknown('normalization', normalization, NORMALIZATIONS)}")

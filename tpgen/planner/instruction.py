@@ -1,14 +1,14 @@
-"""What the user asked: one record per instruction, read from any of the accepted spellings."""
+"""Instructions as the user gave them: one record each, read from any of the accepted spellings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError
+from tpgen.errors import PlanError, unknown
 
 
 class Instruction(NamedTuple):
@@ -26,6 +26,11 @@ class Instruction(NamedTuple):
     path_weight: float = 1.0
     path_shape: tuple[int, ...] = ()
 
+    @property
+    def asked(self) -> tuple:
+        """The fields that a user gives."""
+        return tuple(self[:6])
+
     def __str__(self) -> str:
         weighted = "weighted" if self.has_weight else "unweighted"
         return f"({self.i_in1}, {self.i_in2}, {self.i_out}, {self.connection_mode!r}, {weighted})"
@@ -38,6 +43,12 @@ class BuiltInstruction(Instruction):
     """
 
     __slots__ = ()
+
+
+def check_known(what: str, name: object, known: Collection[str]) -> None:
+    """Raise `PlanError` that lists what is known."""
+    if not isinstance(name, str) or name not in known:
+        raise PlanError(unknown(what, name, known))
 
 
 def parse_irreps(irreps: object, what: str) -> Irreps:

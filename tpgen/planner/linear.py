@@ -7,25 +7,21 @@ Components are never mixed (Schur's lemma), so a path is a matrix over copies an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.drawing.path_map import path_picture
 from tpgen.errors import PlanError, PlanIndexError
-from tpgen.notebook import Shown, preformatted
-from tpgen.planner.instruction import parse_irreps
-from tpgen.planner.linear_table import linear_map, linear_plan_lines
-from tpgen.planner.normalization import PATH_NORMALIZATIONS, PathScale, normalization_factors
-from tpgen.planner.plan import Segment, WeightSlice, check_known, digest_of, segments
+from tpgen.planner.instruction import check_known, parse_irreps
+from tpgen.planner.modes import MATRIX
+from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
+from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, WeightSlice, segments
+from tpgen.planner.product import product_operands
+from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of
 
-FORMAT = "tpgen.linear/1"
 NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
 
@@ -41,124 +37,16 @@ class LinearInstruction(NamedTuple):
     path_weight: float
 
 
-@dataclass(frozen=True)
-class LinearPath:
-    """What one instruction makes the machine compute: a matrix over the copies of an irrep."""
-
-    index: int  # of the instruction
-    in1: Segment
-    out: Segment
-    weight: WeightSlice
-    coefficient: float
-
-    @property
-    def flops(self) -> int:
-        """Operations per row, a multiply and an add for every weight and component."""
-        return 2 * prod(self.weight.shape) * self.out.ir.dim
-
-
-@dataclass(frozen=True)
-class LinearPlan(Shown):
-    """A linear layer, planned.  Equal plans compute the same function; `digest` is their stable name.
-
-    Build one with `make_linear_plan`.  ``pairs`` are the ``(i_in, i_out)`` that were asked for; ``paths`` what is
-    computed (those without a single weight are dropped).
-    """
-
-    irreps_in: Irreps
-    irreps_out: Irreps
-    pairs: tuple[tuple[int, int], ...]
-    biases: tuple[bool, ...]  # by output segment
-    f_in: int | None
-    f_out: int | None
-    path_normalization: str
-    shared_weights: bool
-    paths: tuple[LinearPath, ...] = field(compare=False, repr=False)
-    instructions: tuple[LinearInstruction, ...] = field(compare=False, repr=False)  # pairs, then biases
-    weight_slices: tuple[WeightSlice, ...] = field(compare=False, repr=False)  # by pair
-
-    @cached_property
-    def weight_numel(self) -> int:
-        """Number of weights (of each pair of channels, of each row where they are not shared)."""
-        return max((s.stop for s in self.weight_slices), default=0)
-
-    @cached_property
-    def bias_numel(self) -> int:
-        """Number of biases (of each output channel)."""
-        return sum(segment.mul for segment in self.biased)
-
-    @cached_property
-    def biased(self) -> tuple[Segment, ...]:
-        """Output segments that have biases."""
-        return tuple(s for s, biased in zip(segments(self.irreps_out), self.biases, strict=True) if biased)
-
-    @cached_property
-    def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether a path or a bias writes it."""
-        live = {path.out.index for path in self.paths} | {s.index for s in self.biased if s.mul}
-        return tuple(n in live for n in range(len(self.irreps_out)))
-
-    @cached_property
-    def flat(self) -> LinearPlan:
-        """The same map without channels and biases: ``f_in`` channels of 8x1o are 8 f_in copies of 1o."""
-        if self.f_in is None and not self.bias_numel:
-            return self
-        return make_linear_plan(
-            Irreps([((self.f_in or 1) * mul, ir) for mul, ir in self.irreps_in]),
-            Irreps([((self.f_out or 1) * mul, ir) for mul, ir in self.irreps_out]),
-            self.pairs,
-            path_normalization=self.path_normalization,
-            shared_weights=self.shared_weights,
-        )
-
-    @property
-    def flops(self) -> int:
-        """Operations per row."""
-        return (self.f_in or 1) * (self.f_out or 1) * sum(path.flops for path in self.paths)
-
-    @cached_property
-    def digest(self) -> str:
-        """Stable content hash: 16 hexadecimal digits, the same in every process."""
-        return digest_of(self.to_json())
-
-    def to_json(self) -> str:
-        """The plan as JSON text; `linear_plan_from_json` reads it back."""
-        return json.dumps(_fields(self), ensure_ascii=True, allow_nan=False)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __str__(self) -> str:
-        return "\n".join(text for text, _ in linear_plan_lines(self))
-
-    def _repr_html_(self) -> str:
-        return preformatted(str(self)) + path_picture(linear_map(self))
-
-
-def _fields(plan: LinearPlan) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "irreps_in": str(plan.irreps_in),
-        "irreps_out": str(plan.irreps_out),
-        "pairs": [list(pair) for pair in plan.pairs],
-        "biases": list(plan.biases),
-        "f_in": plan.f_in,
-        "f_out": plan.f_out,
-        "path_normalization": plan.path_normalization,
-        "shared_weights": plan.shared_weights,
-    }
-
-
 def make_linear_plan(
-    irreps_in: object,
-    irreps_out: object,
+    irreps_in: Irreps | str,
+    irreps_out: Irreps | str,
     pairs: Iterable[Sequence[int]] | None = None,
     biases: bool | Sequence[bool] | None = False,
     f_in: int | None = None,
     f_out: int | None = None,
     path_normalization: str = "element",
     shared_weights: bool = True,
-) -> LinearPlan:
+) -> Plan:
     """Plan a linear layer.
 
     Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that
@@ -175,35 +63,89 @@ def make_linear_plan(
     channels = _channels(f_in, f_out)
     bound = _every(inputs, outputs) if pairs is None else _bind(pairs, inputs, outputs)
     flags = _biases(biases, outputs)
-    coefficients = _coefficients(bound, channels[0] or 1, path_normalization)
+    factors = _factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
     slices = _slices(shapes)
-    return LinearPlan(
-        parse_irreps(irreps_in, "irreps_in"),
-        parse_irreps(irreps_out, "irreps_out"),
-        tuple((source.index, target.index) for source, target in bound),
-        flags,
-        *channels,
-        path_normalization,
-        bool(shared_weights),
+    ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
+    arguments = {
+        "irreps_in": ends["x1"],
+        "irreps_out": ends[OUT],
+        "pairs": tuple((source.index, target.index) for source, target in bound),
+        "biases": flags,
+        "f_in": channels[0],
+        "f_out": channels[1],
+        "path_normalization": path_normalization,
+        "shared_weights": bool(shared_weights),
+    }
+    biased = tuple(s for s, flag in zip(outputs, flags, strict=True) if flag)
+    found = zip(bound, shapes, factors, strict=True)
+    return Plan(
+        LINEAR,
+        arguments,
+        instructions=(
+            *(LinearInstruction(a.index, b.index, shape, f.coefficient) for (a, b), shape, f in found),
+            *(LinearInstruction(-1, s.index, (s.mul,), 1.0) for s in biased),
+        ),
+        operands=product_operands(ends, slices, bool(shared_weights)),
         paths=tuple(
-            LinearPath(n, source, target, slices[n], coefficients[n])
-            for n, (source, target) in enumerate(bound)
+            Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), _legs(a, b), slices[n], f.coefficient, f)
+            for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
             if prod(shapes[n]) > 0
         ),
-        instructions=(
-            *(
-                LinearInstruction(source.index, target.index, shapes[n], coefficients[n])
-                for n, (source, target) in enumerate(bound)
-            ),
-            *(
-                LinearInstruction(-1, s.index, (s.mul,), 1.0)
-                for s, biased in zip(outputs, flags, strict=True)
-                if biased
-            ),
-        ),
         weight_slices=slices,
+        biased=biased,
     )
+
+
+def _legs(source: Segment, target: Segment) -> tuple[Leg, Leg]:
+    return Leg.of("x1", source), Leg.of(OUT, target)
+
+
+def _flat(plan: Plan) -> Plan:
+    """Return the map without channels and biases: ``f_in`` channels of 8x1o are 8 f_in copies of 1o."""
+    if plan.f_in is None and not plan.bias_numel:
+        return plan
+    return plan.remade(
+        irreps_in=Irreps([((plan.f_in or 1) * mul, ir) for mul, ir in plan.irreps_in]),
+        irreps_out=Irreps([((plan.f_out or 1) * mul, ir) for mul, ir in plan.irreps_out]),
+        biases=False,
+        f_in=None,
+        f_out=None,
+    )
+
+
+def _title(plan: Plan) -> str:
+    shared = "shared" if plan.shared_weights else "per row"
+    channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
+    biases = f", {plan.bias_numel} biases" if plan.bias_numel else ""
+    return (
+        f"{plan.irreps_in} -> {plan.irreps_out}{channels}\n"
+        f"{plan.path_normalization} normalisation, {plan.weight_numel} weights {shared}{biases}"
+    )
+
+
+def _alone(plan: Plan, path: Path) -> Plan:
+    return plan.remade(irreps_in=str(path.in1), irreps_out=str(path.out), pairs=None, biases=False)
+
+
+LINEAR = Maker(
+    "tpgen.linear/1",
+    make_linear_plan,
+    _title,
+    readers={
+        "irreps_in": irreps,
+        "irreps_out": irreps,
+        "pairs": entries(lambda where, entry: tuple(index(where, i) for i in entry), 2, "instructions"),
+        "biases": list_of(boolean, "flags"),
+        "f_in": maybe(index),
+        "f_out": maybe(index),
+        "path_normalization": one_of(NORMALIZATIONS),
+        "shared_weights": boolean,
+    },
+    alone=_alone,
+    flat=_flat,
+)
+LinearPlan, LinearPath = Plan, Path  # what pickles of 0.1 call them
 
 
 _Bound = tuple[Segment, Segment]
@@ -273,10 +215,10 @@ def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tup
     return tuple(bool(flag) for flag in flags)
 
 
-def _coefficients(bound: list[_Bound], f_in: int, path_normalization: str) -> list[float]:
-    """Those of a product with the scalar 1 that sums ``f_in`` times as many copies."""
+def _factors(bound: list[_Bound], f_in: int, path_normalization: str) -> list[Factors]:
+    """The factors of a product with the scalar 1 that sums ``f_in`` times as many copies."""
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
-    return [factors.coefficient for factors in normalization_factors(scales, "none", path_normalization)]
+    return normalization_factors(scales, "none", path_normalization)
 
 
 def _slices(shapes: list[tuple[int, int]]) -> tuple[WeightSlice, ...]:

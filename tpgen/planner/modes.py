@@ -19,7 +19,7 @@ from tpgen.errors import PlanError, unknown
 
 @dataclass(frozen=True)
 class Mode:
-    """How the multiplicity axes of two inputs meet those of the output.
+    """Connection mode: how the multiplicity axes of two inputs meet those of the output.
 
     ``in1``, ``in2`` and ``out`` name the multiplicity axes of one segment each, one letter an axis.
     """
@@ -64,6 +64,11 @@ MODES: dict[str, Mode] = {
         Mode("u<vw", "p", "p", "w", needs_weight=True),
     )
 }
+
+
+# Modes of paths that no instruction names: a matrix between copies of one input, and copies that keep to themselves.
+MATRIX = Mode("", "u", "", "w", needs_weight=True)
+COPIES = Mode("", "u", "u", "u")
 
 
 def find_mode(name: object) -> Mode:

@@ -17,7 +17,7 @@ from math import prod, sqrt
 
 @dataclass(frozen=True)
 class PathScale:
-    """What the coefficient of one path depends on."""
+    """Numbers that the coefficient of one path depends on."""
 
     i_out: int
     dims: tuple[int, int, int]  # 2l+1 of in1, in2, out

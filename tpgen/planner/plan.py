@@ -1,38 +1,32 @@
-"""Plan a product: from irreps and instructions to paths.
+"""A plan: what is computed, whatever asked for it.
 
-`make_plan` derives every fact about a product exactly once: segments, axis sizes, weight slices, coefficients.
-What it returns is frozen; the stages after it only read.
+Makers (`make_plan`, `make_linear_plan`, `make_polynomial_plan`) derive each fact exactly once: segments, axis sizes,
+weight slices, coefficients, constants.  A plan is frozen; the stages after it only read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
+from itertools import groupby
 from math import prod
 from typing import Any
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError, unknown
+from tpgen.drawing.path_map import PathMap, Route
 from tpgen.notebook import Shown
 from tpgen.planner.coupling import nonzeros
-from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
-from tpgen.planner.modes import Mode, axis_sizes, find_mode
-from tpgen.planner.normalization import (
-    IRREP_NORMALIZATIONS,
-    PATH_NORMALIZATIONS,
-    Factors,
-    PathScale,
-    fan_in,
-    normalization_factors,
-)
-from tpgen.planner.plan_table import plan_html, plan_table
+from tpgen.planner.modes import Mode
+from tpgen.planner.normalization import Factors
+from tpgen.planner.plan_table import PlanRow, table_html, table_lines
+from tpgen.planner.strict import Reader
 
-FORMAT = "tpgen.plan/1"  # of the JSON text
+OUT = "out"  # the name of the output among the operands
 
 
 @dataclass(frozen=True)
@@ -52,234 +46,6 @@ class Segment:
         return f"{self.mul}x{self.ir}"
 
 
-@dataclass(frozen=True)
-class WeightSlice:
-    """Where the weights of a path stand in the flat weight, and their shape."""
-
-    start: int
-    shape: tuple[int, ...]
-
-    @property
-    def stop(self) -> int:
-        return self.start + prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Path:
-    """What one instruction makes the machine compute."""
-
-    index: int  # of the instruction
-    mode: Mode
-    sizes: tuple[tuple[str, int], ...]  # multiplicity axes
-    in1: Segment
-    in2: Segment
-    out: Segment
-    weight: WeightSlice | None
-    coefficient: float
-    factors: Factors = field(repr=False)
-
-    @property
-    def ls(self) -> tuple[int, int, int]:
-        """Degrees (l1, l2, l3) of the coupling."""
-        return self.in1.ir.l, self.in2.ir.l, self.out.ir.l
-
-    @property
-    def nonzeros(self) -> int:
-        """Coupling entries that are not zero."""
-        return nonzeros(*self.ls)
-
-    @property
-    def dense(self) -> int:
-        """All coupling entries."""
-        return self.in1.ir.dim * self.in2.ir.dim * self.out.ir.dim
-
-    @property
-    def flops(self) -> int:
-        """Operations per row: each non-zero coupling entry once for every combination of input copies,
-        then the weight, a multiply and an add each."""
-        sizes = dict(self.sizes)
-        copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
-        weight = prod(sizes.values()) * self.out.ir.dim if self.weight else 0
-        return 2 * (copies * self.nonzeros + weight)
-
-
-@dataclass(frozen=True)
-class Plan(Shown):
-    """A product, planned.  Equal plans compute the same function; `digest` is their stable name.
-
-    Build one with `make_plan` or a preset.  ``paths`` holds what is computed (paths without a single
-    element are dropped), ``instructions`` everything that was asked for.
-    """
-
-    irreps_in1: Irreps
-    irreps_in2: Irreps
-    irreps_out: Irreps
-    instructions: tuple[Instruction, ...]
-    in1_var: tuple[float, ...]
-    in2_var: tuple[float, ...]
-    out_var: tuple[float, ...]
-    irrep_normalization: str
-    path_normalization: str
-    shared_weights: bool
-    paths: tuple[Path, ...] = field(compare=False, repr=False)
-    weight_slices: tuple[WeightSlice | None, ...] = field(compare=False, repr=False)  # by instruction
-
-    @cached_property
-    def weight_numel(self) -> int:
-        """Number of weights (of each row, where they are not shared)."""
-        return max((s.stop for s in self.weight_slices if s is not None), default=0)
-
-    @cached_property
-    def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether some path with a coefficient writes it."""
-        live = {path.out.index for path in self.paths if path.coefficient != 0.0}
-        return tuple(index in live for index in range(len(self.irreps_out)))
-
-    @property
-    def flops(self) -> int:
-        """Operations per row of the forward product."""
-        return sum(path.flops for path in self.paths)
-
-    def row_bytes(self, itemsize: int = 4) -> int:
-        """Fewest bytes moved per row: every input read once, the output written once."""
-        weights = 0 if self.shared_weights else self.weight_numel
-        return itemsize * (self.irreps_in1.dim + self.irreps_in2.dim + weights + self.irreps_out.dim)
-
-    @cached_property
-    def digest(self) -> str:
-        """Stable content hash: 16 hexadecimal digits, the same in every process."""
-        return digest_of(self.to_json())
-
-    def to_json(self) -> str:
-        """The plan as one line of JSON, keys in a fixed order; `plan_from_json` reads it back."""
-        return json.dumps(_fields(self), ensure_ascii=True, allow_nan=False)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __str__(self) -> str:
-        return plan_table(self)
-
-    _repr_html_ = plan_html
-
-
-def _fields(plan: Plan) -> dict[str, Any]:
-    """What a plan was made from; everything else follows from it."""
-    return {
-        "format": FORMAT,
-        "irreps_in1": str(plan.irreps_in1),
-        "irreps_in2": str(plan.irreps_in2),
-        "irreps_out": str(plan.irreps_out),
-        "instructions": [list(instruction[:6]) for instruction in plan.instructions],
-        "in1_var": list(plan.in1_var),
-        "in2_var": list(plan.in2_var),
-        "out_var": list(plan.out_var),
-        "irrep_normalization": plan.irrep_normalization,
-        "path_normalization": plan.path_normalization,
-        "shared_weights": plan.shared_weights,
-    }
-
-
-def digest_of(text: str) -> str:
-    """First 16 hexadecimal digits of the SHA-256 of a plan's JSON text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def make_plan(
-    irreps_in1: object,
-    irreps_in2: object,
-    irreps_out: object,
-    instructions: Iterable[Sequence],
-    *,
-    in1_var: Sequence[float] | None = None,
-    in2_var: Sequence[float] | None = None,
-    out_var: Sequence[float] | None = None,
-    irrep_normalization: str = "component",
-    path_normalization: str = "element",
-    shared_weights: bool = True,
-) -> Plan:
-    """Plan the product of two representations.
-
-    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples
-    ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``.
-
-    Raises `PlanError` that names the instruction and the rule it breaks.
-
-    >>> plan = make_plan("8x1o", "1x1o", "8x0e + 8x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)])
-    >>> plan.weight_numel, [path.weight.start for path in plan.paths]
-    (16, [0, 8])
-    """
-    irreps = (
-        parse_irreps(irreps_in1, "irreps_in1"),
-        parse_irreps(irreps_in2, "irreps_in2"),
-        parse_irreps(irreps_out, "irreps_out"),
-    )
-    variances = (
-        _variances("in1_var", in1_var, irreps[0]),
-        _variances("in2_var", in2_var, irreps[1]),
-        _variances("out_var", out_var, irreps[2]),
-    )
-    check_known("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS)
-    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
-    asked = parse_instructions(instructions)
-    built = irrep_normalization == path_normalization == "none"
-    _check_not_built(asked, built)
-    legs = [segments(i) for i in irreps]
-    bound = [_bind(index, instruction, legs) for index, instruction in enumerate(asked)]
-    scales = [_scale(b, b_asked, variances) for b, b_asked in zip(bound, asked, strict=True)]
-    factors = normalization_factors(scales, irrep_normalization, path_normalization)
-    slices = _weight_slices(bound, asked)
-    return Plan(
-        *irreps,
-        tuple(_planned(a, b.path_shape, built) for a, b in zip(asked, bound, strict=True)),
-        *variances,
-        irrep_normalization,
-        path_normalization,
-        bool(shared_weights),
-        paths=tuple(
-            Path(index, b.mode, tuple(b.sizes.items()), *b.legs, slices[index], f.coefficient, f)
-            for index, (b, f) in enumerate(zip(bound, factors, strict=True))
-            if all(s.mul > 0 for s in b.legs) and prod(b.sizes.values()) > 0
-        ),
-        weight_slices=slices,
-    )
-
-
-def check_known(what: str, name: object, known: Collection[str]) -> None:
-    """Raises `PlanError` that lists what is known."""
-    if not isinstance(name, str) or name not in known:
-        raise PlanError(unknown(what, name, known))
-
-
-def _check_not_built(asked: list[Instruction], built: bool) -> None:
-    for index, instruction in enumerate(asked):
-        if isinstance(instruction, BuiltInstruction) and not built:
-            raise PlanError(
-                f"instruction {index} {instruction} is of a plan without normalisation: its path_weight holds the "
-                "whole coefficient, which would be normalised once more; take the whole plan over with "
-                "TensorProduct.from_plan(product.plan), or give irrep_normalization='none' and "
-                "path_normalization='none'"
-            )
-
-
-def _planned(asked: Instruction, path_shape: tuple[int, ...], built: bool) -> Instruction:
-    kind = BuiltInstruction if built else Instruction
-    return kind(*asked[:6], path_shape)
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """An instruction with its segments and axis sizes looked up."""
-
-    mode: Mode
-    sizes: dict[str, int]
-    legs: tuple[Segment, Segment, Segment]
-
-    @property
-    def path_shape(self) -> tuple[int, ...]:
-        return tuple(self.sizes[a] for a in self.mode.weight)
-
-
 def segments(irreps: Irreps) -> list[Segment]:
     """The segments that irreps cut a flat operand into."""
     found: list[Segment] = []
@@ -290,79 +56,345 @@ def segments(irreps: Irreps) -> list[Segment]:
     return found
 
 
-def _bind(index: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound:
-    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
-    where = f"instruction {index} {instruction}"
-    chosen: list[Segment] = []
-    for name, i, segments in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
-        if not 0 <= i < len(segments):
-            raise PlanError(
-                f"{where}: i_{name} = {i} is out of range: irreps_{name} has {len(segments)} of them, counted from 0"
-            )
-        chosen.append(segments[i])
-    in1, in2, out = chosen
-    spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
-    _check_selection_rules(where, in1.ir, in2.ir, out.ir, spelled)
-    try:
-        mode = find_mode(instruction.connection_mode)
-        sizes = axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
-    except PlanError as error:
-        raise PlanError(f"{where}: {error} {spelled}") from None
-    return _Bound(mode, sizes, (in1, in2, out))
+@dataclass(frozen=True)
+class WeightSlice:
+    """Slice of an operand of weights that a path reads, and its shape."""
+
+    start: int
+    shape: tuple[int, ...]
+    operand: str = "w"
+
+    @property
+    def stop(self) -> int:
+        return self.start + prod(self.shape)
 
 
-def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
-    if ir1.p * ir2.p != ir3.p:
-        wanted = "even" if ir1.p * ir2.p == 1 else "odd"
-        raise PlanError(
-            f"{where}: the parity of the output must be the product of the input parities, {wanted}: change the output "
-            f"to {ir3.l}{wanted[0]}, or leave the instruction out {spelled}"
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a plan: its irreps, and how its rows stand in memory.
+
+    A polynomial's irreps are those of one channel, and ``channels`` False says that one copy serves all of them.
+    ``rows``: ``row`` (each has its own), ``shared`` (all have the same), or the name of the index that selects them.
+    """
+
+    name: str
+    irreps: Irreps
+    layout: str = "mul_ir"
+    channels: bool = True
+    weights: bool = False
+    rows: str = "row"
+
+    @property
+    def dim(self) -> int:
+        return int(self.irreps.dim)
+
+    @property
+    def asked(self) -> tuple:
+        return self.name, self.irreps, self.layout, self.channels
+
+    def __str__(self) -> str:
+        kind = "weights" if self.weights else "row" if self.channels else "row, one copy for all channels"
+        return f"{self.name}: {self.irreps} ({kind}, {self.layout})"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Segment of an operand that a path touches, or all ``dim`` components of a channel where there is none."""
+
+    operand: str
+    dim: int
+    segment: Segment | None = None
+
+    @staticmethod
+    def of(operand: str, segment: Segment) -> Leg:
+        return Leg(operand, segment.ir.dim, segment)
+
+    @property
+    def at(self) -> Segment:
+        """The segment, where the leg is one."""
+        assert self.segment is not None, f"{self.operand} is read whole"
+        return self.segment
+
+    @property
+    def numbers(self) -> int:
+        """Count of the numbers of a row that are touched."""
+        return self.dim if self.segment is None else self.dim * self.segment.mul
+
+    def __str__(self) -> str:
+        return self.operand if self.segment is None else str(self.segment)
+
+
+@dataclass(frozen=True)
+class Path:
+    """One sum of products: the inputs that meet, in legs, and the output they reach, the last leg.
+
+    Its constant is ``entries``, (k, i, ..., j) -> value; without them the real Wigner 3j symbol of two inputs, or the
+    identity of one.
+    """
+
+    index: int  # of the instruction
+    mode: Mode
+    sizes: tuple[tuple[str, int], ...]  # multiplicity axes
+    legs: tuple[Leg, ...]
+    weight: WeightSlice | None
+    coefficient: float
+    factors: Factors = field(default=Factors(1.0, 1.0, 1.0, 1.0), repr=False)
+    entries: Mapping[tuple[int, ...], float] | None = field(default=None, repr=False)
+    label: str = ""  # where the constant comes from, if it is no 3j symbol
+
+    @property
+    def inputs(self) -> tuple[Leg, ...]:
+        return self.legs[:-1]
+
+    @property
+    def in1(self) -> Segment:
+        return self.legs[0].at
+
+    @property
+    def in2(self) -> Segment:
+        return self.legs[1].at
+
+    @property
+    def out(self) -> Segment:
+        return self.legs[-1].at
+
+    @property
+    def ls(self) -> tuple[int, ...]:
+        """Degrees (l1, l2, l3) of the coupling."""
+        return tuple(leg.at.ir.l for leg in self.legs)
+
+    @property
+    def nonzeros(self) -> int:
+        """Entries of the constant that are not zero; none of an identity, which nothing is multiplied with."""
+        if self.entries is not None:
+            return len(self.entries)
+        return nonzeros(*self.ls) if len(self.inputs) > 1 else 0
+
+    @property
+    def dense(self) -> int:
+        """All entries of the constant."""
+        return prod(leg.dim for leg in self.legs) if len(self.inputs) > 1 or self.entries is not None else 0
+
+    @property
+    def flops(self) -> int:
+        """Operations per row (and channel): each non-zero entry of the constant once for every combination of input
+        copies, then the weight, a multiply and an add each."""
+        sizes = dict(self.sizes)
+        copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
+        weight = prod(sizes.values()) * self.legs[-1].dim if self.weight else 0
+        return 2 * (copies * self.nonzeros + weight)
+
+    @property
+    def couples(self) -> str:
+        """The segments that meet, and the one they reach."""
+        return f"{' × '.join(map(str, self.inputs))} → {self.legs[-1]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """A kind of plan: the function that makes it from its arguments, and what is said of its plans."""
+
+    format: str  # of the JSON text
+    make: Callable[..., Plan]
+    title: Callable[[Plan], str]  # behind the digest
+    readers: Mapping[str, Reader]  # of the arguments, from the JSON text
+    alone: Callable[[Plan, Path], Plan] = lambda plan, path: plan  # the plan of one path or term
+    flat: Callable[[Plan], Plan] = lambda plan: plan  # what programs compute, where a module does the rest
+    noun: str = "path"  # for one instruction
+    unit: str = "row"  # that operations are counted for
+    separators: tuple[str, str] = (", ", ": ")  # of the JSON text, which the digest is of
+
+
+@dataclass(frozen=True)
+class Plan(Shown):
+    """Plan of what is computed.  Equal plans compute the same function; `digest` is their stable name.
+
+    ``arguments`` are what it was made from, and can be read as attributes too
+    (``plan.irreps_in1``); ``instructions`` everything that was asked for, ``paths`` what is computed (those without a
+    single element are dropped).  ``operands`` are inputs, weights and, last, the output.
+    """
+
+    maker: Maker = field(compare=False, repr=False)
+    arguments: Mapping[str, Any] = field(compare=False)
+    instructions: tuple[Any, ...] = field(compare=False, repr=False)
+    operands: tuple[Operand, ...] = field(compare=False, repr=False)
+    paths: tuple[Path, ...] = field(compare=False, repr=False)
+    weight_slices: tuple[WeightSlice | None, ...] = field(default=(), compare=False, repr=False)  # by instruction
+    biased: tuple[Segment, ...] = field(default=(), compare=False, repr=False)  # of the output
+
+    def __getattr__(self, name: str) -> Any:
+        arguments = self.__dict__.get("arguments", {})
+        if name in arguments:
+            return arguments[name]
+        raise AttributeError(f"this plan has no {name!r}; it was made from {', '.join(arguments)}")
+
+    @cached_property
+    def inputs(self) -> tuple[Operand, ...]:
+        return tuple(o for o in self.operands[:-1] if not o.weights)
+
+    @cached_property
+    def weights(self) -> tuple[Operand, ...]:
+        return tuple(o for o in self.operands if o.weights)
+
+    @property
+    def out(self) -> Operand:
+        return self.operands[-1]
+
+    def operand(self, name: str) -> Operand:
+        return next(o for o in self.operands if o.name == name)
+
+    @cached_property
+    def weight_numel(self) -> int:
+        """Number of weights (of each row, where they are not shared; of each channel or pair of them)."""
+        return sum(o.dim for o in self.weights)
+
+    @cached_property
+    def bias_numel(self) -> int:
+        """Number of biases (of each output channel)."""
+        return sum(segment.mul for segment in self.biased)
+
+    @cached_property
+    def reached(self) -> tuple[bool, ...]:
+        """For every output segment, whether a path with a coefficient or a bias writes it."""
+        legs = [path.legs[-1] for path in self.paths if path.coefficient != 0.0]
+        live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
+        whole = any(leg.segment is None for leg in legs)
+        return tuple(whole or index in live for index in range(len(self.out.irreps)))
+
+    @property
+    def polynomial(self) -> bool:
+        """Whether paths have constants of their own, and may read a tensor more than once."""
+        return any(path.entries is not None for path in self.paths)
+
+    @cached_property
+    def by_instruction(self) -> dict[int, tuple[Path, ...]]:
+        """The paths that each instruction became; one without any is left out."""
+        return {index: tuple(found) for index, found in groupby(self.paths, key=lambda path: path.index)}
+
+    @cached_property
+    def flat(self) -> Plan:
+        """The plan that programs compute: without channels and biases, which a module brings in and adds."""
+        return self.maker.flat(self)
+
+    @property
+    def flops(self) -> int:
+        """Operations per row of the forward call."""
+        return sum(path.flops for path in self.flat.paths)
+
+    def row_bytes(self, itemsize: int = 4) -> int:
+        """Fewest bytes moved per row: every input read once, the output written once."""
+        return itemsize * sum(o.dim for o in self.operands if o.rows == "row")
+
+    @cached_property
+    def digest(self) -> str:
+        """Stable content hash: the first 16 hexadecimal digits of the SHA-256 of the JSON text."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON, keys in a fixed order; `tpgen.planner.read.read_plan` reads it back."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        fields = {"format": self.maker.format, **{name: _plain(value) for name, value in self.arguments.items()}}
+        return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
+
+    def remade(self, **changes: Any) -> Plan:
+        """The plan of the same arguments but for some."""
+        return self.maker.make(**{**self.arguments, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __reduce__(self) -> tuple:
+        return partial(self.maker.make, **self.arguments), ()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a pickle of 0.1, which held every field; the makers are not known here."""
+        self.__dict__.update(import_module("tpgen.planner.read").remade(state).__dict__)
+
+    def __deepcopy__(self, memo: object) -> Plan:
+        return self
+
+    @property
+    def title(self) -> str:
+        return f"{self.maker.format.split('.')[1].split('/')[0]} {self.digest}: {self.maker.title(self)}"
+
+    def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
+        """The lines of the text, each with the instruction that it is of; None where it is of the whole plan."""
+        return table_lines(self.title, self.rows(itemsize), self._totals(itemsize))
+
+    def rows(self, itemsize: int = 4) -> list[PlanRow]:
+        """A row of cells by column for each instruction that has a path; bytes at ``itemsize`` bytes a number."""
+        return [PlanRow(n, self._cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
+
+    def _cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+        path, slices = paths[0], [p.weight for p in paths if p.weight]
+        numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
+        if slices and self.operand(slices[0].operand).rows == "row":
+            numbers += slices[-1].stop - slices[0].start
+        name = f"{slices[0].operand} " if slices and len(self.weights) > 1 else ""
+        dense = sum(p.dense for p in paths)
+        return {
+            self.maker.noun: str(path.index),
+            **{f"in{n}": str(leg) for n, leg in enumerate(path.inputs, 1)},
+            "out": str(path.legs[-1]),
+            "mode": path.mode.name,
+            "constant": path.label,
+            "paths": str(len(paths)) if path.label else "",
+            "weights": f"{name}{slices[0].start}:{slices[-1].stop}" if slices else "-",
+            "coefficient": "" if path.label else f"{path.coefficient:.6g}",
+            "coupling": f"{sum(p.nonzeros for p in paths)}/{dense}" if dense else "",
+            "flops": str(sum(p.flops for p in paths)),
+            "bytes": str(numbers * itemsize),
+        }
+
+    def _totals(self, itemsize: int = 4) -> str:
+        dropped = len(self.instructions) - len(self.biased) - len(self.by_instruction)
+        empty = f" ({dropped} empty dropped)" if dropped else ""
+        if not self.paths:
+            return f"no path: the output is {'biases alone' if self.bias_numel else 'zero'}{empty}"
+        nonzeros, dense = sum(p.nonzeros for p in self.paths), sum(p.dense for p in self.paths)
+        coupling = f"coupling {nonzeros}/{dense} non-zero, " if dense else ""
+        return (
+            f"{len(self.paths)} paths{empty}, {coupling}per {self.maker.unit} {self.flops} flops, "
+            f"{self.flat.row_bytes(itemsize)} bytes (each operand once)"
         )
-    if not abs(ir1.l - ir2.l) <= ir3.l <= ir1.l + ir2.l:
-        raise PlanError(
-            f"{where}: the triangle rule |l1 - l2| <= l3 <= l1 + l2 asks for an output degree between "
-            f"{abs(ir1.l - ir2.l)} and {ir1.l + ir2.l}, got {ir3.l}: name an output in that range, or leave the "
-            f"instruction out {spelled}"
-        )
+
+    @property
+    def map(self) -> PathMap:
+        """The map of which segments meet in which path, and what it computes."""
+        sides = {o.name: self._places(o) for o in self.operands if not o.weights}
+        routes = tuple(map(self._route, self.by_instruction.values()))
+        return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
+
+    def _places(self, operand: Operand) -> tuple[str, ...]:
+        """The segments of an operand that paths touch, and last the whole of it, where one does."""
+        segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
+        parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
+        return parts if all(segments) else (*parts, operand.name)
+
+    def _route(self, paths: tuple[Path, ...]) -> Route:
+        path = paths[0]
+        last = {leg.operand: len(self._places(self.operand(leg.operand))) - 1 for leg in path.legs}
+        ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
+        mode = f" ({path.mode.name})" if path.mode.name else ""
+        name = f"{self.maker.noun} {path.index}: {path.couples}{mode}"
+        return Route(path.index, tuple(dict.fromkeys(ends[:-1])), (ends[-1],), name, sum(p.flops for p in paths))
+
+    def __str__(self) -> str:
+        return "\n".join(text for text, _ in self.lines())
+
+    def _repr_html_(self) -> str:
+        return table_html(self.title, self.rows(), self._totals(), self.map)
 
 
-def _variances(name: str, values: Sequence[float] | None, irreps: Irreps) -> tuple[float, ...]:
-    if values is None:
-        return (1.0,) * len(irreps)
-    try:
-        variances = tuple(float(v) for v in values)
-    except (TypeError, ValueError):
-        raise PlanError(f"{name} must be a list of numbers, one per entry of the irreps, got {values!r}") from None
-    if len(variances) != len(irreps):
-        raise PlanError(
-            f"{name} needs one variance for each of the {len(irreps)} entries of {irreps}, got {len(variances)}"
-        )
-    for index, value in enumerate(variances):
-        if not (math.isfinite(value) and value >= 0.0):
-            raise PlanError(f"{name}[{index}] must be finite and not negative (it is a variance), got {value}")
-    return variances
-
-
-def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
-    in1, in2, out = bound.legs
-    return PathScale(
-        i_out=out.index,
-        dims=(in1.ir.dim, in2.ir.dim, out.ir.dim),
-        fan_in=fan_in(bound.mode.fan_in, bound.sizes),
-        variance_in=variances[0][in1.index] * variances[1][in2.index],
-        variance_out=variances[2][out.index],
-        path_weight=asked.path_weight,
-    )
-
-
-def _weight_slices(bound: list[_Bound], asked: list[Instruction]) -> tuple[WeightSlice | None, ...]:
-    """Weights stand one after the other in instruction order; unweighted instructions take no room."""
-    slices: list[WeightSlice | None] = []
-    start = 0
-    for b, a in zip(bound, asked, strict=True):
-        slices.append(WeightSlice(start, b.path_shape) if a.has_weight else None)
-        start += prod(b.path_shape) if a.has_weight else 0
-    return tuple(slices)
-
-
-PlanMaker = Callable[..., Plan]
+def _plain(value: Any) -> Any:
+    """An argument as JSON writes it; a record is a list of what its user gave."""
+    value = getattr(value, "asked", value)
+    if isinstance(value, Irreps):
+        return str(value)
+    return [_plain(entry) for entry in value] if isinstance(value, (tuple, list)) else value

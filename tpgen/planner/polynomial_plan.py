@@ -9,26 +9,23 @@ generated (`tpgen.planner.generalized`) or a table.  Weights, if a term has them
 
 from __future__ import annotations
 
-import hashlib
-import json
 import keyword
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from e3nn.o3 import Irreps
 
 from tpgen.errors import PlanError, unknown
-from tpgen.notebook import Shown
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
+from tpgen.planner.modes import COPIES
+from tpgen.planner.plan import OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
+from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, maybe, real, text
 from tpgen.remember import Shelf
 
-FORMAT = "tpgen.polynomial/1"
-OUT = "out"
 _TAKEN = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.
 LAYOUTS = {
@@ -36,29 +33,6 @@ LAYOUTS = {
     "ir_mul": "component by component, in each one channel after the other",
     "channel": "channel by channel, in each all components (MACE's [row, channel, component])",
 }
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A tensor of a polynomial: the irreps of one channel, and how rows and channels stand in memory.
-
-    ``channels``: False where one copy serves all channels, such as spherical harmonics.
-    ``weights``: True for weights, whose first axis is not rows but elements (1: shared by all rows).
-    """
-
-    name: str
-    irreps: Irreps
-    layout: str = "mul_ir"
-    channels: bool = True
-    weights: bool = False
-
-    @property
-    def dim(self) -> int:
-        return int(self.irreps.dim)
-
-    def __str__(self) -> str:
-        kind = "weights" if self.weights else "row" if self.channels else "row, one copy for all channels"
-        return f"{self.name}: {self.irreps} ({kind}, {self.layout})"
 
 
 @dataclass(frozen=True)
@@ -76,70 +50,27 @@ class PolynomialTerm:
     basis: str = "independent"
     table: tuple[tuple[tuple[tuple[int, ...], float], ...], ...] | None = None
 
+    @property
+    def asked(self) -> tuple:
+        """The fields that a user gives."""
+        return self.inputs, self.i_out, self.weight, self.basis, self.table
+
 
 BASES = ("independent", "chained", "natural")
 
 
-@dataclass(frozen=True)
-class PolynomialPlan(Shown):
-    """An equivariant polynomial; made by `make_polynomial_plan`, which checks it."""
-
-    operands: tuple[Operand, ...]
-    terms: tuple[PolynomialTerm, ...]
-
-    @cached_property
-    def inputs(self) -> tuple[Operand, ...]:
-        return tuple(o for o in self.operands if o.name != OUT and not o.weights)
-
-    @cached_property
-    def weights(self) -> tuple[Operand, ...]:
-        return tuple(o for o in self.operands if o.weights)
-
-    @cached_property
-    def out(self) -> Operand:
-        return self.operands[-1]
-
-    def operand(self, name: str) -> Operand:
-        return next(o for o in self.operands if o.name == name)
-
-    @cached_property
-    def paths(self) -> tuple[tuple[Entries, ...], ...]:
-        """The constants of every term: for each path, (k, i, ..., j) -> value."""
-        return tuple(tuple(self._paths(term)) for term in self.terms)
-
-    def _paths(self, term: PolynomialTerm) -> list[Entries]:
-        if term.table is not None:
-            return [dict(path) for path in term.table]
-        assert term.i_out is not None
-        start = self.out.irreps.slices()[term.i_out].start
-        factors = [self.operand(name).irreps for name in term.inputs]
-        found = generated(tuple(map(str, factors)), str(self.out.irreps[term.i_out].ir), term.inputs, term.basis)
-        return [{(k + start, *rest): value for (k, *rest), value in path.items()} for path in found]
-
-    def to_json(self) -> str:
-        """The plan as one line of JSON, keys in a fixed order; `polynomial_from_json` reads it."""
-        return self._json
-
-    @cached_property
-    def _json(self) -> str:
-        return json.dumps(_fields(self), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-
-    @cached_property
-    def digest(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the JSON text."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
-
-    def __str__(self) -> str:
-        lines = [str(o) for o in self.operands]
-        for term, paths in zip(self.terms, self.paths, strict=True):
-            target = OUT if term.i_out is None else f"{OUT}[{term.i_out}] {self.out.irreps[term.i_out]}"
-            weighted = f" x {term.weight}" if term.weight else ""
-            entries = sum(map(len, paths))
-            constant = "table" if term.table is not None else f"{term.basis} couplings"
-            lines.append(
-                f"{' x '.join(term.inputs)}{weighted} -> {target} | {len(paths)} paths, {entries} entries, {constant}"
-            )
-        return "\n".join(lines)
+def terms_text(plan: Plan) -> str:
+    """The operands, then a line for each term: the tensors, its target and how many paths it has."""
+    lines = [str(o) for o in plan.operands]
+    for n, term in enumerate(plan.terms):
+        paths = plan.by_instruction[n]
+        target = OUT if term.i_out is None else f"{OUT}[{term.i_out}] {plan.out.irreps[term.i_out]}"
+        weighted = f" x {term.weight}" if term.weight else ""
+        entries = sum(path.nonzeros for path in paths)
+        lines.append(
+            f"{' x '.join(term.inputs)}{weighted} -> {target} | {len(paths)} paths, {entries} entries, {paths[0].label}"
+        )
+    return "\n".join(lines)
 
 
 _known: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
@@ -155,20 +86,27 @@ def generated(factors: tuple[str, ...], output: str, same: tuple[str, ...], basi
     return known
 
 
-def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> PolynomialPlan:
+def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:
     """Check a polynomial and complete it: weights get as many scalars as their term has paths.
 
     ``operands`` are the inputs and, last, ``out``.  Raises `PlanError` that names the operand or the term.
 
     >>> x, out = Operand("x", Irreps("0e+1o")), Operand("out", Irreps("0e"))
     >>> print(make_polynomial_plan([x, out], [PolynomialTerm(("x", "x"), 0, weight="w")]))
+    polynomial 2fef5f99c6ef2e85: 1 terms, 2 weights of a channel
     x: 1x0e+1x1o (row, mul_ir)
     w: 2x0e (weights, ir_mul)
     out: 1x0e (row, mul_ir)
-    x x x x w -> out[0] 1x0e | 2 paths, 4 entries, independent couplings
+    <BLANKLINE>
+    term  in1  in2  out   constant               paths  weights  coupling  flops  bytes
+       0  x    x    1x0e  independent couplings      2      0:2      4/32     12     20
+    <BLANKLINE>
+    2 paths, coupling 4/32 non-zero, per row and channel 12 flops, 20 bytes (each operand once)
     """
+    operands, terms = tuple(operands), tuple(terms)
+    if not operands:
+        raise PlanError(f"operands: must hold the tensors and, last, {OUT!r}")
     *inputs, out = operands
-    terms = tuple(terms)
     if out.name != OUT:
         raise PlanError(f"the last operand must be {OUT!r}, got {out.name!r}")
     names = _check_operands((*inputs, out))
@@ -177,8 +115,8 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     for n, term in enumerate(terms):
         _check_term(n, term, names)
         _check_table(n, term, names)
-    plan = PolynomialPlan((*inputs, out), terms)
-    for n, (term, paths) in enumerate(zip(terms, plan.paths, strict=True)):
+    constants = [_constants(term, names) for term in terms]
+    for n, (term, paths) in enumerate(zip(terms, constants, strict=True)):
         if not any(paths):
             raise PlanError(
                 f"term {n} ({' x '.join(term.inputs)} -> {_target(term, out)}): no equivariant map exists "
@@ -186,8 +124,44 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
             )
         if term.table is not None:
             check_equivariant(f"term {n}", [names[i].irreps for i in term.inputs], out.irreps, paths)
-    weights = _weights(plan)
-    return PolynomialPlan((*inputs, *weights, out), terms)
+    return Plan(
+        POLYNOMIAL,
+        {"operands": (*inputs, out), "terms": terms},
+        instructions=terms,
+        operands=(*inputs, *_weights(terms, constants), out),
+        paths=tuple(
+            _path(n, p, term, entries, names)
+            for n, (term, paths) in enumerate(zip(terms, constants, strict=True))
+            for p, entries in enumerate(paths)
+        ),
+    )
+
+
+def _constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
+    """For each path of a term its constant, (k, i, ..., j) -> value with k a component of the whole output."""
+    if term.table is not None:
+        return [dict(path) for path in term.table]
+    assert term.i_out is not None
+    out = names[OUT].irreps
+    start = out.slices()[term.i_out].start
+    factors = tuple(str(names[name].irreps) for name in term.inputs)
+    found = generated(factors, str(out[term.i_out].ir), term.inputs, term.basis)
+    return [{(k + start, *rest): value for (k, *rest), value in path.items()} for path in found]
+
+
+def _path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
+    out = names[OUT]
+    reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, segments(out.irreps)[term.i_out])
+    return Path(
+        index=n,
+        mode=COPIES,
+        sizes=(("u", 1),),
+        legs=(*(Leg(name, names[name].dim) for name in term.inputs), reached),
+        weight=WeightSlice(p, (1,), term.weight) if term.weight else None,
+        coefficient=1.0,
+        entries=entries,
+        label="table" if term.table is not None else f"{term.basis} couplings",
+    )
 
 
 def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
@@ -248,32 +222,34 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
         twice = [index for index, count in Counter(index for index, _ in path).items() if count > 1]
         if twice:
             raise PlanError(f"term {n}: the entry {twice[0]} is there twice: give one, with the sum of both values")
-        for index, value in path:
-            if len(index) != len(sizes):
+        for at, value in path:
+            if len(at) != len(sizes):
                 raise PlanError(
                     f"term {n}: an entry has {len(sizes)} indices (the output's, then one for each of "
-                    f"{', '.join(term.inputs)}), got {index}"
+                    f"{', '.join(term.inputs)}), got {at}"
                 )
-            for axis, (i, size) in enumerate(zip(index, sizes, strict=True)):
+            for axis, (i, size) in enumerate(zip(at, sizes, strict=True)):
                 if not 0 <= i < size:
                     name = (OUT, *term.inputs)[axis]
                     raise PlanError(f"term {n}: index {i} of {name} is out of range: it has components 0 to {size - 1}")
             if value != value or abs(value) == float("inf"):
-                raise PlanError(f"term {n}: the entry {index} must be a finite number, got {value}")
+                raise PlanError(f"term {n}: the entry {at} must be a finite number, got {value}")
     if term.table is not None and not any(value for path in term.table for _, value in path):
         raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
 
 
-def _weights(plan: PolynomialPlan) -> list[Operand]:
+def _weights(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
     """One operand of weights for each name, with the paths of all its terms."""
     counts: dict[str, int] = {}
-    for term, paths in zip(plan.terms, plan.paths, strict=True):
+    for term, paths in zip(terms, constants, strict=True):
         if term.weight is not None and counts.setdefault(term.weight, len(paths)) != len(paths):
             raise PlanError(
                 f"weights {term.weight!r}: terms that share them must have equally many paths, "
                 f"got {counts[term.weight]} and {len(paths)}: give them names of their own"
             )
-    return [Operand(name, Irreps(f"{count}x0e"), "ir_mul", weights=True) for name, count in counts.items()]
+    return [
+        Operand(name, Irreps(f"{count}x0e"), "ir_mul", weights=True, rows="element") for name, count in counts.items()
+    ]
 
 
 def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
@@ -291,16 +267,56 @@ def _entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
         ) from None
 
 
-def _fields(plan: PolynomialPlan) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "operands": [[o.name, str(o.irreps), o.layout, o.channels] for o in plan.operands if not o.weights],
-        "terms": [
-            [list(t.inputs), t.i_out, t.weight, t.basis, None if t.table is None else [*map(_listed, t.table)]]
-            for t in plan.terms
-        ],
-    }
+def _alone(plan: Plan, path: Path) -> Plan:
+    term = plan.terms[path.index]
+    return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
 
-def _listed(path: tuple[tuple[tuple[int, ...], float], ...]) -> list:
-    return [[list(index), value] for index, value in path]
+def _title(plan: Plan) -> str:
+    weights = f", {plan.weight_numel} weights of a channel" if plan.weights else ""
+    return f"{len(plan.terms)} terms{weights}\n" + "\n".join(map(str, plan.operands))
+
+
+# far above any real polynomial, far below what could exhaust a machine before planning notices
+MAX_DIM = 256
+MAX_TERMS = 1024
+
+
+def _operand(where: str, entry: list) -> Operand:
+    name, ends, layout, channels = entry
+    found = Irreps(irreps(where, ends))
+    rule = f"a channel has at most {MAX_DIM} components"
+    check(found.dim <= MAX_DIM and len(found) <= MAX_DIM, where, rule, found.dim)
+    return Operand(text(where, name), found, text(where, layout), boolean(where, channels))
+
+
+def _term(where: str, entry: list) -> PolynomialTerm:
+    inputs, i_out, weight, basis, table = entry
+    names = list_of(text, "names")(where, inputs)
+    paths = maybe(list_of(_entries, "paths"))(where, table)
+    return PolynomialTerm(
+        tuple(names),
+        maybe(index)(where, i_out),
+        maybe(text)(where, weight),
+        text(where, basis),
+        None if paths is None else tuple(paths),
+    )
+
+
+def _entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+    check(isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES, path)
+    return table_of((tuple(list_of(index, "indices")(where, at)), real(where, value)) for at, value in path)
+
+
+_ENTRIES = "must be a list of entries, each its indices and a number"
+POLYNOMIAL = Maker(
+    "tpgen.polynomial/1",
+    make_polynomial_plan,
+    _title,
+    readers={"operands": entries(_operand, 4, "operands", MAX_TERMS), "terms": entries(_term, 5, "terms", MAX_TERMS)},
+    alone=_alone,
+    noun="term",
+    unit="row and channel",
+    separators=(",", ":"),
+)
+PolynomialPlan = Plan  # what pickles of 0.1 call it

@@ -13,11 +13,12 @@ from typing_extensions import TypedDict, Unpack
 
 from tpgen.errors import PlanError, unknown
 from tpgen.planner.instruction import parse_irreps
-from tpgen.planner.plan import Plan, PlanMaker, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import PlanMaker, make_plan
 
 
 class SquarePlanning(TypedDict, total=False):
-    """What a preset hands on to `make_plan`, as keywords; all may be left out."""
+    """Keywords that a preset hands on to `make_plan`; all may be left out."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -27,12 +28,14 @@ class SquarePlanning(TypedDict, total=False):
 
 
 class Planning(SquarePlanning, total=False):
-    """The same with the irrep normalisation, which `tensor_square` has a meaning of its own for."""
+    """Keywords of a preset with the irrep normalisation, which `tensor_square` has a meaning of its own for."""
 
     irrep_normalization: str
 
 
-def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, **options: Unpack[Planning]) -> Plan:
+def fully_connected(
+    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[Planning]
+) -> Plan:
     """Every allowed path, each mixing all copies: mode ``uvw``, weighted.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
@@ -53,7 +56,9 @@ def fully_connected(irreps_in1: object, irreps_in2: object, irreps_out: object, 
     return make_plan(in1, in2, out, instructions, **options)
 
 
-def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, **options: Unpack[Planning]) -> Plan:
+def channelwise(
+    irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[Planning]
+) -> Plan:
     """The convolution product of MACE and NequIP: mode ``uvu``, every in1 ⊗ in2 → out that the filter allows.
 
     Each path has an output segment of its own; segments are sorted by irrep, paths by output segment.  Weights are per
@@ -81,7 +86,10 @@ def channelwise(irreps_in1: object, irreps_in2: object, irreps_filter: object, *
 
 
 def elementwise(
-    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Unpack[Planning]
+    irreps_in1: Irreps | str,
+    irreps_in2: Irreps | str,
+    filter_ir_out: Iterable[object] | None = None,
+    **options: Unpack[Planning],
 ) -> Plan:
     """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
 
@@ -107,7 +115,10 @@ def elementwise(
 
 
 def full(
-    irreps_in1: object, irreps_in2: object, filter_ir_out: Iterable[object] | None = None, **options: Unpack[Planning]
+    irreps_in1: Irreps | str,
+    irreps_in2: Irreps | str,
+    filter_ir_out: Iterable[object] | None = None,
+    **options: Unpack[Planning],
 ) -> Plan:
     """Every copy of one input with every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
 
@@ -129,8 +140,8 @@ def full(
 
 
 def tensor_square(
-    irreps_in: object,
-    irreps_out: object | None = None,
+    irreps_in: Irreps | str,
+    irreps_out: Irreps | str | None = None,
     filter_ir_out: Iterable[object] | None = None,
     irrep_normalization: str = "component",
     **options: Unpack[SquarePlanning],

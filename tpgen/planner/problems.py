@@ -1,4 +1,4 @@
-"""Named problems: products of real networks, shared by tests, benchmarks and the command line."""
+"""Named problems: products, linear layers and polynomials of real networks, for tests, benchmarks, the command line."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from e3nn.o3 import Irreps
+
 from tpgen.errors import PlanError, unknown
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.contraction import make_contraction_plan
+from tpgen.planner.harmonics import make_harmonics_plan
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
+from tpgen.planner.product import make_plan
 
 SH2, SH3 = "1x0e+1x1o+1x2e", "1x0e+1x1o+1x2e+1x3o"  # spherical harmonics of an edge, up to degree 2 and 3
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of a known network, with the batch it is usually run on."""
+    """A plan of a known network, with the batch it is usually run on."""
 
     name: str
     about: str
     rows: int
     make: Callable[[], Plan]
     suite: str
+    channels: int = 32  # of a polynomial, whose plan does not say how many there are
+    elements: int = 1  # of a polynomial's weights; 1: all rows share them
 
     @cached_property
     def plan(self) -> Plan:
@@ -40,6 +49,26 @@ def _article() -> Plan:
 def _roofline(l1: int, l2: int, l3: int) -> Callable[[], Plan]:
     # even and odd degrees alike: the parity of the output follows from the inputs, all even
     return lambda: make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
+
+
+def _contraction(irreps_in: str, irreps_out: str, correlation: int) -> Callable[[], Plan]:
+    out = Irreps(irreps_out)
+    return lambda: make_contraction_plan(Irreps(irreps_in), out, [correlation] * len(out))
+
+
+def _turned() -> Plan:
+    x, y = Irreps("0e+1o"), Irreps("0e+1o+2e")
+    operands = [Operand("x", x), Operand("y", y, channels=False), Operand(OUT, x)]
+    terms = [PolynomialTerm(names, k, f"w{len(names)}_{k}") for names in (("x", "x", "y"), ("x",)) for k in range(2)]
+    return make_polynomial_plan(operands, terms)
+
+
+def _harmonics() -> Plan:
+    return make_harmonics_plan("1o", [0, 1, 2, 3], "component")
+
+
+def _linear(irreps_in: str, irreps_out: str) -> Callable[[], Plan]:
+    return lambda: make_linear_plan(irreps_in, irreps_out)
 
 
 def _muls(mul: int, irreps: str) -> str:
@@ -117,7 +146,29 @@ _ALL = (
     ),
 )
 
-PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
+_MACE, _NEQUIP = _muls(128, "0e+1o"), _muls(64, "0e+0o+1e+1o+2e+2o")
+_LINEARS = (
+    Problem("mace-linear", "MACE medium, features before an interaction", 1000, _linear(_MACE, _MACE), "linear"),
+    Problem("mace-readout", "MACE medium, energies out of features", 1000, _linear(_MACE, "0e"), "linear"),
+    Problem(
+        "nequip-linear",
+        "NequIP, features up to degree 2 of both parities",
+        1000,
+        _linear(_NEQUIP, _NEQUIP),
+        "linear",
+    ),
+)
+_CONTRACTION, _SMALL = _contraction("0e+1o+2e+3o", "0e+1o", 3), _contraction("0e+1o", "0e+1o", 3)
+_POLYNOMIALS = (
+    Problem("mace-contraction", "MACE's symmetric contraction", 512, _CONTRACTION, "polynomial", 128, 10),
+    Problem("small-contraction", "the same, small", 512, _SMALL, "polynomial", 32, 2),
+    Problem("turned", "features squared and turned by the harmonics of a direction", 2000, _turned, "polynomial"),
+    Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _harmonics, "polynomial", 1),
+)
+
+PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}  # of products
+LINEARS: dict[str, Problem] = {problem.name: problem for problem in _LINEARS}
+POLYNOMIALS: dict[str, Problem] = {problem.name: problem for problem in _POLYNOMIALS}
 SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL))
 
 

@@ -23,15 +23,14 @@ MAX_WEIGHTS = 2**30
 Reader = Callable[[str, Any], Any]  # (name of the field, what stands there) -> its value, or a `PlanError`
 
 
-def read_fields(text: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
     """The fields of a JSON object, each as its reader gives it.
 
     Raises `PlanError` that names the field where one is missing, unknown, of a wrong type or out of range.
 
-    >>> read_fields('{"on": true}', {"on": boolean})
+    >>> read_fields({"on": True}, {"on": boolean})
     {'on': True}
     """
-    fields = read_object(text)
     known = ", ".join(readers)
     for name in fields:
         check(name in readers, name, f"is not a field of a plan; known fields: {known}", fields[name])
@@ -63,16 +62,6 @@ def check(condition: bool, name: str, rule: str, value: object) -> None:
     """Raise `PlanError` with the field and the rule that it breaks."""
     if not condition:
         raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
-
-
-def constant(wanted: str) -> Reader:
-    """A field that holds one text, such as the format."""
-
-    def read(name: str, value: Any) -> Any:
-        check(value == wanted, name, f"must be {wanted!r}", value)
-        return value
-
-    return read
 
 
 def one_of(known: Collection[str]) -> Reader:
@@ -117,9 +106,26 @@ def number(name: str, value: Any) -> float:
     return float(value)
 
 
+def real(name: str, value: Any) -> float:
+    """A finite number of either sign."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    check(is_number and abs(value) < 1e300, name, "must be a number from -1e300 to 1e300", value)
+    return float(value)
+
+
 def boolean(name: str, value: Any) -> bool:
     check(type(value) is bool, name, "must be true or false", value)
     return value
+
+
+def text(name: str, value: Any) -> str:
+    check(isinstance(value, str), name, "must be text", value)
+    return value
+
+
+def maybe(read: Reader) -> Reader:
+    """A field that may be null."""
+    return lambda name, value: None if value is None else read(name, value)
 
 
 def list_of(read: Reader, what: str) -> Reader:
@@ -132,15 +138,15 @@ def list_of(read: Reader, what: str) -> Reader:
     return read_list
 
 
-def entries(read: Callable[[str, list], tuple], length: int, what: str) -> Reader:
+def entries(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
     """A list of that many instructions at most, each a list of ``length`` values."""
 
-    def read_entries(name: str, value: Any) -> list[tuple]:
-        fits = isinstance(value, list) and len(value) <= MAX_INSTRUCTIONS
+    def read_entries(name: str, value: Any) -> list:
+        fits = isinstance(value, list) and len(value) <= most
         check(fits, name, f"must be a list of {what}", value)
         return [read_entry(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
 
-    def read_entry(where: str, entry: Any) -> tuple:
+    def read_entry(where: str, entry: Any) -> Any:
         check(isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry)
         return read(where, entry)
 

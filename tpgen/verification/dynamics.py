@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +13,9 @@ from tpgen.verification.derivatives import draws
 from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import Named, Subject
 
-STEP, DIRECTIONS = 5e-5, 4
+DIRECTIONS = 4
+SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
+_WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
 STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force moves a point in the first
 
 
@@ -31,10 +35,30 @@ def forces(subject: Subject) -> Outcomes:
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = draws({name: points}, seed=300 + seed)[name]
-        at = [_energy(exact, exact({**exact.given, name: points + n * STEP * along})) for n in (-2, -1, 1, 2)]
         got.append((own * along).sum().detach())
-        expected.append(-(8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP))
+        expected.append(-slope(partial(_along, exact, along), got[-1]))
     return {"": (torch.stack(got), torch.stack(expected))}
+
+
+def _along(subject: Subject, along: Tensor, step: float) -> Tensor:
+    name = subject.points or ""
+    return _energy(subject, subject({**subject.given, name: subject.given[name] + step * along}))
+
+
+def slope(f: Callable[[float], Tensor], about: Tensor) -> Tensor:
+    """The derivative of a function of one number at 0, which is ``about`` so large.
+
+    A step is as short as rounding of the function's values lets it be: where it goes over a cutoff, at which higher
+    derivatives jump, a longer one sees more of that.
+
+    >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
+    >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
+    True
+    """
+    rounding = torch.finfo(torch.float64).eps * float(f(0.0).abs())
+    step = min(max(rounding / (NOISE * max(float(about.abs()), 1e-12)), SHORTEST), LONGEST)
+    steps = [w * (f(n * step) - f(-n * step)) for n, w in _WEIGHTS.items()]
+    return torch.stack(steps).sum() / step
 
 
 def _energy(subject: Subject, found: Named) -> Tensor:
@@ -80,12 +104,16 @@ def _moved(subject: Subject, finer: int) -> Trajectory:
 
 
 def _at(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Energy and forces at some points; the slope where the potential gives no forces."""
+    return at_points(subject, {**subject.given, subject.points or "": x})
+
+
+def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
+    """Energy and forces at some operands; the slope where the potential gives no forces."""
     name = subject.points or ""
     if subject.forces is not None:
-        found = subject({**subject.given, name: x})
+        found = subject(given)
         return _energy(subject, found), found[subject.forces].detach()
-    x = x.detach().requires_grad_()
-    energy = subject({**subject.given, name: x})[subject.energy or ""].sum()
+    x = given[name].detach().requires_grad_()
+    energy = subject({**given, name: x})[subject.energy or ""].sum()
     (slope,) = torch.autograd.grad(energy, x)
     return energy.detach(), -slope

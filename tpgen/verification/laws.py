@@ -73,8 +73,13 @@ def _along_a_line(subject: Subject, name: str, degree: int) -> Pair:
     return result(at), expected
 
 
+UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"
+
+
 def equivariant(subject: Subject) -> Outcomes:
     """Turned inputs give turned results, of proper rotations and of those with an inversion."""
+    if subject.undeclared:
+        return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
     turns = [random_rotation(generator) for _ in range(3)]
     straight = subject(subject.given)

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tpgen.form.polynomial import form_of, read_operand, write_operand
-from tpgen.form.reference import reference_linear, reference_product
+from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
+from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule
-from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation
-from tpgen.planner.polynomial_plan import OUT, Operand
+from tpgen.planner.plan import OUT, Operand
 from tpgen.verification.moments import linear_moments, product_moments
 from tpgen.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
 
@@ -50,7 +49,7 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         call=lambda run, x: {"out": run(*x.values())},
         given=given,
         others=others,
-        reference=lambda x: {"out": reference_product(plan, x["x1"], x["x2"], x.get("w"), product.layout)},
+        reference=lambda x: {"out": reference_product(plan, x["x1"], x["x2"], x.get("w"), layout=product.layout)},
         moments=partial(product_moments, product),
         relabel=partial(_rows_in_order, ("x1", "x2") if plan.shared_weights else names),
         **_of_products(product),
@@ -106,7 +105,7 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
         return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
 
     def reference(x: Named) -> Named:
-        messages = reference_product(plan, x["x1"][src], x["x2"], x.get("w"), conv.layout)
+        messages = reference_product(plan, x["x1"][src], x["x2"], x.get("w"), layout=conv.layout)
         return {"out": messages.new_zeros(NODES, messages.shape[1]).index_add(0, dst, messages)}
 
     def relabelled(subject: Subject) -> tuple[Named, Named]:
@@ -171,10 +170,10 @@ def _linear_reference(layer: Linear, x: Named) -> Named:
     """Every channel to every channel, as layers without any."""
     plan, pairs = layer.plan, x["w"]
     if plan.f_in is None:
-        out = reference_linear(plan, x["x"], pairs, layer.layout)
+        out = reference_product(plan, x["x"], pairs, layout=layer.layout)
     else:
         columns = [
-            [reference_linear(plan, x["x"][:, i], pairs[..., i, o, :], layer.layout) for i in range(plan.f_in)]
+            [reference_product(plan, x["x"][:, i], pairs[..., i, o, :], layout=layer.layout) for i in range(plan.f_in)]
             for o in range(plan.f_out or 0)
         ]
         out = torch.stack([torch.stack(column).sum(0) for column in columns], 1)
@@ -217,7 +216,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         got = subject.calling(called(None if index is None else index[order]))({**subject.given, **moved})
         return got, {name: y[order] for name, y in subject(subject.given).items()}
 
-    form = form_of(plan)
+    form = polynomial_of(plan)
     single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
     weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
     constant = any(not term.weight for term in plan.terms)
@@ -269,7 +268,7 @@ def _call_polynomial(module: PolynomialModule, names: list[str], index: Tensor |
     weights = [x[o.name] for o in module.plan.weights]
     keywords: dict[str, Any] = {"weights": weights} if weights and not any(names) else {}
     if index is not None:
-        keywords["y" if isinstance(module, SymmetricContraction) else "index"] = index
+        keywords[module._index] = index
     if not any(names):
         return {"out": run(*inputs, **keywords)}
     held = {prefix_of(run) + name: w for name, w in zip(names, weights, strict=True)}
@@ -280,7 +279,7 @@ def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
     """The form itself: every monomial on its own."""
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
-    gradient = form_of(plan).gradient(OUT)
+    gradient = polynomial_of(plan).gradient(OUT)
     rows = next(iter(x.values())).shape[0]
     zero = torch.zeros(rows, module.channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]

@@ -101,7 +101,7 @@ def _expected(plan: Plan, paths: list[Path]) -> float | str:
     counts = elements if plan.path_normalization == "element" else [1] * len(paths)
     variances = [plan.in1_var[path.in1.index] * plan.in2_var[path.in2.index] for path in paths]
     if plan.path_normalization == "element":
-        counts = [n * v for n, v in zip(counts, variances, strict=True)]  # type: ignore[misc]
+        counts = [n * v for n, v in zip(counts, variances, strict=True)]
     mean = sum(p.factors.path_weight * n for p, n in zip(paths, counts, strict=True)) / sum(counts)
     return plan.out_var[paths[0].out.index] * mean
 

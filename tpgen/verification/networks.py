@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
-from tpgen.inspection.training import is_floating
-from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, another_order, frame
+from tpgen.inspection.training import is_floating, is_index
+from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, another_order, frame, short
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
-KNOWN: dict[str, str] = {
+KNOWN: dict[str, str | None] = {
     "positions": "cartesian_points",
     "pos": "cartesian_points",
     "cell": "cartesian_vectors",
@@ -27,9 +27,18 @@ KNOWN: dict[str, str] = {
     "stress": "cartesian_tensors",
     "virials": "cartesian_tensors",
     "virial": "cartesian_tensors",
+    "energy": None,
+    "total_energy": None,
+    "potential_energy": None,
+    "interaction_energy": None,
+    "node_energy": None,
+    "atomic_energy": None,
+    "contributions": None,
 }
 ENERGIES = ("energy", "total_energy", "potential_energy")
 FORCES = ("forces", "force")
+CELLS = ("cell", "lattice", "box")
+STRESSES = ("stress", "virials", "virial")
 
 
 def network_subject(
@@ -66,22 +75,35 @@ def network_subject(
         device=like.device,
         slack=20.0,
         exact=lambda: deepcopy(network).double(),
+        fresh=_copied(network),
     )
     straight = base(given)
     turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
     _check_fits({**given, **straight}, {**turns, **results})
     points = next((name for name, found in turns.items() if found.moves), None)
+    _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
         "points": points,
         "energy": _named(straight, ENERGIES) or _only_scalar(straight),
         "forces": _named(straight, FORCES),
+        "cell": next((name for name in given if short(name) in CELLS), None),
+        "stress": _named(straight, STRESSES),
+        "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
+        "undeclared": not turns,
         "settings": _said(turns, results),
     }
     if points is not None:
         fields["relabel"] = _Relabelled(points, dict(zip(names, leaves, strict=True)), call_with)
     return _replaced(base, fields)
+
+
+def _copied(network: nn.Module) -> nn.Module | None:
+    try:
+        return deepcopy(network)
+    except Exception:  # one that cannot be copied is verified without
+        return None
 
 
 def _replaced(subject: Subject, fields: dict[str, Any]) -> Subject:
@@ -109,17 +131,9 @@ def _name(arguments: list[str], path: tuple[Any, ...]) -> str:
     return arguments[path[0].idx] + pytree.keystr(path[1:])
 
 
-def _short(name: str) -> str:
-    """
-    >>> _short("data['positions']"), _short("positions")
-    ('positions', 'positions')
-    """
-    return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
-
-
 def _results(found: Any) -> Named:
     leaves = pytree.tree_flatten_with_path(found)[0]
-    named = {_short(pytree.keystr(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+    named = {short(pytree.keystr(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
         raise InputError(
             "the network returns no floating tensors: it must return a tensor, or tuples, lists and dicts of some"
@@ -129,7 +143,7 @@ def _results(found: Any) -> Named:
 
 def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
     """The frame of each name: from a mapping, from a list in the order of the names, or what is known of them."""
-    known = {name: KNOWN[_short(name)] for name in names if _short(name) in KNOWN}
+    known = {name: KNOWN[short(name)] for name in names if short(name) in KNOWN}
     if given is None:
         return {name: frame(found) for name, found in known.items()}
     if not isinstance(given, Mapping):
@@ -140,7 +154,7 @@ def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
                 f"or a mapping from their names; got {len(listed)}"
             )
         return {name: frame(found) for name, found in zip(names, listed, strict=True)}
-    by_short = {_short(name): name for name in names} | {name: name for name in names}
+    by_short = {short(name): name for name in names} | {name: name for name in names}
     for name in given:
         if name not in by_short:
             raise InputError(f"{what}: {unknown('tensor', name, by_short)}")
@@ -152,6 +166,18 @@ def _check_fits(found: Named, frames: Mapping[str, Frame]) -> None:
     """Raise `InputError` where a tensor has not the shape that its irreps need."""
     for name, how in frames.items():
         how.turn(found[name], torch.eye(3, dtype=torch.float64))
+
+
+def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
+    """Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay."""
+    if all(how is STILL for how in turns.values()):
+        return
+    missing = [name for name, y in found.items() if name not in results and y.numel() > 1]
+    if missing:
+        raise InputError(
+            f"irreps_out: say how {', '.join(map(repr, missing))} turns, as inputs do: "
+            f"irreps_out={{{missing[0]!r}: '1o'}}, None for what stays (--turns out:{missing[0]}=1o)"
+        )
 
 
 def _named(found: Named, known: Sequence[str]) -> str | None:

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import nn
 
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
+from tpgen.inspection.report.irreps import REMARK, is_missing_length
+from tpgen.inspection.report.values import reason
 from tpgen.verification.derivatives import draws, gradients
 from tpgen.verification.laws import Outcomes, pairs
 from tpgen.verification.subject import Named, Run, Subject
@@ -24,23 +27,40 @@ REPEATS = 3
 def compiled(subject: Subject) -> Outcomes:
     """The module under `torch.compile`, and its gradients."""
     run = compile_program(subject.module, Config(backend=subject.backend))
+    within = _differentiates(subject)
+    compared = _values if within else _with_gradients
     try:
         with _quiet():
-            got = _with_gradients(subject, run)
+            got = compared(subject, run)
     except Exception as error:
+        if is_missing_length(error):
+            return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
-            return {"": f"torch.compile cannot take it: {_first_line(error)}"}
-        if "does not currently support double backward" in str(error):
-            return _values_alone(subject, run)
+            return {"": f"torch.compile cannot take it: {reason(error)}"}
         raise
-    return pairs(got, _with_gradients(subject))
+    return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
 
 
-def _values_alone(subject: Subject, run: Run) -> Outcomes:
-    """Where gradients are taken within, as forces are: torch has no further ones of what it compiled."""
-    with _quiet():
-        got = _values(subject, run)
-    return {**pairs(got, _values(subject)), "gradients": "torch.compile has none of a function that takes some itself"}
+WITHIN = (
+    "torch.compile gives none, or wrong ones, of a function that takes gradients itself, without tpgen too: train "
+    "such a network without it"
+)
+
+
+def _differentiates(subject: Subject) -> bool:
+    """Whether the module takes gradients within, as potentials do for forces."""
+    taken, own = [], torch.autograd.grad
+
+    def counted(*given: Any, **named: Any) -> Any:
+        taken.append(True)
+        return own(*given, **named)
+
+    torch.autograd.grad = counted
+    try:
+        _values(subject)
+    finally:
+        torch.autograd.grad = own
+    return bool(taken)
 
 
 def _values(subject: Subject, run: Run | None = None) -> Named:

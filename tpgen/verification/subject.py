@@ -68,6 +68,15 @@ def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
     return transform(x, irreps, layout, matrix)
 
 
+def short(name: str) -> str:
+    """The last key of a name in a dict, which a tensor is known by.
+
+    >>> short("data['positions']"), short("positions")
+    ('positions', 'positions')
+    """
+    return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
+
+
 def another_order(number: int) -> Tensor:
     """A permutation that leaves nothing in its place.
 
@@ -106,9 +115,14 @@ class Subject:
     reference: Callable[[Named], Named] | None = None
     moments: Moments | None = None
     relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected
-    points: str | None = None  # where a potential has its positions, energy and forces
+    points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
     forces: str | None = None
+    cell: str | None = None
+    stress: str | None = None
+    fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
+    undeclared: bool = False  # nothing was said of how it turns
+    fresh: nn.Module | None = None  # a copy from before the first call
     settings: str = ""
     slack: float = 1.0  # how many products deep it is
     backend: str = "aot_eager"  # that it is compiled with

@@ -81,7 +81,7 @@ def test_every_line_of_a_linear_layer_is_explained() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(TpgenError, match="rows is the batch that totals are for and must be positive, got 0"):
+    with pytest.raises(TpgenError, match="rows: the batch that totals are for must have one or more, got 0"):
         tpgen.explain(PLAN, rows=0)
     with pytest.raises(TpgenError, match="unknown option 'strateggy': did you mean 'strategy'"):
         tpgen.explain(PLAN, strateggy="einsum")  # type: ignore[call-overload]

@@ -1,6 +1,7 @@
 """Products of a network, explained as the network calls them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,9 @@ def test_times_are_there_when_measured() -> None:
     assert found.share
     assert all(p.seconds for p in found.products)
     assert str(found).splitlines()[1].endswith("predicted  measured  of forward")
-    assert str(found).endswith("% of it in products")
+    assert "% of it in products" in str(found)
+    assert "lie 155 % apart: the machine is busy" in str(replace(found, spread=1.55))
+    assert "busy" not in str(replace(found, spread=0.1))
 
 
 def test_it_is_a_value_and_json() -> None:
@@ -156,3 +159,35 @@ def test_a_convolution_counts_its_nodes_once_and_is_timed_itself(monkeypatch: py
     assert set(called) == {(4, CONV.irreps_in1.dim)}
     with pytest.raises(TpgenError, match="nodes=3 is for a TensorProductConv, whose rows are edges; leave it out"):
         tpgen.explain(CONV, nodes=3)
+
+
+def test_linear_layers_stand_beside_products() -> None:
+    network = nn.Sequential(
+        tpgen.Linear("4x0e+2x1o", "8x0e", strategy="grouped"),
+        tpgen.Linear("4x0e", "2x0e", f_in=2, f_out=3, biases=True, strategy="grouped"),
+    )
+    network[0].register_forward_hook(lambda module, args, out: out.reshape(-1, 2, 4))
+    found = explain_network(network, [torch.randn(6, 10)], ceilings=Ceilings(1e10, 1e11))
+    flat, channels = (product.explanation for product in found.products)
+    assert (flat.rows, channels.rows) == (6, 6)
+    assert flat.flops == 6 * 2 * 4 * 8
+    assert channels.product == "4x0e -> 2x0e, 2 -> 3 channels"
+    assert channels.bytes == 4 * (6 * (2 * 4 + 3 * 2) + 2 * 3 * 8 + 3 * 2)
+
+
+def test_products_and_layers_of_a_converted_network_are_counted() -> None:
+    from e3nn import o3
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "0e+1o")
+            self.layer = o3.Linear("0e+1o", "0e")
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.product(x, y))
+
+    network = tpgen.convert(Network())
+    found = explain_network(network, (torch.randn(4, 5), torch.randn(4, 4)))
+    assert [(p.module, p.calls) for p in found.products] == [("product._tpgen", 1), ("layer._tpgen", 1)]
+    assert all("forward" not in vars(module) for module in network.modules())

@@ -49,10 +49,16 @@ def test_the_output_says_whether_the_flat_network_is_faster() -> None:
     rows = Row("network", 3.0, 3.0), Row("flat", 2.0, 6.0)
     times = FlatTimes("eager", "einsum", 1, Gain(1, 1, 1, 1, 1), rows)
     assert times.verdict.splitlines() == [
-        "forward: a flat graph is faster than the network as it is (1.50 x)",
-        "forward+backward: a flat graph is not faster than the network as it is (0.50 x)",
+        "forward: a flat graph is faster than the network as it is (1.50×)",
+        "forward+backward: a flat graph is not faster than the network as it is (0.50×)",
     ]
     assert str(times).endswith(times.verdict)
+
+
+def test_times_that_lie_apart_decide_nothing() -> None:
+    rows = Row("network", 3.0, 3.0, spread=0.5), Row("flat", 2.0, 6.0)
+    said = FlatTimes("eager", "einsum", 1, Gain(1, 1, 1, 1, 1), rows).verdict
+    assert said == "times of the same call lie 50 % apart, so they decide nothing: measure again"
 
 
 def test_inlined_without_sharing_is_as_it_was_put_together() -> None:

@@ -14,13 +14,12 @@ from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on, product_on
 from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import NAMED, chip_named, chip_of
-from tpgen.kernels.polynomial.load import Sizes
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
 GIVEN = Ceilings(1e10, 1e11)
 CHANNELWISE = [p.name for p in PROBLEMS.values() if p.suite == "channelwise"]
@@ -72,7 +71,7 @@ def test_what_has_no_kernel_there_says_why() -> None:
     mixing = product_on("A100", PROBLEMS["self-connection"].plan, 1_000)
     assert "no kernel: matrix products of the library are faster" in str(mixing)
     half = product_on("A100", PROBLEMS["mace-medium"].plan, 1_000, dtype=torch.float16)
-    assert "no kernel: kernels compute in float32, float64, bfloat16, not in float16" in str(half)
+    assert "no kernel: kernels compute in float32, float64 or bfloat16, not in float16" in str(half)
 
 
 def test_linear_layers() -> None:

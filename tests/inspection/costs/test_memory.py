@@ -15,7 +15,7 @@ from tests.cases import run_python
 from tests.machine import needs_compiler
 from tpgen.errors import InputError, TpgenError
 from tpgen.inspection.costs.memory import MemoryEstimate, estimate_memory
-from tpgen.kernels.libraries.compiler import need_compiler
+from tpgen.kernels.build.compiler import need_compiler
 from tpgen.planner.presets import channelwise
 
 SOURCE = Path(__file__).with_name("allocations.cpp")

@@ -7,8 +7,8 @@ from typing import Any
 from tests.inspection.explorer.pages import ARTICLE, KERNELS, STAGES, click, keys, lit
 from tests.machine import needs_compiler
 from tpgen.inspection.costs.node_costs import node_costs
-from tpgen.inspection.stages.dump import Request
 from tpgen.inspection.stages.provenance import provenance
+from tpgen.inspection.stages.request import Request
 from tpgen.planner.problems import PROBLEMS
 
 

@@ -14,7 +14,6 @@ from tests.machine import needs_compiler
 from tpgen.drawing.path_map import diagram, hues
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.costs.roofline_picture import roofline
-from tpgen.inspection.explorer.drawing import path_map
 from tpgen.planner.presets import channelwise
 
 
@@ -95,7 +94,7 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     found = tpgen.explain(plan, rows=100, strategy="einsum", ceilings=Ceilings(1e10, flops))
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
     for drawn in (
-        diagram(path_map(plan), interactive=True),
+        diagram(plan.map, interactive=True),
         *(roofline(one, one.paths, interactive=True) for one in (slow, fast)),
     ):
         file = tmp_path / "drawing.html"

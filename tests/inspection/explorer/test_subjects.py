@@ -12,8 +12,8 @@ from tests.inspection.explorer.pages import GIVEN, STAGES, click, keys, large, l
 from tests.machine import needs_compiler
 from tpgen.inspection.explorer.page import write_explorer, write_network_explorer
 from tpgen.inspection.stages.provenance import provenance
-from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.problems import POLYNOMIALS
 from tpgen.text import quantity
 
 

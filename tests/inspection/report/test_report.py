@@ -13,8 +13,9 @@ from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
 from tpgen.inspection.report.sections import SECTIONS, Part
 from tpgen.inspection.report.values import reason
-from tpgen.inspection.stages.dump import Request, example_arguments
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.inspection.stages.dump import example_arguments
+from tpgen.inspection.stages.request import Request
+from tpgen.kernels.build.compiler import find_compiler
 from tpgen.planner.problems import PROBLEMS
 
 QUICK = ("graphs", "guards", "recompilations", "joint", "partition")

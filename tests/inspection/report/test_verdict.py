@@ -3,8 +3,8 @@
 from tpgen.inspection.report.verdict import verdict
 
 
-def _timed(backend: str, seconds: float, error: float) -> dict:
-    steps = {"forward_seconds": seconds / 3, "step_seconds": seconds}
+def _timed(backend: str, seconds: float, error: float, spread: float = 0.1) -> dict:
+    steps = {"forward_seconds": seconds / 3, "step_seconds": seconds, "spread": spread}
     return {"backend": backend, "error": error, "gradient_error": None, **steps}
 
 
@@ -32,3 +32,11 @@ def test_the_verdict_says_what_to_do() -> None:
     slow = {"backends": {"backends": [_timed("eager", 0.001, 0.0), _timed("inductor", 0.002, 0.0)]}}
     assert verdict(slow)["to do"] == "leave it eager: compiled it runs 0.50× as fast"
     assert verdict({})["to do"] == "nothing"
+
+
+def test_times_that_lie_apart_give_no_advice() -> None:
+    """On a busy machine the same product was 50 times as fast compiled, and then 50 times as slow."""
+    rows = [_timed("eager", 0.05, 0.0), _timed("inductor", 0.001, 0.0, spread=0.8)]
+    assert verdict({"backends": {"backends": rows}})["to do"] == (
+        "measure again: times of the same call lie 80 % apart, so they decide nothing"
+    )

@@ -5,21 +5,14 @@ import torch
 
 from tpgen.emitter.emit import DIRECTIONS, emit_plan
 from tpgen.errors import EmitError
-from tpgen.inspection.stages.dump import (
-    STAGES,
-    FormRequest,
-    Request,
-    default_stage,
-    dump_files,
-    dump_stage,
-    example_arguments,
-    product_directions,
-)
+from tpgen.inspection.stages.dump import STAGES, default_stage, dump_files, dump_stage, example_arguments
+from tpgen.inspection.stages.request import KERNEL, Request, product_directions
 from tpgen.nn.linear import Linear
-from tpgen.planner.linear import LinearPlan, make_linear_plan
-from tpgen.planner.plan import Plan, make_plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise
+from tpgen.planner.problems import POLYNOMIALS
+from tpgen.planner.product import make_plan
 
 ON_A_GPU = ("cuda", "ptx", "sass")  # of products that keep channels: test_cuda.py
 WITHOUT_COMPILING = [stage for stage in STAGES if stage not in ("inductor", *ON_A_GPU)]
@@ -30,7 +23,9 @@ def plan() -> Plan:
     return make_plan("4x0e+2x1o", "1o", "2x1o+2x1e", [(0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True)])
 
 
-STAGES_AND_DIRECTIONS = [(s, d) for s in WITHOUT_COMPILING for d in DIRECTIONS if d not in STAGES[s].lacks]
+STAGES_AND_DIRECTIONS = [
+    (s, d) for s in WITHOUT_COMPILING for d in DIRECTIONS if d != "right" or STAGES[s].shows != KERNEL
+]
 
 
 @pytest.mark.parametrize("stage, direction", STAGES_AND_DIRECTIONS)
@@ -56,7 +51,7 @@ def test_a_stage_shows_what_it_is_for(plan: Plan, stage: str, fragment: str) -> 
 
 def test_directions_differ_where_a_stage_has_them(plan: Plan) -> None:
     for name in WITHOUT_COMPILING:
-        directions = [d for d in DIRECTIONS if d not in STAGES[name].lacks]
+        directions = [d for d in DIRECTIONS if d != "right" or STAGES[name].shows != KERNEL]
         texts = {dump_stage(plan, name, direction, strategy="grouped") for direction in directions}
         assert len(texts) == (len(directions) if STAGES[name].by_direction else 1)
 
@@ -147,7 +142,7 @@ def test_what_a_kernel_computes_and_where_come_before_its_text() -> None:
 # --- linear layers, and one function for all plans --------------------------------------------------------------------
 
 
-def linear_plan() -> LinearPlan:
+def linear_plan() -> Plan:
     return make_linear_plan("4x0e+2x1o", "3x0e+2x1o", biases=True)
 
 
@@ -158,7 +153,7 @@ def test_a_linear_layer_has_every_stage_but_those_of_a_gpu() -> None:
         f"{name}.{direction}.{STAGES[name].suffix}"
         for name in WITHOUT_COMPILING
         if STAGES[name].by_direction
-        for direction in (kernels if STAGES[name].lacks == ("right",) else graphs)
+        for direction in (kernels if STAGES[name].shows == KERNEL else graphs)
     }
     assert set(texts) == {"plan.txt", *named}
     assert all(text.strip() for text in texts.values())
@@ -188,7 +183,7 @@ def test_what_a_stage_of_a_linear_layer_shows(stage: str, direction: str, fragme
 def test_the_programs_of_a_linear_layer_that_are_shown_run() -> None:
     layer = Linear("4x0e+2x1o", "3x0e+2x1o", f_in=2, f_out=3, strategy="grouped")
     assert dump_stage(layer.plan, "code", strategy="grouped") == layer._emission("forward").code.strip()
-    request = FormRequest(layer.plan, strategy="grouped", rows=5)
+    request = Request(layer.plan, strategy="grouped", rows=5)
     emission = request.emission()
     assert request.module(emission)(*example_arguments(request, emission.arguments)).shape == (5, 3 * 9)
 
@@ -225,7 +220,7 @@ def test_directions_that_a_linear_layer_lacks(stage: str, direction: str, messag
 
 
 def test_what_is_no_plan_is_refused() -> None:
-    with pytest.raises(EmitError, match=r"stages are those of a plan .*, not of Linear; its attribute plan is one"):
+    with pytest.raises(EmitError, match=r"stages are those of a Plan, not of Linear; its attribute plan is one"):
         dump_stage(Linear("1x0e", "1x0e"), "code")  # type: ignore[arg-type]
     with pytest.raises(EmitError, match=r"not of str$"):
         dump_stage("article", "code")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,16 +11,17 @@ import torch
 from tests.cases import CASES, Case
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError, TpgenError
-from tpgen.inspection.stages import compiled_origins, origins
+from tpgen.inspection.stages import dump, request
 from tpgen.inspection.stages.dump import dump_stage
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.inspection.stages.provenance import STAGES, Provenance, provenance
 from tpgen.inspection.subject import request_of
-from tpgen.kernels.libraries.compiler import find_compiler
+from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.planner.problems import PROBLEMS
+from tpgen.planner.product import make_plan
 
 TEXTS = ("plan", "form", "graph", "code")
 KERNELS = ("cpp", "cpp_backward")
@@ -165,13 +166,14 @@ def test_lines_of_an_unknown_kind_are_unexplained(monkeypatch: pytest.MonkeyPatc
     class Scripted:
         code = "def forward(self,\n    x1: Tensor) -> Tensor:\n  print(x1)\n  return x1"
 
-    monkeypatch.setattr(origins, "script", lambda module: Scripted)
+    monkeypatch.setattr(request, "script", lambda module: Scripted)
     stage = provenance(small(), ["script"], strategy="einsum").stage("script")
     assert [bool(origin) for origin in stage.origins] == [True, True, False, True]
     assert stage.explained == 0.75
 
     text = "import torch\nstrange(1)\ncpp_fused_0 = async_compile.cpp_pybinding([], '''\n  import\n''')\nx = 1"
-    monkeypatch.setattr(compiled_origins, "dump_stage", lambda *arguments, **options: text)
+    written = replace(dump.STAGES["inductor"], write=lambda request: text)
+    monkeypatch.setitem(dump.STAGES, "inductor", written)
     stage = provenance(small(), ["inductor"], strategy="einsum").stage("inductor")
     assert [bool(origin) for origin in stage.origins] == [True, False, False, False, False, True]
 
@@ -326,7 +328,10 @@ def test_a_kernel_that_cannot_be_is_a_missing_stage() -> None:
         (lambda p: provenance(p, stages=["plan"]).trace_back("form", 1), "unknown stage 'form'; known stages: plan"),
         (lambda p: provenance(p, stages=["form"]).trace_back("form", 99), "has lines 1 to 5, not 99"),
         (lambda p: provenance(p, stages=["form"]).trace_forward(9), "instructions 0 to 3, not 9"),
-        (lambda p: provenance("8x0e"), "give a tpgen TensorProduct, a Linear, or the plan of one, not str"),
+        (
+            lambda p: provenance("8x0e"),
+            "give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one, not str",
+        ),
     ],
 )
 def test_errors_say_what_there_is(call: object, message: str) -> None:

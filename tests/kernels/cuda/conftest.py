@@ -11,8 +11,13 @@ import pytest
 from tests.kernels.cuda.fakes import Products
 from tpgen.kernels.cuda import target
 from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.operators.runtime import Product
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, target_of
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.runtime import Kernels
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
+
+
+def expanding(spec: KernelSpec, _chip: object) -> str | None:
+    return "second derivatives are expanded" if spec.call.levels else None
 
 
 @pytest.fixture
@@ -20,12 +25,12 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
     """A process whose CPU is a CUDA device, as far as kernels know: the first of two, of capability 9.0."""
     library = Products(tmp_path)
     library.install(monkeypatch, target, generate_cuda)
-    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=lambda *_: None)
+    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=expanding)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     target_of.cache_clear()
-    products: dict[str, Product] = {}
+    products: dict[str, Kernels] = {}
     for module in ("runtime", "ops"):
-        find = lambda text: products.setdefault(text, Product(text))  # noqa: E731
-        monkeypatch.setattr(f"tpgen.kernels.operators.{module}.product_of", find)
+        find = lambda text: products.setdefault(text, Kernels(text))  # noqa: E731
+        monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.kernels_of", find)
     yield library
     target_of.cache_clear()

@@ -15,8 +15,9 @@ from tests.kernels.cuda.standin import StandIn
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver
-from tpgen.kernels.cuda.generate import ENTRY
+from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY
 
+_ENTRIES = (ENTRY, SUM_ENTRY, JOIN_ENTRY)
 # What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
 
@@ -112,11 +113,11 @@ class Products(FakeLibrary):
     """The same of kernels of products."""
 
     def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
-        made._obj.value = 2 * module.value + (name != ENTRY.encode())
+        made._obj.value = len(_ENTRIES) * module.value + _ENTRIES.index(name.decode())
 
     def function(self, handle: int) -> tuple[int, str]:
-        n, sums = divmod(handle, 2)
-        return n, "add" if sums else "run"
+        n, entry = divmod(handle, len(_ENTRIES))
+        return n, ("run", "add", "put_together")[entry]
 
     def stand_in(self, source: Any, folder: Path) -> StandIn:
         return StandIn([source], [COPIES[self.device]], folder)
@@ -126,6 +127,9 @@ class Products(FakeLibrary):
         if name == "add":
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
             library.call("add_0", blocks, rest[2], rest[5], 0, *read, ctypes.c_int.from_address(pointers[2]))
+        elif name == "put_together":
+            runs = ctypes.c_int.from_address(pointers[1])
+            library.call("put_together_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]), runs)
         else:
             placement = self.sources[n - 1].placement
             assert rest[2:6] == (placement.threads, 1, 1, placement.shared)

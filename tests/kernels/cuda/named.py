@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from tpgen.form.linear import AnyPlan, form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.polynomial.runtime import CALLS, kernels_of, named_call
-from tpgen.planner.linear_problems import LINEARS
-from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.problems import PROBLEMS
+from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
 LAYOUTS = ("mul_ir", "ir_mul")
@@ -33,7 +32,7 @@ class Kernel:
     dtype: str = "float32"
 
     @property
-    def plan(self) -> AnyPlan:
+    def plan(self) -> Plan:
         return (PROBLEMS | LINEARS)[self.problem].plan
 
     @property
@@ -65,7 +64,7 @@ class Call:
 
     def source(self, arch: int) -> CudaPolynomialSource:
         plan = POLYNOMIALS[self.problem].plan
-        sweep = kernels_of(plan.to_json()).sweep(named_call(plan, self.call))
+        sweep = describe_polynomial(plan).sweep(named_call(plan, self.call))
         return generate_polynomial(plan, sweep, self.dtype, chip_of(arch))
 
     def __str__(self) -> str:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import Gather, arguments
+from tpgen.kernels.build.compiler import DTYPES, need_compiler
+from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.launch import Gather, Join, arguments, blocks_of
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
-from tpgen.kernels.libraries.compiler import DTYPES, need_compiler
 from tpgen.kernels.sweep.terms import SLOTS
 
 _HERE = Path(__file__).parent
@@ -31,12 +31,14 @@ _KERNEL = """
 #define COPIES {copies}
 #define {entry} kernel_{n}
 #define {sum_entry} sum_{n}
+#define {join_entry} join_{n}
 namespace k{n} {{
 using namespace {names};
 {text}
 }}
 #undef {entry}
 #undef {sum_entry}
+#undef {join_entry}
 extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
                               const k{n}::Call* call) {{
   return launch([=] {{ k{n}::kernel_{n}(*call); }}, blocks, count, shared, seed);
@@ -45,6 +47,11 @@ extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared,
 _SUM = """extern "C" const char* add_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
                               const k{n}::num* sums, k{n}::real* d_w, int parts) {{
   return launch([=] {{ k{n}::sum_{n}(sums, d_w, parts); }}, blocks, count, shared, seed);
+}}
+"""
+_JOIN = """extern "C" const char* put_together_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
+                              const k{n}::Call* call, int runs) {{
+  return launch([=] {{ k{n}::join_{n}(*call, runs); }}, blocks, count, shared, seed);
 }}
 """
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
@@ -122,8 +129,10 @@ class StandIn:
         self.sources = sources
         text = []
         for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
-            values = {"n": n, "copies": way, "entry": ENTRY, "sum_entry": SUM_ENTRY, "names": _NAMES[way]}
-            text.append(_KERNEL.format(text=source.text, **values))
+            entries = {"entry": ENTRY, "sum_entry": SUM_ENTRY, "join_entry": JOIN_ENTRY}
+            text.append(_KERNEL.format(text=source.text, n=n, copies=way, names=_NAMES[way], **entries))
+            if source.placement.owner:
+                text.append(_JOIN.format(n=n))
             if source.placement.sums_weights:
                 text.append(_SUM.format(n=n))
         self.library = Library("".join(text), folder, counted)
@@ -136,8 +145,9 @@ class StandIn:
         blocks: int = 2,
         seed: int = 0,
     ) -> dict[str, Tensor]:
-        """The open slots of one kernel."""
+        """The open slots of one kernel, on so many blocks or as many as have work."""
         placement = self.sources[n].placement
+        blocks = blocks_of(placement, operands["x2"].shape[0], blocks)
         dtype = next(d for d, name in DTYPES.items() if name == placement.schedule.target.dtype)
         empty = {s: torch.full_like(operands[s], float("nan")) for s in SLOTS}
         given = [_inside(operands[s].to(dtype)) if s in placement.given else None for s in SLOTS]
@@ -145,10 +155,14 @@ class StandIn:
         sums = torch.full((blocks, placement.dim["w"]), float("nan"), dtype=_computed(dtype))
         gather = _gather(placement.owner, operands, edges)  # which holds the tensors that the call points into
         inner = [[around and around[1] for around in row] for row in (given, room)]
-        call = arguments(*inner, operands["x2"].shape[0], gather, sums)
+        join = Join(placement, blocks)
+        ends = join.room(sums.device).fill_(float("nan")) if join.needed else None
+        call = arguments(*inner, operands["x2"].shape[0], gather, sums, ends)
         geometry = (blocks, placement.threads, placement.shared, seed)
-        with self.library.watching(_tensors_of(*inner, gather) | {"sums": sums}):
+        with self.library.watching(_tensors_of(*inner, gather) | {"sums": sums, "ends": ends}):
             self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
+            if join.needed:
+                self.library.call(f"put_together_{n}", join.blocks, geometry[1], 0, seed, ctypes.byref(call), blocks)
             if placement.sums_weights:
                 self.add(n, sums, inner[1][SLOTS.index("w")], seed)
         for around in (*given, *room):
@@ -166,7 +180,7 @@ def _tensors_of(
     given: Sequence[Tensor | None], opened: Sequence[Tensor | None], gather: Gather | None
 ) -> dict[str, Tensor | None]:
     """All that a call points to but its scratch, by name."""
-    indices = {} if gather is None else {n: getattr(gather, n) for n in ("first", "order", "src", "dst")}
+    indices = {} if gather is None else {n: getattr(gather, n) for n in ("order", "src", "dst")}
     return dict(zip((*SLOTS, *(f"d_{s}" for s in SLOTS)), (*given, *opened), strict=True)) | indices
 
 
@@ -191,7 +205,7 @@ def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor,
         return None
     src, dst = edges
     if owner is None:
-        return Gather(None, None, src, dst, 0)
+        return Gather(None, src, dst, 0)
     owners = operands[owner].shape[0]
     order = order_of(src if owner == "x1" else dst, owners)
-    return Gather(order.first, order.order, src, dst, owners)
+    return Gather(order.order, src, dst, owners)

@@ -10,13 +10,14 @@ import torch
 from tests.kernels.cuda.test_products import Case, check
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda import steps
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.target import obstacle
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.planner.plan import Plan, make_plan
+from tpgen.planner.plan import Plan
+from tpgen.planner.product import make_plan
 
 BACKWARD = ("x1", "x2", "w")
 

@@ -8,16 +8,17 @@ import torch
 from tests.kernels.plans import VARIANTS, mode_plan
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda import driver, target
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import D, Gather, P
+from tpgen.kernels.cuda.gathers import Gather
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.operators.targets import KERNEL_TARGETS
 from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS
+from tpgen.kernels.sweep.terms import BETWEEN
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, find_problem
 
@@ -43,9 +44,9 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
     opened = BACKWARD if variant[1] else ("x1", "x2")
     for slots in (opened, FORWARD):
         placement = placed(mode_plan(*variant, 5, 3), slots, layout=layout)
-        for slot in (*slots, P, D):
+        for slot in (*slots, *BETWEEN):
             found = [n for g in placement.gathers if g.target == slot for n in filled(g)]
-            if slot in (P, D):
+            if slot in BETWEEN:
                 assert sorted(found) == list(range(placement.between[slot]))
             else:
                 found += [n for start, size in placement.unreached(slot) for n in range(start, start + size)]
@@ -64,9 +65,10 @@ def test_every_item_has_a_warp_in_a_phase_where_all_is_there(name: str, indexed:
         assert chunks == set(range(g.chunks))
         assert g.chunks * g.at_once >= g.items > (g.chunks - 1) * g.at_once
         for part in g.parts:
-            made = [h for h in placement.gathers if h.target in part.earlier.values() and h.parts[0].term == part.term]
+            needed = set(part.reads) & set(BETWEEN)
+            made = [h for h in placement.gathers if h.target in needed and h.parts[0].term == part.term]
             assert all(when[h.number] < when[g.number] for h in made)
-    last = max(when[g.number] for g in placement.gathers if "w" in {o for part in g.parts for o in part.loaded})
+    last = max(when[g.number] for g in placement.gathers if "w" in {o for part in g.parts for o in part.reads})
     assert all(when[g.number] > last for g in placement.gathers if g.target == "w")
 
 

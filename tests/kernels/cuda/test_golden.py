@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target

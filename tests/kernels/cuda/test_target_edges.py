@@ -1,9 +1,8 @@
-"""Convolutions on a CUDA device: orders of edges and parts of nodes are found once, edges out of range refused."""
+"""Convolutions on a CUDA device: orders of edges are found once, edges out of range refused."""
 
 from __future__ import annotations
 
 import weakref
-from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -12,9 +11,9 @@ from tests.kernels.cuda.fakes import Products
 from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.cuda import driver, orders, parts, target
-from tpgen.kernels.operators.edges import Edges
-from tpgen.kernels.operators.ops import describe, kernel_conv
+from tpgen.kernels.arguments import Edges
+from tpgen.kernels.cuda import driver, orders, target
+from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
@@ -41,30 +40,10 @@ def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.M
     assert sorted_ == [5, 4, 5]
 
 
-def test_a_node_of_very_many_edges_is_summed_in_parts(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forwards at a receiver, backwards at a sender; the bits are the same each time."""
-    asked = list[int]()
-    cut = parts.parts_of
-    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
-    plan, edges = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False), 200
-    given, text = operands(plan, edges), describe(plan)
-    x1, x2, w = given["x1"][:3].clone().requires_grad_(), given["x2"], given["w"]
-    src, dst = torch.zeros(edges, dtype=torch.long), torch.full((edges,), 3)
-    src[::50], dst[7] = 2, 0  # the others have few, or none
-    found = kernel_conv(x1, x2, w, src, dst, 4, text)
-    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, w))
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    cotangent = torch.randn_like(found)
-    one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
-    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
-    assert torch.equal(kernel_conv(x1, x2, w, src, dst, 4, text), found)
-    assert asked == [edges, edges]  # by dst and by src, once each
-    assert all(parts.parts_of(orders.order_of(i, n), edges, 2) for i, n in ((dst, 4), (src, 3)))
-
-
-def test_parts_of_long_nodes_add_to_weights_that_all_edges_share(gpu: Products) -> None:
-    """Two runs, of the other nodes and of the parts, whose blocks all have a part of the gradient of the weights."""
-    plan, edges, nodes = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=True), 400, 40
+@pytest.mark.parametrize("shared", [False, True], ids=["weights of edges", "shared weights"])
+def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -> None:
+    """At a receiver and at a sender, whose parts a second launch adds; the bits are the same each time."""
+    plan, edges, nodes = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=shared), 400, 40
     given, text = operands(plan, edges), describe(plan)
     x1, x2, w = given["x1"][:nodes].clone().requires_grad_(), given["x2"].requires_grad_(), given["w"].requires_grad_()
     src, dst = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
@@ -75,29 +54,8 @@ def test_parts_of_long_nodes_add_to_weights_that_all_edges_share(gpu: Products) 
     cotangent = torch.randn_like(found)
     one, other = (torch.autograd.grad(y, (x1, x2, w), cotangent) for y in (found, wanted))
     torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
-    assert gpu.calls.count("cuLaunchKernel") == 2 + 3
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_parts_hold_every_edge_once(seed: int) -> None:
-    """In the order of their owner, and never more parts than room is made for."""
-    draw = torch.Generator().manual_seed(seed)
-    nodes, edges, processors = (int(torch.randint(1, most, (1,), generator=draw)) for most in (30, 5000, 9))
-    weights = torch.rand(nodes, generator=draw).pow(8) + 1e-6
-    order = orders.order_of(torch.multinomial(weights, edges, replacement=True, generator=draw), nodes)
-    found = parts.parts_of(order, edges, processors)
-    if found is None:
-        return
-    long = {n: order.order[order.first[n] : order.first[n + 1]].tolist() for n in found.long.tolist()}
-    pieces = [found.order[a:b].tolist() for a, b in pairwise(found.begins.tolist())]
-    joined = [[*chain(*pieces[a:b])] for a, b in pairwise(found.offsets.tolist())]
-    assert joined == list(long.values())
-    whole = [found.order[a:b].tolist() for a, b in pairwise(found.first.tolist())]
-    assert whole == [
-        [] if n in long else order.order[order.first[n] : order.first[n + 1]].tolist() for n in range(nodes)
-    ]
-    assert found.count <= parts.most_parts(edges, processors)
-    assert max(map(len, pieces)) <= max(64, -(-edges // (2 * processors)))
+    assert gpu.calls.count("cuLaunchKernel") == 2 + 2 + shared
+    assert torch.equal(kernel_conv(x1, x2, w, src, dst, nodes, text), found)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -158,20 +116,6 @@ def test_an_order_is_known_to_the_stream_that_made_it(gpu: Products, monkeypatch
     assert sorted_ == [2, 2]
 
 
-def test_parts_are_known_to_the_stream_that_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams, asked = iter([1, 1, 2, 1, 2]), list[int]()
-    cut = parts.parts_of
-    monkeypatch.setattr(parts, "parts_of", lambda *given: asked.append(given[1]) or cut(*given))
-    monkeypatch.setattr(orders, "_stream", lambda index: next(streams))
-    dst = torch.zeros(500, dtype=torch.long)
-    order = orders.order_of(dst, 2)
-    first, again, other, *_ = (parts.known_parts(dst, 2, order, 2) for _ in range(5))
-    assert first is again is not None
-    assert other is not None
-    assert first.begins is not other.begins
-    assert asked == [500, 500]
-
-
 def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, long = orders.Memory[int](), torch.zeros(40, dtype=torch.int64)
     asked = list[int]()
@@ -197,7 +141,7 @@ def test_a_captured_convolution_sorts_in_its_graph(gpu: Products, monkeypatch: p
     assert len(pointers) == 3
     assert all(torch.equal(gather.order, known.order) for gather in found)
     dst.fill_(0)
-    assert target._gather("out", edges, 0)[1].first.tolist() == [0, 4, 4, 4]
+    assert target._gather("out", edges, 0)[1].order.tolist() == [0, 1, 2, 3]
 
 
 def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:

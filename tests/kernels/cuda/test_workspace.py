@@ -10,25 +10,24 @@ from torch._subclasses import FakeTensorMode
 
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.plans import operands
-from tpgen.form.linear import form_of
+from tpgen.form.form import form_of
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda import target
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.orders import order_of
-from tpgen.kernels.cuda.parts import most_parts, parts_of
+from tpgen.kernels.cuda.launch import Join
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.polynomials.launch import polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial
-from tpgen.kernels.cuda.workspace import order_bytes, polynomial_bytes, product_bytes
-from tpgen.kernels.operators.call import OUT, X1, X2, Call, W
-from tpgen.kernels.operators.ops import describe, kernel_product
-from tpgen.kernels.operators.workspace import product_workspace
+from tpgen.kernels.cuda.workspace import order_bytes, product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.kernels.polynomial.workspace import polynomial_workspace
+from tpgen.kernels.runtime.call import OUT, X1, X2, Call, FormCall, W
+from tpgen.kernels.runtime.ops import describe, kernel_product
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.runtime.workspace import call_workspace
 from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
 from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import POLYNOMIALS
 
 SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
 ROWS, NODES = 4000, 100
@@ -45,12 +44,16 @@ def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None
     return Call(x1, x2, w, g, *ends, describe(plan), mask, NODES if index else 0)
 
 
+def bytes_of(mask: int, device: str, index: torch.dtype | None = None) -> int:
+    return call_workspace(call_of(SHARED, mask, device, index).listed())
+
+
 def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
     """Nothing for a forward pass of rows on a GPU, where threads of a CPU have scratch."""
     with FakeTensorMode():
-        assert product_workspace(call_of(SHARED, OUT, "cuda")) == 0 < product_workspace(call_of(SHARED, OUT, "cpu"))
-        assert product_workspace(call_of(SHARED, OUT, "xpu")) == 0
-        wide, narrow = (product_workspace(call_of(SHARED, OUT, "cuda", index)) for index in (torch.int64, torch.int32))
+        assert bytes_of(OUT, "cuda") == 0 < bytes_of(OUT, "cpu")
+        assert bytes_of(OUT, "xpu") == 0
+        wide, narrow = (bytes_of(OUT, "cuda", index) for index in (torch.int64, torch.int32))
     assert narrow - wide == 2 * 8 * ROWS
     assert wide >= 8 * (ROWS + NODES)
 
@@ -69,28 +72,20 @@ def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeyp
     assert product_bytes(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows, 0) == backward.nbytes
 
 
-def test_there_is_room_for_the_parts_of_long_nodes() -> None:
+def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
-    dst = torch.zeros(ROWS, dtype=torch.long)
-    order = order_of(dst, NODES)
-    parts = parts_of(order, ROWS, 2)
-    assert parts is not None
-    sums = parts.count * few.row_bytes("out")
-    kept = order.first.nbytes + order.order.nbytes
-    assert parts.count <= most_parts(ROWS, 2)
-    assert kept + sums <= product_bytes(few, ROWS, NODES)
+    ends = Join(few, 2 * few.blocks_at_once).room(torch.device("cpu"))
+    assert product_bytes(few, ROWS, NODES) == order_bytes(ROWS, NODES, ends.nbytes)
     assert order_bytes(10, 3, 5_000) == 8 * (10 + 3 + 1) + 5_000
     assert order_bytes(10, 3, 0) == 8 * 6 * 10  # while it is sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:
     with FakeTensorMode():
-        both, one, other = (
-            product_workspace(call_of(SHARED, mask, "cuda", torch.int64)) for mask in (X1 | OUT, X1, OUT)
-        )
-        weights = product_workspace(call_of(SHARED, X1 | X2 | W, "cuda", torch.int64))
+        both, one, other = (bytes_of(mask, "cuda", torch.int64) for mask in (X1 | OUT, X1, OUT))
+        weights = bytes_of(X1 | X2 | W, "cuda", torch.int64)
     assert both == max(one, other)
     assert weights >= one
 
@@ -100,7 +95,7 @@ def test_polynomials_have_sums_of_tasks() -> None:
     plan, sizes = problem.plan, Sizes(512, problem.elements, problem.channels)
     call = named_call(plan, "backward")
     geometry = geometry_expected(
-        place_polynomial(plan, kernels_of(plan.to_json()).sweep(call), "float32", chip_of(90)), sizes
+        place_polynomial(plan, describe_polynomial(plan).sweep(call), "float32", chip_of(90)), sizes
     )
     sums = geometry.tasks * geometry.placement.added * problem.channels * 4
     assert polynomial_bytes(geometry, torch.float32, False) == sums
@@ -111,5 +106,5 @@ def test_polynomials_have_sums_of_tasks() -> None:
         widths = [o.dim * (sizes.channels if o.channels else 1) for o in given]
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
-        found = polynomial_workspace(tensors, index, plan.to_json(), str(call))
+        found = call_workspace(FormCall(tensors, None, None, plan.to_json(), str(call), index))
     assert found == polynomial_bytes(geometry, torch.float32, True) == 8 * (512 + sizes.elements + 1) + sums

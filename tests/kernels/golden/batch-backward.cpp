@@ -221,9 +221,9 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec c0 = 0.4472135954999579 * ci0j0;
-      store(P + (((u - u0) * 1 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.4472135954999579 * v1;
+      store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
     correlate(a_w + 0 + u0 * 3, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
@@ -232,14 +232,13 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      vec g[1]; g[0] = load(D + (((u - u0) * 1 + v) * 1 + 0) * R + r);
-      const vec h0 = g[0];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_0 = 0.4472135954999579 * d1_j0k0;
-      const vec d2_i0k0 = x[0] * h0;
-      const vec d2_0 = 0.4472135954999579 * d2_i0k0;
-      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, d1_0);
-      add(a_x2 + (0 + v * 1) * (i64)R + 0 * R + r, d2_0);
+      vec d[1]; d[0] = load(D + ((u - u0) * 1 + v) * 1 * R + 0 * R + r);
+      const vec h1 = 0.4472135954999579 * d[0];
+      const vec h2 = y[0] * h1;
+      vec sum_x2_0 = x[0] * h1;
+      vec sum_x1_0 = h2;
+      add(a_x2 + (0 + v * 1) * (i64)R + 0 * R + r, sum_x2_0);
+      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, sum_x1_0);
     }
   }
 }
@@ -250,15 +249,15 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci0j1 = x[0] * y[1];
-      const vec ci0j2 = x[0] * y[2];
-      const vec c0 = 0.49999999999999994 * ci0j0;
-      const vec c1 = 0.5 * ci0j1;
-      const vec c2 = 0.49999999999999994 * ci0j2;
-      store(P + (((u - u0) * 2 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 2 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 2 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.49999999999999994 * v1;
+      const vec v2 = x[0] * y[1];
+      vec sum_P_1 = 0.5 * v2;
+      const vec v3 = x[0] * y[2];
+      vec sum_P_2 = 0.49999999999999994 * v3;
+      store(P + ((u - u0) * 2 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 2;
     correlate(a_w + 3 + u0 * 4, 2, P, s_out + 3 * (i64)R, count, 2, 3 * R);
@@ -267,24 +266,22 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      vec g[3]; g[0] = load(D + (((u - u0) * 2 + v) * 3 + 0) * R + r); g[1] = load(D + (((u - u0) * 2 + v) * 3 + 1) * R + r); g[2] = load(D + (((u - u0) * 2 + v) * 3 + 2) * R + r);
-      const vec h0 = g[0];
-      const vec h1 = g[1];
-      const vec h2 = g[2];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j1k1 = y[1] * h1;
-      const vec d1_j2k2 = y[2] * h2;
-      const vec d1_0 = 0.49999999999999994 * d1_j0k0 + 0.5 * d1_j1k1 + 0.49999999999999994 * d1_j2k2;
-      const vec d2_i0k0 = x[0] * h0;
-      const vec d2_i0k1 = x[0] * h1;
-      const vec d2_i0k2 = x[0] * h2;
-      const vec d2_0 = 0.49999999999999994 * d2_i0k0;
-      const vec d2_1 = 0.5 * d2_i0k1;
-      const vec d2_2 = 0.49999999999999994 * d2_i0k2;
-      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, d1_0);
-      add(a_x2 + (1 + v * 3) * (i64)R + 0 * R + r, d2_0);
-      add(a_x2 + (1 + v * 3) * (i64)R + 1 * R + r, d2_1);
-      add(a_x2 + (1 + v * 3) * (i64)R + 2 * R + r, d2_2);
+      vec d[3]; d[0] = load(D + ((u - u0) * 2 + v) * 3 * R + 0 * R + r); d[1] = load(D + ((u - u0) * 2 + v) * 3 * R + 1 * R + r); d[2] = load(D + ((u - u0) * 2 + v) * 3 * R + 2 * R + r);
+      const vec h1 = d[0] * y[0];
+      const vec h2 = 0.49999999999999994 * x[0];
+      vec sum_x1_0 = 0.49999999999999994 * h1;
+      vec sum_x2_0 = d[0] * h2;
+      const vec h3 = d[1] * y[1];
+      const vec h4 = 0.5 * x[0];
+      sum_x1_0 += 0.5 * h3;
+      vec sum_x2_1 = d[1] * h4;
+      const vec h5 = d[2] * y[2];
+      sum_x1_0 += 0.49999999999999994 * h5;
+      vec sum_x2_2 = d[2] * h2;
+      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x2 + (1 + v * 3) * (i64)R + 0 * R + r, sum_x2_0);
+      add(a_x2 + (1 + v * 3) * (i64)R + 1 * R + r, sum_x2_1);
+      add(a_x2 + (1 + v * 3) * (i64)R + 2 * R + r, sum_x2_2);
     }
   }
 }
@@ -295,15 +292,15 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j0 = x[1] * y[0];
-      const vec ci2j0 = x[2] * y[0];
-      const vec c0 = 0.49999999999999994 * ci0j0;
-      const vec c1 = 0.5 * ci1j0;
-      const vec c2 = 0.49999999999999994 * ci2j0;
-      store(P + (((u - u0) * 1 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 1 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 1 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.49999999999999994 * v1;
+      const vec v2 = x[1] * y[0];
+      vec sum_P_1 = 0.5 * v2;
+      const vec v3 = x[2] * y[0];
+      vec sum_P_2 = 0.49999999999999994 * v3;
+      store(P + ((u - u0) * 1 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 1;
     correlate(a_w + 7 + u0 * 2, 2, P, s_out + 3 * (i64)R, count, 2, 3 * R);
@@ -312,24 +309,23 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      vec g[3]; g[0] = load(D + (((u - u0) * 1 + v) * 3 + 0) * R + r); g[1] = load(D + (((u - u0) * 1 + v) * 3 + 1) * R + r); g[2] = load(D + (((u - u0) * 1 + v) * 3 + 2) * R + r);
-      const vec h0 = g[0];
-      const vec h1 = g[1];
-      const vec h2 = g[2];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j0k1 = y[0] * h1;
-      const vec d1_j0k2 = y[0] * h2;
-      const vec d1_0 = 0.49999999999999994 * d1_j0k0;
-      const vec d1_1 = 0.5 * d1_j0k1;
-      const vec d1_2 = 0.49999999999999994 * d1_j0k2;
-      const vec d2_i0k0 = x[0] * h0;
-      const vec d2_i1k1 = x[1] * h1;
-      const vec d2_i2k2 = x[2] * h2;
-      const vec d2_0 = 0.49999999999999994 * d2_i0k0 + 0.5 * d2_i1k1 + 0.49999999999999994 * d2_i2k2;
-      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, d1_2);
-      add(a_x2 + (0 + v * 1) * (i64)R + 0 * R + r, d2_0);
+      vec d[3]; d[0] = load(D + ((u - u0) * 1 + v) * 3 * R + 0 * R + r); d[1] = load(D + ((u - u0) * 1 + v) * 3 * R + 1 * R + r); d[2] = load(D + ((u - u0) * 1 + v) * 3 * R + 2 * R + r);
+      const vec h1 = 0.49999999999999994 * d[0];
+      const vec h2 = y[0] * h1;
+      vec sum_x2_0 = x[0] * h1;
+      vec sum_x1_0 = h2;
+      const vec h3 = 0.5 * d[1];
+      const vec h4 = y[0] * h3;
+      sum_x2_0 += x[1] * h3;
+      vec sum_x1_1 = h4;
+      const vec h5 = 0.49999999999999994 * d[2];
+      const vec h6 = y[0] * h5;
+      sum_x2_0 += x[2] * h5;
+      vec sum_x1_2 = h6;
+      add(a_x2 + (0 + v * 1) * (i64)R + 0 * R + r, sum_x2_0);
+      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, sum_x1_2);
     }
   }
 }
@@ -340,11 +336,13 @@ static void path_3(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j1 = x[1] * y[1];
-      const vec ci2j2 = x[2] * y[2];
-      const vec c0 = 0.2581988897471611 * ci0j0 + 0.25819888974716115 * ci1j1 + 0.2581988897471611 * ci2j2;
-      store(P + (((u - u0) * 2 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.2581988897471611 * v1;
+      const vec v2 = x[1] * y[1];
+      sum_P_0 += 0.25819888974716115 * v2;
+      const vec v3 = x[2] * y[2];
+      sum_P_0 += 0.2581988897471611 * v3;
+      store(P + ((u - u0) * 2 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 2;
     correlate(a_w + 11 + u0 * 6, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
@@ -353,26 +351,24 @@ static void path_3(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      vec g[1]; g[0] = load(D + (((u - u0) * 2 + v) * 1 + 0) * R + r);
-      const vec h0 = g[0];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j1k0 = y[1] * h0;
-      const vec d1_j2k0 = y[2] * h0;
-      const vec d1_0 = 0.2581988897471611 * d1_j0k0;
-      const vec d1_1 = 0.25819888974716115 * d1_j1k0;
-      const vec d1_2 = 0.2581988897471611 * d1_j2k0;
-      const vec d2_i0k0 = x[0] * h0;
-      const vec d2_i1k0 = x[1] * h0;
-      const vec d2_i2k0 = x[2] * h0;
-      const vec d2_0 = 0.2581988897471611 * d2_i0k0;
-      const vec d2_1 = 0.25819888974716115 * d2_i1k0;
-      const vec d2_2 = 0.2581988897471611 * d2_i2k0;
-      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, d1_2);
-      add(a_x2 + (1 + v * 3) * (i64)R + 0 * R + r, d2_0);
-      add(a_x2 + (1 + v * 3) * (i64)R + 1 * R + r, d2_1);
-      add(a_x2 + (1 + v * 3) * (i64)R + 2 * R + r, d2_2);
+      vec d[1]; d[0] = load(D + ((u - u0) * 2 + v) * 1 * R + 0 * R + r);
+      const vec h1 = 0.2581988897471611 * d[0];
+      const vec h2 = y[0] * h1;
+      vec sum_x2_0 = x[0] * h1;
+      vec sum_x1_0 = h2;
+      const vec h3 = 0.25819888974716115 * d[0];
+      const vec h4 = y[1] * h3;
+      vec sum_x2_1 = x[1] * h3;
+      vec sum_x1_1 = h4;
+      const vec h5 = y[2] * h1;
+      vec sum_x2_2 = x[2] * h1;
+      vec sum_x1_2 = h5;
+      add(a_x2 + (1 + v * 3) * (i64)R + 0 * R + r, sum_x2_0);
+      add(a_x2 + (1 + v * 3) * (i64)R + 1 * R + r, sum_x2_1);
+      add(a_x2 + (1 + v * 3) * (i64)R + 2 * R + r, sum_x2_2);
+      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, sum_x1_2);
     }
   }
 }

@@ -254,9 +254,9 @@ static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec c0 = 0.4472136f * ci0j0;
-      store(P + (((u - u0) * 1 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.4472136f * v1;
+      store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
     multiply(a_out + 0 * (i64)R, weights + 0 + u0 * 3, 1, 3, P, 3, count, 1 * R);
@@ -269,15 +269,15 @@ static void path_1(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci0j1 = x[0] * y[1];
-      const vec ci0j2 = x[0] * y[2];
-      const vec c0 = 0.5f * ci0j0;
-      const vec c1 = 0.5f * ci0j1;
-      const vec c2 = 0.5f * ci0j2;
-      store(P + (((u - u0) * 2 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 2 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 2 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.5f * v1;
+      const vec v2 = x[0] * y[1];
+      vec sum_P_1 = 0.5f * v2;
+      const vec v3 = x[0] * y[2];
+      vec sum_P_2 = 0.5f * v3;
+      store(P + ((u - u0) * 2 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 2;
     multiply(a_out + 3 * (i64)R, weights + 3 + u0 * 4, 1, 2, P, 2, count, 3 * R);
@@ -290,15 +290,15 @@ static void path_2(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j0 = x[1] * y[0];
-      const vec ci2j0 = x[2] * y[0];
-      const vec c0 = 0.5f * ci0j0;
-      const vec c1 = 0.5f * ci1j0;
-      const vec c2 = 0.5f * ci2j0;
-      store(P + (((u - u0) * 1 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 1 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 1 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.5f * v1;
+      const vec v2 = x[1] * y[0];
+      vec sum_P_1 = 0.5f * v2;
+      const vec v3 = x[2] * y[0];
+      vec sum_P_2 = 0.5f * v3;
+      store(P + ((u - u0) * 1 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 1;
     multiply(a_out + 3 * (i64)R, weights + 7 + u0 * 2, 1, 2, P, 2, count, 3 * R);
@@ -311,11 +311,13 @@ static void path_3(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j1 = x[1] * y[1];
-      const vec ci2j2 = x[2] * y[2];
-      const vec c0 = 0.2581989f * ci0j0 + 0.2581989f * ci1j1 + 0.2581989f * ci2j2;
-      store(P + (((u - u0) * 2 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.2581989f * v1;
+      const vec v2 = x[1] * y[1];
+      sum_P_0 += 0.2581989f * v2;
+      const vec v3 = x[2] * y[2];
+      sum_P_0 += 0.2581989f * v3;
+      store(P + ((u - u0) * 2 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 2;
     multiply(a_out + 0 * (i64)R, weights + 11 + u0 * 6, 1, 3, P, 3, count, 1 * R);

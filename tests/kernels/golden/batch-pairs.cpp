@@ -222,21 +222,22 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
       vec y[3]; y[0] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 2 * R + r);
       vec g[1]; g[0] = load(s_out + (0 + p * 1) * (i64)R + 0 * R + r);
       const vec weight[1] = {vec{} + weights[0 + p]};
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j1 = x[1] * y[1];
-      const vec ci2j2 = x[2] * y[2];
-      const vec c0 = 0.5773502691896257 * ci0j0 + 0.5773502691896258 * ci1j1 + 0.5773502691896257 * ci2j2;
-      const vec h0 = weight[0] * g[0];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j1k0 = y[1] * h0;
-      const vec d1_j2k0 = y[2] * h0;
-      const vec d1_0 = 0.5773502691896257 * d1_j0k0;
-      const vec d1_1 = 0.5773502691896258 * d1_j1k0;
-      const vec d1_2 = 0.5773502691896257 * d1_j2k0;
-      a_w[0 + p] += lane_sum(c0 * g[0]);
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 2 * R + r, d1_2);
+      const vec v1 = 0.5773502691896257 * g[0];
+      const vec v2 = y[0] * v1;
+      const vec v3 = x[0] * v2;
+      vec sum_x1_0 = weight[0] * v2;
+      const vec v4 = 0.5773502691896258 * g[0];
+      const vec v5 = y[1] * v4;
+      const vec v6 = v3 + x[1] * v5;
+      vec sum_x1_1 = weight[0] * v5;
+      const vec v7 = y[2] * v1;
+      const vec v8 = v6 + x[2] * v7;
+      vec sum_x1_2 = weight[0] * v7;
+      vec sum_w_0 = v8;
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 2 * R + r, sum_x1_2);
+      a_w[0 + p] += lane_sum(sum_w_0);
     }
   }
 }
@@ -249,18 +250,21 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     for (int p = p0; p < p1; ++p) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (0 + pair_a[p] * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (0 + pair_a[p] * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (0 + pair_a[p] * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 2 * R + r);
-      const vec ci0j1 = x[0] * y[1];
-      const vec ci0j2 = x[0] * y[2];
-      const vec ci1j0 = x[1] * y[0];
-      const vec ci1j2 = x[1] * y[2];
-      const vec ci2j0 = x[2] * y[0];
-      const vec ci2j1 = x[2] * y[1];
-      const vec c0 = 0.2886751345948129 * ci1j2 - 0.2886751345948129 * ci2j1;
-      const vec c1 = -0.2886751345948129 * ci0j2 + 0.2886751345948129 * ci2j0;
-      const vec c2 = 0.2886751345948129 * ci0j1 - 0.2886751345948129 * ci1j0;
-      store(P + ((p - p0) * 3 + 0) * R + r, c0);
-      store(P + ((p - p0) * 3 + 1) * R + r, c1);
-      store(P + ((p - p0) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[1];
+      vec sum_P_2 = 0.2886751345948129 * v1;
+      const vec v2 = x[0] * y[2];
+      vec sum_P_1 = -0.2886751345948129 * v2;
+      const vec v3 = x[1] * y[0];
+      sum_P_2 += -0.2886751345948129 * v3;
+      const vec v4 = x[1] * y[2];
+      vec sum_P_0 = 0.2886751345948129 * v4;
+      const vec v5 = x[2] * y[0];
+      sum_P_1 += 0.2886751345948129 * v5;
+      const vec v6 = x[2] * y[1];
+      sum_P_0 += -0.2886751345948129 * v6;
+      store(P + (p - p0) * 3 * R + 2 * R + r, sum_P_2);
+      store(P + (p - p0) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + (p - p0) * 3 * R + 0 * R + r, sum_P_0);
     }
     const int count = (p1 - p0) * 1;
     correlate(a_w + 6 + p0 * 3, 3, P, s_out + 6 * (i64)R, count, 3, 3 * R);
@@ -268,22 +272,22 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     multiply(D, weights + 6 + p0 * 3, 3, 1, s_out + 6 * (i64)R, count, 3, 3 * R);
     for (int p = p0; p < p1; ++p) for (int r = 0; r < R; r += W) {
       vec y[3]; y[0] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (0 + pair_b[p] * 3) * (i64)R + 2 * R + r);
-      vec g[3]; g[0] = load(D + ((p - p0) * 3 + 0) * R + r); g[1] = load(D + ((p - p0) * 3 + 1) * R + r); g[2] = load(D + ((p - p0) * 3 + 2) * R + r);
-      const vec h0 = g[0];
-      const vec h1 = g[1];
-      const vec h2 = g[2];
-      const vec d1_j0k1 = y[0] * h1;
-      const vec d1_j0k2 = y[0] * h2;
-      const vec d1_j1k0 = y[1] * h0;
-      const vec d1_j1k2 = y[1] * h2;
-      const vec d1_j2k0 = y[2] * h0;
-      const vec d1_j2k1 = y[2] * h1;
-      const vec d1_0 = 0.2886751345948129 * d1_j1k2 - 0.2886751345948129 * d1_j2k1;
-      const vec d1_1 = -0.2886751345948129 * d1_j0k2 + 0.2886751345948129 * d1_j2k0;
-      const vec d1_2 = 0.2886751345948129 * d1_j0k1 - 0.2886751345948129 * d1_j1k0;
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 2 * R + r, d1_2);
+      vec d[3]; d[0] = load(D + (p - p0) * 3 * R + 0 * R + r); d[1] = load(D + (p - p0) * 3 * R + 1 * R + r); d[2] = load(D + (p - p0) * 3 * R + 2 * R + r);
+      const vec h1 = d[2] * y[1];
+      vec sum_x1_0 = 0.2886751345948129 * h1;
+      const vec h2 = d[2] * y[0];
+      vec sum_x1_1 = -0.2886751345948129 * h2;
+      const vec h3 = d[1] * y[2];
+      sum_x1_0 += -0.2886751345948129 * h3;
+      const vec h4 = d[1] * y[0];
+      vec sum_x1_2 = 0.2886751345948129 * h4;
+      const vec h5 = d[0] * y[2];
+      sum_x1_1 += 0.2886751345948129 * h5;
+      const vec h6 = d[0] * y[1];
+      sum_x1_2 += -0.2886751345948129 * h6;
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (0 + pair_a[p] * 3) * (i64)R + 2 * R + r, sum_x1_2);
     }
   }
 }

@@ -311,9 +311,9 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec c0 = 0.4472136f * ci0j0;
-      store(P + (((u - u0) * 1 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.4472136f * v1;
+      store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     for (int u2 = u0; u2 < u1; u2 += 1) {
       const int u3 = least(u1, u2 + 1);
@@ -335,11 +335,10 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     }
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      vec g[1]; g[0] = load(D + (((u - u0) * 1 + v) * 1 + 0) * R + r);
-      const vec h0 = g[0];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_0 = 0.4472136f * d1_j0k0;
-      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, d1_0);
+      vec d[1]; d[0] = load(D + ((u - u0) * 1 + v) * 1 * R + 0 * R + r);
+      const vec h1 = d[0] * y[0];
+      vec sum_x1_0 = 0.4472136f * h1;
+      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, sum_x1_0);
     }
   }
 }
@@ -350,15 +349,15 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci0j1 = x[0] * y[1];
-      const vec ci0j2 = x[0] * y[2];
-      const vec c0 = 0.5f * ci0j0;
-      const vec c1 = 0.5f * ci0j1;
-      const vec c2 = 0.5f * ci0j2;
-      store(P + (((u - u0) * 2 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 2 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 2 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.5f * v1;
+      const vec v2 = x[0] * y[1];
+      vec sum_P_1 = 0.5f * v2;
+      const vec v3 = x[0] * y[2];
+      vec sum_P_2 = 0.5f * v3;
+      store(P + ((u - u0) * 2 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 2 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     for (int u2 = u0; u2 < u1; u2 += 1) {
       const int u3 = least(u1, u2 + 1);
@@ -384,15 +383,14 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     }
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      vec g[3]; g[0] = load(D + (((u - u0) * 2 + v) * 3 + 0) * R + r); g[1] = load(D + (((u - u0) * 2 + v) * 3 + 1) * R + r); g[2] = load(D + (((u - u0) * 2 + v) * 3 + 2) * R + r);
-      const vec h0 = g[0];
-      const vec h1 = g[1];
-      const vec h2 = g[2];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j1k1 = y[1] * h1;
-      const vec d1_j2k2 = y[2] * h2;
-      const vec d1_0 = 0.5f * d1_j0k0 + 0.5f * d1_j1k1 + 0.5f * d1_j2k2;
-      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, d1_0);
+      vec d[3]; d[0] = load(D + ((u - u0) * 2 + v) * 3 * R + 0 * R + r); d[1] = load(D + ((u - u0) * 2 + v) * 3 * R + 1 * R + r); d[2] = load(D + ((u - u0) * 2 + v) * 3 * R + 2 * R + r);
+      const vec h1 = d[0] * y[0];
+      vec sum_x1_0 = 0.5f * h1;
+      const vec h2 = d[1] * y[1];
+      sum_x1_0 += 0.5f * h2;
+      const vec h3 = d[2] * y[2];
+      sum_x1_0 += 0.5f * h3;
+      add(a_x1 + (0 + u * 1) * (i64)R + 0 * R + r, sum_x1_0);
     }
   }
 }
@@ -403,15 +401,15 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j0 = x[1] * y[0];
-      const vec ci2j0 = x[2] * y[0];
-      const vec c0 = 0.5f * ci0j0;
-      const vec c1 = 0.5f * ci1j0;
-      const vec c2 = 0.5f * ci2j0;
-      store(P + (((u - u0) * 1 + v) * 3 + 0) * R + r, c0);
-      store(P + (((u - u0) * 1 + v) * 3 + 1) * R + r, c1);
-      store(P + (((u - u0) * 1 + v) * 3 + 2) * R + r, c2);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.5f * v1;
+      const vec v2 = x[1] * y[0];
+      vec sum_P_1 = 0.5f * v2;
+      const vec v3 = x[2] * y[0];
+      vec sum_P_2 = 0.5f * v3;
+      store(P + ((u - u0) * 1 + v) * 3 * R + 0 * R + r, sum_P_0);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 1 * R + r, sum_P_1);
+      store(P + ((u - u0) * 1 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     for (int u2 = u0; u2 < u1; u2 += 2) {
       const int u3 = least(u1, u2 + 2);
@@ -437,19 +435,16 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     }
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
-      vec g[3]; g[0] = load(D + (((u - u0) * 1 + v) * 3 + 0) * R + r); g[1] = load(D + (((u - u0) * 1 + v) * 3 + 1) * R + r); g[2] = load(D + (((u - u0) * 1 + v) * 3 + 2) * R + r);
-      const vec h0 = g[0];
-      const vec h1 = g[1];
-      const vec h2 = g[2];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j0k1 = y[0] * h1;
-      const vec d1_j0k2 = y[0] * h2;
-      const vec d1_0 = 0.5f * d1_j0k0;
-      const vec d1_1 = 0.5f * d1_j0k1;
-      const vec d1_2 = 0.5f * d1_j0k2;
-      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, d1_2);
+      vec d[3]; d[0] = load(D + ((u - u0) * 1 + v) * 3 * R + 0 * R + r); d[1] = load(D + ((u - u0) * 1 + v) * 3 * R + 1 * R + r); d[2] = load(D + ((u - u0) * 1 + v) * 3 * R + 2 * R + r);
+      const vec h1 = d[0] * y[0];
+      vec sum_x1_0 = 0.5f * h1;
+      const vec h2 = d[1] * y[0];
+      vec sum_x1_1 = 0.5f * h2;
+      const vec h3 = d[2] * y[0];
+      vec sum_x1_2 = 0.5f * h3;
+      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, sum_x1_2);
     }
   }
 }
@@ -460,11 +455,13 @@ static void path_3(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      const vec ci0j0 = x[0] * y[0];
-      const vec ci1j1 = x[1] * y[1];
-      const vec ci2j2 = x[2] * y[2];
-      const vec c0 = 0.2581989f * ci0j0 + 0.2581989f * ci1j1 + 0.2581989f * ci2j2;
-      store(P + (((u - u0) * 2 + v) * 1 + 0) * R + r, c0);
+      const vec v1 = x[0] * y[0];
+      vec sum_P_0 = 0.2581989f * v1;
+      const vec v2 = x[1] * y[1];
+      sum_P_0 += 0.2581989f * v2;
+      const vec v3 = x[2] * y[2];
+      sum_P_0 += 0.2581989f * v3;
+      store(P + ((u - u0) * 2 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     for (int u2 = u0; u2 < u1; u2 += 2) {
       const int u3 = least(u1, u2 + 2);
@@ -486,17 +483,16 @@ static void path_3(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* P, n
     }
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
-      vec g[1]; g[0] = load(D + (((u - u0) * 2 + v) * 1 + 0) * R + r);
-      const vec h0 = g[0];
-      const vec d1_j0k0 = y[0] * h0;
-      const vec d1_j1k0 = y[1] * h0;
-      const vec d1_j2k0 = y[2] * h0;
-      const vec d1_0 = 0.2581989f * d1_j0k0;
-      const vec d1_1 = 0.2581989f * d1_j1k0;
-      const vec d1_2 = 0.2581989f * d1_j2k0;
-      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, d1_0);
-      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, d1_1);
-      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, d1_2);
+      vec d[1]; d[0] = load(D + ((u - u0) * 2 + v) * 1 * R + 0 * R + r);
+      const vec h1 = d[0] * y[0];
+      vec sum_x1_0 = 0.2581989f * h1;
+      const vec h2 = d[0] * y[1];
+      vec sum_x1_1 = 0.2581989f * h2;
+      const vec h3 = d[0] * y[2];
+      vec sum_x1_2 = 0.2581989f * h3;
+      add(a_x1 + (1 + u * 3) * (i64)R + 0 * R + r, sum_x1_0);
+      add(a_x1 + (1 + u * 3) * (i64)R + 1 * R + r, sum_x1_1);
+      add(a_x1 + (1 + u * 3) * (i64)R + 2 * R + r, sum_x1_2);
     }
   }
 }

@@ -206,8 +206,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = fetch(w + 0 + c);
-      const vec p0 = x[0] * t[0 * W];
-      put(d_out + 0 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      put(d_out + 0 + c, sum_out_0);
     }
   }
   // path 1: 16x1o x 1x1o -> 16x0e (uvu)
@@ -216,8 +217,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 16 + c);
-      const vec p0 = x[0] * t[0 * W] + x[1] * t[1 * W] + x[2] * t[2 * W];
-      put(d_out + 16 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0] + t[1 * W] * x[1] + t[2 * W] * x[2];
+      vec sum_out_0 = u[0] * v1;
+      put(d_out + 16 + c, sum_out_0);
     }
   }
   // path 2: 16x0e x 1x1o -> 16x1o (uvu)
@@ -226,10 +228,11 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = fetch(w + 32 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[0] * t[1 * W];
-      const vec p2 = x[0] * t[2 * W];
-      const vec o_out[3] = {u[0] * p0, u[0] * p1, u[0] * p2};
+      const vec v1 = u[0] * x[0];
+      vec sum_out_0 = v1 * t[0 * W];
+      vec sum_out_1 = v1 * t[1 * W];
+      vec sum_out_2 = v1 * t[2 * W];
+      const vec o_out[3] = {sum_out_0, sum_out_1, sum_out_2};
       Tile<3>::put_items(d_out + 32 + c * 3, o_out);
     }
   }
@@ -239,10 +242,13 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 48 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[1] * t[1 * W];
-      const vec p2 = x[2] * t[2 * W];
-      const vec o_out[3] = {u[0] * p0, u[0] * p1, u[0] * p2};
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      const vec v2 = t[1 * W] * x[1];
+      vec sum_out_1 = u[0] * v2;
+      const vec v3 = t[2 * W] * x[2];
+      vec sum_out_2 = u[0] * v3;
+      const vec o_out[3] = {sum_out_0, sum_out_1, sum_out_2};
       Tile<3>::put_items(d_out + 80 + c * 3, o_out);
     }
   }
@@ -252,10 +258,13 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 64 + c);
-      const vec p0 = x[0] * t[0 * W] + x[1] * t[3 * W] + x[2] * t[6 * W];
-      const vec p1 = x[0] * t[1 * W] + x[1] * t[4 * W] + x[2] * t[7 * W];
-      const vec p2 = x[0] * t[2 * W] + x[1] * t[5 * W] + x[2] * t[8 * W];
-      const vec o_out[3] = {u[0] * p0, u[0] * p1, u[0] * p2};
+      const vec v1 = t[0 * W] * x[0] + t[3 * W] * x[1] + t[6 * W] * x[2];
+      vec sum_out_0 = u[0] * v1;
+      const vec v2 = t[1 * W] * x[0] + t[4 * W] * x[1] + t[7 * W] * x[2];
+      vec sum_out_1 = u[0] * v2;
+      const vec v3 = t[2 * W] * x[0] + t[5 * W] * x[1] + t[8 * W] * x[2];
+      vec sum_out_2 = u[0] * v3;
+      const vec o_out[3] = {sum_out_0, sum_out_1, sum_out_2};
       Tile<3>::put_items(d_out + 128 + c * 3, o_out);
     }
   }

@@ -285,8 +285,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 24; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = load(s_w + 0 + v * 24 + c);
-      const vec p0 = x[0] * t[0 * W];
-      store(a_out + 0 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      store(a_out + 0 + c, sum_out_0);
     }
   }
   // path 1: 6x1o x 1x1o -> 6x0e (uvu)
@@ -295,8 +296,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 8; c += W) {
       vec x[3]; x[0] = load(s_x1 + 24 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 40 + c);
       vec u[1]; u[0] = load(s_w + 24 + v * 8 + c);
-      const vec p0 = x[0] * t[0 * W] + x[1] * t[1 * W] + x[2] * t[2 * W];
-      store(a_out + 24 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0] + t[1 * W] * x[1] + t[2 * W] * x[2];
+      vec sum_out_0 = u[0] * v1;
+      store(a_out + 24 + c, sum_out_0);
     }
   }
   // path 2: 20x0e x 1x1o -> 20x1o (uvu)
@@ -305,12 +307,13 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 24; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = load(s_w + 32 + v * 24 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[0] * t[1 * W];
-      const vec p2 = x[0] * t[2 * W];
-      store(a_out + 32 + c, u[0] * p0);
-      store(a_out + 56 + c, u[0] * p1);
-      store(a_out + 80 + c, u[0] * p2);
+      const vec v1 = u[0] * x[0];
+      vec sum_out_0 = v1 * t[0 * W];
+      vec sum_out_1 = v1 * t[1 * W];
+      vec sum_out_2 = v1 * t[2 * W];
+      store(a_out + 32 + c, sum_out_0);
+      store(a_out + 56 + c, sum_out_1);
+      store(a_out + 80 + c, sum_out_2);
     }
   }
   // path 3: 6x1o x 1x0e -> 6x1o (uvu)
@@ -319,12 +322,15 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 8; c += W) {
       vec x[3]; x[0] = load(s_x1 + 24 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 40 + c);
       vec u[1]; u[0] = load(s_w + 56 + v * 8 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[1] * t[1 * W];
-      const vec p2 = x[2] * t[2 * W];
-      store(a_out + 104 + c, u[0] * p0);
-      store(a_out + 112 + c, u[0] * p1);
-      store(a_out + 120 + c, u[0] * p2);
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      const vec v2 = t[1 * W] * x[1];
+      vec sum_out_1 = u[0] * v2;
+      const vec v3 = t[2 * W] * x[2];
+      vec sum_out_2 = u[0] * v3;
+      store(a_out + 104 + c, sum_out_0);
+      store(a_out + 112 + c, sum_out_1);
+      store(a_out + 120 + c, sum_out_2);
     }
   }
   unstage<1, 20, 1>(a_out + 0, d_out + 0);

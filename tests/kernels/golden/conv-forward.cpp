@@ -206,8 +206,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = fetch(w + 0 + c);
-      const vec p0 = x[0] * t[0 * W];
-      add(a_out + 0 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      add(a_out + 0 + c, sum_out_0);
     }
   }
   // path 1: 16x1o x 1x1o -> 16x0e (uvu)
@@ -216,8 +217,9 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 16 + c);
-      const vec p0 = x[0] * t[0 * W] + x[1] * t[1 * W] + x[2] * t[2 * W];
-      add(a_out + 16 + c, u[0] * p0);
+      const vec v1 = t[0 * W] * x[0] + t[1 * W] * x[1] + t[2 * W] * x[2];
+      vec sum_out_0 = u[0] * v1;
+      add(a_out + 16 + c, sum_out_0);
     }
   }
   // path 2: 16x0e x 1x1o -> 16x1o (uvu)
@@ -226,12 +228,13 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[1]; x[0] = load(s_x1 + 0 + c);
       vec u[1]; u[0] = fetch(w + 32 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[0] * t[1 * W];
-      const vec p2 = x[0] * t[2 * W];
-      add(a_out + 32 + c, u[0] * p0);
-      add(a_out + 48 + c, u[0] * p1);
-      add(a_out + 64 + c, u[0] * p2);
+      const vec v1 = u[0] * x[0];
+      vec sum_out_0 = v1 * t[0 * W];
+      vec sum_out_1 = v1 * t[1 * W];
+      vec sum_out_2 = v1 * t[2 * W];
+      add(a_out + 32 + c, sum_out_0);
+      add(a_out + 48 + c, sum_out_1);
+      add(a_out + 64 + c, sum_out_2);
     }
   }
   // path 3: 16x1o x 1x0e -> 16x1o (uvu)
@@ -240,12 +243,15 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 48 + c);
-      const vec p0 = x[0] * t[0 * W];
-      const vec p1 = x[1] * t[1 * W];
-      const vec p2 = x[2] * t[2 * W];
-      add(a_out + 80 + c, u[0] * p0);
-      add(a_out + 96 + c, u[0] * p1);
-      add(a_out + 112 + c, u[0] * p2);
+      const vec v1 = t[0 * W] * x[0];
+      vec sum_out_0 = u[0] * v1;
+      const vec v2 = t[1 * W] * x[1];
+      vec sum_out_1 = u[0] * v2;
+      const vec v3 = t[2 * W] * x[2];
+      vec sum_out_2 = u[0] * v3;
+      add(a_out + 80 + c, sum_out_0);
+      add(a_out + 96 + c, sum_out_1);
+      add(a_out + 112 + c, sum_out_2);
     }
   }
   // path 4: 16x1o x 1x2e -> 16x1o (uvu)
@@ -254,12 +260,15 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
     for (int c = 0; c < 16; c += W) {
       vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
       vec u[1]; u[0] = fetch(w + 64 + c);
-      const vec p0 = x[0] * t[0 * W] + x[1] * t[3 * W] + x[2] * t[6 * W];
-      const vec p1 = x[0] * t[1 * W] + x[1] * t[4 * W] + x[2] * t[7 * W];
-      const vec p2 = x[0] * t[2 * W] + x[1] * t[5 * W] + x[2] * t[8 * W];
-      add(a_out + 128 + c, u[0] * p0);
-      add(a_out + 144 + c, u[0] * p1);
-      add(a_out + 160 + c, u[0] * p2);
+      const vec v1 = t[0 * W] * x[0] + t[3 * W] * x[1] + t[6 * W] * x[2];
+      vec sum_out_0 = u[0] * v1;
+      const vec v2 = t[1 * W] * x[0] + t[4 * W] * x[1] + t[7 * W] * x[2];
+      vec sum_out_1 = u[0] * v2;
+      const vec v3 = t[2 * W] * x[0] + t[5 * W] * x[1] + t[8 * W] * x[2];
+      vec sum_out_2 = u[0] * v3;
+      add(a_out + 128 + c, sum_out_0);
+      add(a_out + 144 + c, sum_out_1);
+      add(a_out + 160 + c, sum_out_2);
     }
   }
 }

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.polynomials import mixed, symmetric
+from tpgen.kernels.cpp.polynomial import generate
+from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.placement.values import Target
-from tpgen.kernels.polynomial.cpp import generate
-from tpgen.kernels.polynomial.placement import PolynomialPlacement
-from tpgen.kernels.polynomial.runtime import PolynomialKernels, forward_call
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
+from tpgen.planner.plan import Plan
 
 FOLDER = Path(__file__).parent / "golden"
 SINGLE, HALF = Target("float32", 16, 32), Target("bfloat16", 8, 16)
@@ -24,11 +24,11 @@ GOLDEN = {
 }
 
 
-def text_of(plan: PolynomialPlan, order: int, target: Target) -> str:
+def text_of(plan: Plan, order: int, target: Target) -> str:
     call = forward_call(plan)
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
-    lines = generate(PolynomialPlacement(plan, PolynomialKernels(plan).sweep(call), target)).text.splitlines(
+    lines = generate(PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)).text.splitlines(
         keepends=True
     )
     # without the constant text of all kernels, which golden files of products hold

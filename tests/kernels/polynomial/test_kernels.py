@@ -14,21 +14,25 @@ from torch import Tensor
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.errors import BackendError, InputError, PlanError
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, polynomial_target_of, target_of
-from tpgen.kernels.polynomial.call import Call
-from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import PolynomialKernels, forward_call, kernels_of, why_no_kernel
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan, PolynomialTerm, make_polynomial_plan
+from tpgen.form.call import Call
+from tpgen.kernels.runtime.call import FormCall
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported, target_of
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 
 pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])  # no row of element 1
 
 
-def kernel(plan: PolynomialPlan, index: Tensor | None, *tensors: Tensor) -> Tensor:
+def kernel(plan: Plan, index: Tensor | None, *tensors: Tensor) -> Tensor:
     return kernel_polynomial(tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def both(plan: PolynomialPlan, index: Tensor | None) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+def both(plan: Plan, index: Tensor | None) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     return partial(kernel, plan, index), lambda *tensors: slow(plan, tensors, index)
 
 
@@ -203,8 +207,8 @@ def test_only_what_is_asked_for_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
     tensors = operands_of(plan, 4, 1, 5)
     calls: list[str] = []
     kernels = kernels_of(plan.to_json())
-    quick = kernels.quick
-    monkeypatch.setattr(kernels, "quick", lambda call, *rest: (calls.append(call), quick(call, *rest))[1])
+    quick = kernels.quick_form
+    monkeypatch.setattr(kernels, "quick_form", lambda call: (calls.append(call.call), quick(call))[1])
     torch.autograd.grad(kernel(plan, None, *tensors).sum(), tensors[0])
     assert calls[-1].endswith(" -> x")
 
@@ -263,13 +267,14 @@ def test_derivatives_have_an_end() -> None:
 
 
 def test_what_compiles_for_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_no_kernel(symmetric()) is None
-    monkeypatch.setattr("tpgen.kernels.polynomial.runtime._COMFORTABLE", 10)
-    assert "kernels of more than 10 take long to compile" in str(why_no_kernel(symmetric()))
+    assert kernel_supported(symmetric()) is None
+    monkeypatch.setattr("tpgen.kernels.runtime.targets._COMFORTABLE", 10)
+    monkeypatch.setattr("tpgen.kernels.runtime.targets._obstacle", lambda asked, *rest: asked(*rest))  # asked anew
+    assert "kernels of more than 10 take long to compile" in str(kernel_supported(symmetric()))
 
 
 def test_too_large_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.kernels.polynomial.runtime._LARGEST", 10)
+    monkeypatch.setattr("tpgen.kernels.runtime.polynomials.LARGEST", 10)
     kernels_of.cache_clear()
     plan = symmetric()
     with pytest.raises(BackendError, match="use strategy='einsum'"):
@@ -293,19 +298,19 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
     ]
     for call in calls:
         kernels = kernels_of(plan.to_json())
-        signature = kernels.signature(str(call))
+        signature = kernels.signature(str(call), False)
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
-        sizes = signature.sizes(tensors, index)
+        sizes, counts = signature.sizes(FormCall(tensors, None, None, plan.to_json(), str(call), index))
+        spec = KernelSpec(kernels.description, call, torch.float64)
         found = []
         for target in (t for t in KERNEL_TARGETS.values() if t.device != "cuda"):
-            results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, sizes)]
-            assert target.load_polynomial is not None
-            assert target.load_polynomial(plan, kernels.sweep(call), torch.float64)(tensors, results, index, sizes) == 0
+            results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, counts)]
+            assert target.load(spec)(tensors, results, sizes, None, index) == 0
             found.append(results)
         torch.testing.assert_close(*found)
 
 
-def _more(plan: PolynomialPlan, call: Call, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+def _more(plan: Plan, call: Call, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
     """Shapes of what a call is given beyond these tensors."""
     channels = tensors[0].numel() // tensors[0].shape[0] // plan.operands[0].dim
     first = dict(zip((s.operand for s in call.given), tensors, strict=False))
@@ -313,29 +318,27 @@ def _more(plan: PolynomialPlan, call: Call, tensors: Sequence[Tensor]) -> list[t
     return [tuple(first[s.operand].shape) if s.operand in first else out for s in call.given[len(tensors) :]]
 
 
-def test_a_device_whose_target_takes_no_polynomials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["cpp"], load_polynomial=None))
-    found = (target_of, polynomial_target_of)
-    for function in found:
-        function.cache_clear()
+def test_a_device_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["cpp"], device=None))
+    target_of.cache_clear()
     try:
-        assert why_no_kernel(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
+        assert kernel_supported(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
         plan = mixed(weighted=False)
+        call = FormCall(operands_of(plan, 2, 1, 3, grad=False), None, None, plan.to_json(), "a b y -> out")
         with pytest.raises(InputError, match="a must be on CUDA GPUs, where the kernels run, got cpu; move it"):
-            PolynomialKernels(plan).run("a b y -> out", operands_of(plan, 2, 1, 3, grad=False), None)
+            Kernels(call.description).run(call)
     finally:
-        for function in found:
-            function.cache_clear()
+        target_of.cache_clear()
 
 
 def test_a_row_of_the_table_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["interpreter"], device="cpu"))
     monkeypatch.setenv("TPGEN_CXX", "none")
-    for function in (target_of, polynomial_target_of, kernels_of):
+    for function in (target_of, kernels_of):
         function.cache_clear()
     try:
         plan = mixed()
-        assert why_no_kernel(plan) is None
+        assert kernel_supported(plan) is None
         tensors = operands_of(plan, 3, 2, 2)
         index = torch.tensor([1, 0, 1])
         torch.testing.assert_close(kernel(plan, index, *tensors), slow(plan, tensors, index))
@@ -343,5 +346,5 @@ def test_a_row_of_the_table_is_all_that_a_device_needs(monkeypatch: pytest.Monke
         with pytest.raises(InputError, match="index: elements run from 0 to 1"):
             kernel(plan, index + 1, *tensors)
     finally:
-        for function in (target_of, polynomial_target_of, kernels_of):
+        for function in (target_of, kernels_of):
             function.cache_clear()

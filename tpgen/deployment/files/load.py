@@ -38,13 +38,21 @@ def load(folder=Path(__file__).parent):
                 "an input requires a gradient, and this package computes values, forces among them: give x.detach(), "
                 "or call it under torch.no_grad()"
             )
-        return package(*inputs)
+        try:
+            return package(*inputs)
+        except RuntimeError as error:
+            if "dim value is too small" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{str(error).strip()}: a package takes sizes from 2 on, such as two atoms and two edges; compute "
+                "fewer by the network that it was written from"
+            ) from error
 
     return network
 
 
 def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
-    """What this processor lacks of what the package may use, where the system says what it has."""
+    """Name the features that the package may use and this processor lacks, where the system says what it has."""
     found = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return " and ".join(sorted(set(features) - set(found[1].split()))) if found else ""
 
@@ -53,8 +61,7 @@ def _operators(folder):
     """The operators that the package calls: those of tpgen where it is imported, else of this folder."""
     library = str((folder / "libtpgen.so").resolve())
     if sys.modules.get("tpgen"):
-        import tpgen.kernels.operators.ops
-        import tpgen.kernels.polynomial.operator  # noqa: F401
+        import tpgen.kernels.runtime.ops  # noqa: F401
     elif library not in torch.ops.loaded_libraries and any((folder / "kernels").iterdir()):
         if hasattr(torch.ops.tpgen, "product"):
             raise RuntimeError(

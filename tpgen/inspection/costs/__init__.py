@@ -1,1 +1,1 @@
-"""What it costs: FLOPs, bytes and times of each path, against what the machine can do."""
+"""Costs: FLOPs, bytes and times of each path, against what the machine can do."""

@@ -10,31 +10,27 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
-from statistics import median
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tpgen.drawing.charts import shares
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.clock import device_of, now, timed
-from tpgen.inspection.costs.explain import explain, operand_bytes
+from tpgen.inspection.clock import ROUGH, Timing, device_of, now, timed
+from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
-from tpgen.inspection.costs.gpu import product_on
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import reason
+from tpgen.inspection.subject import request_of
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
-from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.tensor_product import TensorProduct
+from tpgen.nn.planned import PlannedModule
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.text import duration, quantity, table
 
@@ -72,6 +68,7 @@ class NetworkExplanation(Shown):
     not_called: tuple[str, ...]
     seconds: float | None = None
     gpu: str = ""
+    spread: float = 0.0  # of the times of the forward
 
     @property
     def share(self) -> float | None:
@@ -114,10 +111,14 @@ class NetworkExplanation(Shown):
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
             found.append(f"forward: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
+        if self.spread > ROUGH:
+            found.append(
+                f"times of one forward lie {100 * self.spread:.0f} % apart: the machine is busy, all times are rough"
+            )
         return found + (self._gpu_foot() if self.gpu else [])
 
     def _gpu_foot(self) -> list[str]:
-        """What the products take together on the named GPU, which of them takes most, and which have no kernel."""
+        """Time of the products together on the named GPU, which of them takes most, and which have no kernel."""
         with_kernel = [p for p in self.products if p.gpu_seconds]
         found = []
         if with_kernel:
@@ -149,7 +150,7 @@ class NetworkExplanation(Shown):
         return lines(self._head()) + html_table(rows, range(2), bars) + lines(*self._foot()) + self._picture()
 
     def _picture(self) -> str:
-        """What part of the forward each product takes, measured; else what is predicted of them all, or computed."""
+        """Share of the forward that each product takes, measured; else of what is predicted of all, or computed."""
         names = [p.module or "(itself)" for p in self.products]
         if self.seconds:
             times = [p.seconds or 0.0 for p in self.products]
@@ -195,7 +196,7 @@ def explain_network(
     ceilings: Ceilings | None = None,
     gpu: str | None = None,
 ) -> NetworkExplanation:
-    """Explain each product that a forward of the network calls, for the rows it is called with.
+    """Explain each product and linear layer that a forward of the network calls, for the rows it is called with.
 
     Operations, bytes and predictions are sums over the calls of a product.  The network runs once, without gradients
     and in evaluation mode, to see the calls; with ``measure`` some more times, for the time of every product in its
@@ -205,7 +206,7 @@ def explain_network(
     Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
     """
     _check(network, inputs)
-    held = {path: m for path, m in network.named_modules() if isinstance(m, TensorProduct)}
+    held = {path: m for path, m in network.named_modules() if isinstance(m, PlannedModule)}
     if not held:
         raise TpgenError(
             f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
@@ -220,7 +221,7 @@ def explain_network(
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         seconds: dict[str, float] = {}
-        whole = None
+        whole = Timing((), 0)
         if measure:
             seconds, whole = _measured(network, inputs, watch)
     products = tuple(
@@ -229,7 +230,9 @@ def explain_network(
         if path in seen
     )
     named = chip_named(gpu).name if gpu else ""
-    return NetworkExplanation(type(network).__name__, products, tuple(p for p in held if p not in seen), whole, named)
+    not_called = tuple(p for p in held if p not in seen)
+    forward = whole.median if measure else None
+    return NetworkExplanation(type(network).__name__, products, not_called, forward, named, whole.spread)
 
 
 def _check(network: object, inputs: object) -> None:
@@ -251,24 +254,24 @@ class Call:
 
 
 def _explained(
-    path: str, product: TensorProduct, calls: Sequence[Call], ceilings: Ceilings | None, gpu: str | None
+    path: str, product: PlannedModule, calls: Sequence[Call], ceilings: Ceilings | None, gpu: str | None
 ) -> ProductInNetwork:
     """The largest call explained, and the costs of all summed."""
     largest = max(calls, key=lambda call: call.rows)
     found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, gpu=gpu)
-    itemsize = product.output_mask.dtype.itemsize
-    costs = [(c.rows * product.plan.flops, operand_bytes(product.plan, c.rows, itemsize, c.nodes)) for c in calls]
+    requests = [replace(request_of(product), rows=c.rows) for c in calls]
+    costs = [(r.flops, r.bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
     predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
     flops, moved = (sum(column) for column in zip(*costs, strict=True))
     on_gpu = _gpu_seconds(product, calls, gpu) if gpu else {}
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted, gpu_seconds=on_gpu)
 
 
-def _gpu_seconds(product: TensorProduct, calls: Sequence[Call], gpu: str) -> dict[str, float]:
+def _gpu_seconds(product: PlannedModule, calls: Sequence[Call], gpu: str) -> dict[str, float]:
     """Each pass over all calls, as the model of a GPU's kernels predicts it; nothing where there is no kernel."""
     found: dict[str, float] = {}
     for call, times in Counter(calls).items():
-        made = product_on(gpu, product.plan, call.rows, product.layout, product.output_mask.dtype, call.nodes)
+        made = replace(request_of(product), rows=call.rows).on(gpu, call.nodes)
         for name, one in made.passes.items():
             found[name] = found.get(name, 0.0) + times * one.seconds
     return found
@@ -283,43 +286,28 @@ class _Watch:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def on(self, products: dict[str, TensorProduct]) -> Iterator[None]:
-        hooks = []
-        for path, product in products.items():
-            started: list[float] = []
-
-            def before(module: Any, args: Any, kwargs: Any, started: list[float] = started) -> None:
-                started.append(now(self.device))
-
-            def after(
-                module: Any, args: Any, kwargs: Any, out: Any, path: str = path, started: list[float] = started
-            ) -> None:
-                self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - started.pop()
-                self.calls.setdefault(path, []).append(_call(module, args, kwargs))
-
-            hooks += [
-                product.register_forward_pre_hook(before, with_kwargs=True),
-                product.register_forward_hook(after, with_kwargs=True),
-            ]
+    def on(self, products: dict[str, PlannedModule]) -> Iterator[None]:
+        own = {path: vars(product).get("forward") for path, product in products.items()}
+        for path, product in products.items():  # no hooks: converted layers call the forward of theirs directly
+            vars(product)["forward"] = partial(self._noted, path, product, product.forward)
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            for path, product in products.items():
+                del product.forward
+                if own[path] is not None:
+                    vars(product)["forward"] = own[path]
+
+    def _noted(self, path: str, product: PlannedModule, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start = now(self.device)
+        out = forward(*args, **kwargs)
+        self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - start
+        self.calls.setdefault(path, []).append(Call(*product.rows_of(*args, **kwargs)))
+        return out
 
 
-def _call(product: TensorProduct, args: Any, kwargs: Any) -> Call:
-    """The rows of a call: those that its operands broadcast to; of a convolution, its edges."""
-    given = inspect.signature(type(product).forward).bind(product, *args, **kwargs).arguments
-    if isinstance(product, TensorProductConv):
-        nodes = given["x"].shape[0]
-        return Call(given["y"].shape[0], max(nodes, given.get("num_nodes") or nodes))
-    operands = [given[name] for name in ("x", "y", "weight") if isinstance(given.get(name), Tensor)]
-    return Call(prod(torch.broadcast_shapes(*(operand.shape[:-1] for operand in operands))))
-
-
-def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple[dict[str, float], float]:
-    """Median seconds of every product, and of the whole forward."""
+def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple[dict[str, float], Timing]:
+    """Median seconds of every product, and the times of the whole forward."""
     of_products: dict[str, list[float]] = {}
     whole = []
     for turn in range(_WARM + _ROUNDS):
@@ -329,4 +317,4 @@ def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple
             whole.append(took)
             for path, seconds in watch.seconds.items():
                 of_products.setdefault(path, []).append(seconds)
-    return {path: median(times) for path, times in of_products.items()}, median(whole)
+    return {path: Timing(tuple(times), 1).median for path, times in of_products.items()}, Timing(tuple(whole), 1)

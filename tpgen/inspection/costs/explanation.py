@@ -1,27 +1,45 @@
-"""What is known of a product or a linear layer, as a value: what each path costs, and the totals of a batch."""
+"""An explanation as a value: what `tpgen.explain` returns."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path as FilePath
 
-from tpgen.inspection.costs.explain_text import explanation_html, explanation_text
+from tpgen.compiler.config import RequestOptions
 from tpgen.inspection.costs.gpu import OnGpu
 from tpgen.inspection.costs.pictures import draw_explanation
 from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings
 from tpgen.inspection.costs.roofline_picture import roofline
-from tpgen.notebook import Shown
+from tpgen.notebook import Shown, html_table, lines
+from tpgen.text import duration, quantity, table
 
 ROWS = 1000  # of a batch, unless given
 SECONDS = 0.25  # for each measured time
 
 
+class ExplainedOptions(RequestOptions, total=False):
+    """Options of how a plan is written, and what it is explained for."""
+
+    nodes: int | None
+    ceilings: Ceilings | None
+    gpu: str | None
+
+
+class ExplainOptions(ExplainedOptions, total=False):
+    """The keywords of `explain`."""
+
+    rows: int
+    measure: bool
+
+
 @dataclass(frozen=True)
 class PathExplanation:
-    """One path: what it couples, what scales it, what it costs per row, how it is written.
+    """One path, or one term of a polynomial: what it couples, what scales it, what it costs per row, how it is written.
 
-    That of a linear layer has no second input, mode and coupling: they are empty, and 0.
+    That of a linear layer has no second input, mode and coupling: they are empty, and 0.  A term has a constant of its
+    own for each of its paths, and no coefficient beside them.
     """
 
     index: int
@@ -40,21 +58,32 @@ class PathExplanation:
     strategy: str
     how: str
     seconds: float | None = None  # the path alone, measured
+    in3: str = ""
+    in4: str = ""
+    operand: str = ""  # which of several tensors of weights it reads
+    constant: str = ""  # where it comes from, if it is no 3j symbol
+    entries: tuple[int, ...] = ()  # of the constants of a term that are not zero, by path
+    monomials: int = 0  # products of components, each once
 
     @property
     def couples(self) -> str:
         """The segments that meet, and the one they reach."""
-        return f"{' × '.join(filter(None, (self.in1, self.in2)))} → {self.out}"
+        return f"{' × '.join(filter(None, (self.in1, self.in2, self.in3, self.in4)))} → {self.out}"
 
     @property
     def density(self) -> float:
         """Share of the coupling entries that are not zero."""
         return self.nonzeros / self.dense if self.dense else 1.0
 
+    @property
+    def weights(self) -> str:
+        """Place of its weights; empty where it has none."""
+        return f"{self.operand} {self.weight[0]}:{self.weight[1]}".strip() if self.weight else ""
+
 
 @dataclass(frozen=True)
 class Explanation(Shown, UnderCeilings):
-    """A product or a linear layer, explained; times are for the whole batch and in seconds."""
+    """A product, a linear layer or a polynomial, explained; times are for the whole batch and in seconds."""
 
     product: str
     digest: str
@@ -77,6 +106,12 @@ class Explanation(Shown, UnderCeilings):
     backward_seconds: float | None = None  # measured, forward and backward
     nodes: int | None = None  # of a convolution, whose rows are edges
     on_gpu: OnGpu | None = None
+    noun: str = "path"  # for a row of the table
+    channels: int = 0  # of a polynomial
+    elements: int = 0  # of its weights
+    monomials: int = 0  # of its form: pairs of a product of components and an output
+    coefficients: int = 0  # different numbers among what multiplies them
+    operations: Mapping[str, int] = field(default_factory=dict)  # of a row and channel in its sweep, for each call
 
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
@@ -86,8 +121,116 @@ class Explanation(Shown, UnderCeilings):
         """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
         draw_explanation(self, path)
 
+    @property
+    def batch(self) -> str:
+        """The batch that totals are for."""
+        rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
+        channels = f" of {self.channels} channels" if self.channels else ""
+        return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
+
     def __str__(self) -> str:
-        return explanation_text(self)
+        return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])
 
     def _repr_html_(self) -> str:
-        return explanation_html(self, roofline(self, self.paths))
+        """Bars say how operations, bytes and time divide among the paths."""
+        rows, left = _rows(self)
+        values: dict[str, Sequence[float]] = {
+            "flops": [p.flops for p in self.paths],
+            "bytes": [p.bytes for p in self.paths],
+            "alone": [p.seconds or 0.0 for p in self.paths],
+        }
+        bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
+        shown = lines(*_head(self)) + html_table(rows, left, bars) + lines(*_aligned(totals(self)))
+        return shown + roofline(self, self.paths)
+
+
+# A column in which no path has anything to say is left out.
+_COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
+    "path": lambda p: str(p.index),
+    "in1": lambda p: p.in1,
+    "in2": lambda p: p.in2,
+    "in3": lambda p: p.in3,
+    "in4": lambda p: p.in4,
+    "out": lambda p: p.out,
+    "mode": lambda p: p.mode,
+    "constant": lambda p: p.constant,
+    "paths": lambda p: str(len(p.entries) or ""),
+    "weights": lambda p: p.weights or "-",
+    "coefficient": lambda p: "" if p.constant else f"{p.coefficient:.5g}",
+    "= irrep × path × variance × weight": lambda p: _product(p.factors.values()),
+    "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %" if p.dense else "",
+    "monomials": lambda p: str(p.monomials or ""),
+    "flops": lambda p: f"{p.flops:,}",
+    "bytes": lambda p: f"{p.bytes:,}",
+    "alone": lambda p: "" if p.seconds is None else duration(p.seconds),
+    "written as": lambda p: p.how,
+}
+_LEFT = {"in1", "in2", "in3", "in4", "out", "mode", "constant", "= irrep × path × variance × weight", "written as"}
+_NOT_SAID = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
+
+
+def _head(found: Explanation) -> list[str]:
+    dropped = f", {found.dropped} empty dropped" if found.dropped else ""
+    normalization = f"{found.normalization} normalisation, " if found.normalization else ""
+    return [
+        f"{found.product}   (plan {found.digest}, {len(found.paths)} {found.noun}s{dropped})",
+        f"{normalization}{found.dtype}, layout {'/'.join(dict.fromkeys(found.layout))}, "
+        f"{found.device}, backend {found.backend}",
+        f"strategy {found.strategy}: {found.reason}",
+    ]
+
+
+def _product(factors: Iterable[float]) -> str:
+    values = list(factors)
+    return " × ".join(f"{value:.4g}" for value in values) if len(values) > 1 else ""
+
+
+def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
+    """The cells, heads first, and which columns are set to the left."""
+    cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
+    columns = {name: column for name, column in cells.items() if any(column) or not (column or name in _NOT_SAID)}
+    heads = [found.noun if name == "path" else name for name in columns]
+    return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
+
+
+def totals(found: Explanation) -> dict[str, str]:
+    """Facts of the product as a whole, by name."""
+    facts = {
+        f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
+        f"once: {found.intensity:.2f} FLOP/B",
+        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, {quantity(found.training_bytes, 'B')} "
+        "forward+backward, by shapes",
+        "ceilings": str(found.ceilings) if found.ceilings else "none",
+    }
+    if found.operations:
+        operations = ", ".join(f"{n:,} {name}" for name, n in found.operations.items())
+        facts = {
+            "monomials": f"{found.monomials} with {found.coefficients} different coefficients",
+            "operations": f"{operations}, of a row and channel in the sweep",
+            **facts,
+        }
+    if found.ceilings:
+        facts["predicted"] = (
+            f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
+            f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
+        )
+    if found.on_gpu:
+        facts[f"on {found.on_gpu.gpu}"] = found.on_gpu.least(found.flops, found.bytes)
+    facts["measured"] = _measured(found)
+    if found.ceilings and found.ceilings.warning:
+        facts["warning"] = found.ceilings.warning
+    return facts
+
+
+def _aligned(facts: dict[str, str]) -> list[str]:
+    width = max(map(len, facts))
+    return [f"{name:{width}}  {text}" for name, text in facts.items()]
+
+
+def _measured(found: Explanation) -> str:
+    if found.forward_seconds is None or found.backward_seconds is None:
+        return "nothing; measure=True (--measure) runs it"
+    share = (found.predicted_seconds or 0) / found.forward_seconds
+    # a ceiling is what operands reach that lie in no cache: it can be beaten, and then it says little
+    against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
+    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} forward+backward"

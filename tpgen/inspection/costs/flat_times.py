@@ -1,4 +1,4 @@
-"""How long a network takes as it is, with its products inlined, and flat: what inlining and sharing bring in time.
+"""Times of a network as it is, with its products inlined, and flat: what inlining and sharing bring.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
@@ -16,18 +16,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
+from tpgen._torch import pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.errors import TpgenError
-from tpgen.inspection.clock import device_of, median_seconds
+from tpgen.inspection.clock import ROUGH, device_of, time_in_turns
 from tpgen.inspection.training import restored, step
 from tpgen.networks.inline import Gain, inline_products
 from tpgen.networks.tracer import trace_network
-from tpgen.text import duration, table
-
-_WARM = 2  # calls that are not timed: compilers and caches do their work in them
+from tpgen.text import duration, ratio, table
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Row:
     contender: str
     forward: float
     step: float  # forward, and backward to every floating input and every parameter that requires it
+    spread: float = 0.0  # of the times of either: the larger
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class FlatTimes:
     rows: tuple[Row, ...]
 
     def ratio(self, task: str, contender: str = "network") -> float:
-        """How many times faster the flat network is than a contender, in ``forward`` or ``step``."""
+        """Ratio of a contender's time to that of the flat network, in ``forward`` or ``step``."""
         times = {row.contender: getattr(row, task) for row in self.rows}
         return times[contender] / times["flat"]
 
@@ -60,9 +59,9 @@ class FlatTimes:
             (
                 row.contender,
                 duration(row.forward),
-                f"{self.ratio('forward', row.contender):.2f} x",
+                ratio(self.ratio("forward", row.contender)),
                 duration(row.step),
-                f"{self.ratio('step', row.contender):.2f} x",
+                ratio(self.ratio("step", row.contender)),
             )
             for row in self.rows
         ]
@@ -71,10 +70,13 @@ class FlatTimes:
     @property
     def verdict(self) -> str:
         """Whether the flat network is faster than the network as it is, in words, a line for each task."""
+        spread = max(row.spread for row in self.rows)
+        if spread > ROUGH:
+            return f"times of the same call lie {100 * spread:.0f} % apart, so they decide nothing: measure again"
         ratios = {"forward": self.ratio("forward"), "forward+backward": self.ratio("step")}
         return "\n".join(
-            f"{task}: a flat graph is {'' if ratio > 1 else 'not '}faster than the network as it is ({ratio:.2f} x)"
-            for task, ratio in ratios.items()
+            f"{task}: a flat graph is {'' if gain > 1 else 'not '}faster than the network as it is ({ratio(gain)})"
+            for task, gain in ratios.items()
         )
 
 
@@ -121,9 +123,11 @@ def time_flat(
         steps = {name: partial(step, runs[name], inputs, tuple(networks[name].parameters())) for name in networks}
         forwards = {name: _forward(runs[name], inputs) for name in networks}
         device = device_of(network, inputs)
-        seconds = median_seconds(forwards, rounds, device, _WARM)
-        of_steps = median_seconds(steps, rounds, device, _WARM)
-    rows = tuple(Row(name, seconds[name], of_steps[name]) for name in networks)
+        once, trained = (time_in_turns(calls, device, rounds=rounds) for calls in (forwards, steps))
+    rows = tuple(
+        Row(name, once[name].median, trained[name].median, max(once[name].spread, trained[name].spread))
+        for name in networks
+    )
     return FlatTimes(backend, strategy or "of each product", rounds, flat.gain, rows)
 
 

@@ -1,8 +1,8 @@
-"""What a GPU should take for a product or a polynomial, by the model of its kernels: no GPU is needed, and none asked.
+"""Times that a GPU should take for a product or a polynomial, by the model of its kernels; no GPU is needed.
 
 >>> from tpgen.planner.problems import find_problem
 >>> print(product_on("H200", find_problem("mace-large").plan, rows=40_000))
-forward 463 µs, 100 % of a copy's bandwidth; backward 587 µs, 100 %
+forward 464 µs, 100 % of a copy's bandwidth; backward 590 µs, 100 %
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from dataclasses import dataclass
 import torch
 
 from tpgen.errors import BackendError, TpgenError
-from tpgen.form.linear import AnyPlan, form_of
+from tpgen.form.form import form_of
 from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.stages.cuda import number_of
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import Chip, chip_named
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.model import Prediction, predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.polynomials.launch import polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected, predict_polynomial
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial
-from tpgen.kernels.cuda.workspace import polynomial_bytes, product_bytes
-from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators.description import DIRECTIONS
+from tpgen.kernels.cuda.workspace import product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.runtime.description import DIRECTIONS
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.planner.plan import Plan
 from tpgen.text import duration, quantity
 
 
@@ -47,7 +49,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What the model predicts; no pass, with the reason, where there is no kernel."""
+    """Prediction of the model; no pass, with the reason, where there is no kernel."""
 
     gpu: str
     ceilings: Ceilings
@@ -81,7 +83,7 @@ class OnGpu:
 
 def product_on(
     gpu: str,
-    plan: AnyPlan,
+    plan: Plan,
     rows: int,
     layout: str | tuple[str, ...] = "mul_ir",
     dtype: torch.dtype = torch.float32,
@@ -93,7 +95,7 @@ def product_on(
     """
     chip = chip_named(gpu)
     try:
-        form, number = form_of(plan, layout), _number(dtype)
+        form, number = form_of(plan, layout), number_of(dtype)
         reason = graphs_are_faster(form, number, chip)
         if reason:
             raise BackendError(reason)
@@ -106,18 +108,18 @@ def product_on(
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
 
 
-def polynomial_on(gpu: str, plan: PolynomialPlan, sizes: Sizes, dtype: torch.dtype = torch.float32) -> OnGpu:
+def polynomial_on(gpu: str, plan: Plan, sizes: Sizes, dtype: torch.dtype = torch.float32) -> OnGpu:
     """Both passes of a polynomial."""
-    chip, kernels = chip_named(gpu), kernels_of(plan.to_json())
+    chip, kernels = chip_named(gpu), describe_polynomial(plan)
     try:
         sweeps = {name: kernels.sweep(named_call(plan, name)) for name in DIRECTIONS}
-        placed = {name: place_polynomial(plan, sweep, _number(dtype), chip) for name, sweep in sweeps.items()}
+        placed = {name: place_polynomial(plan, sweep, number_of(dtype), chip) for name, sweep in sweeps.items()}
     except TpgenError as error:
         return _none(chip, dtype, error)
     indexed = 1 < sizes.elements < sizes.rows
     passes = {
         name: _pass(
-            predict_polynomial(plan, sweeps[name], _number(dtype), chip, sizes),
+            predict_polynomial(plan, sweeps[name], number_of(dtype), chip, sizes),
             sizes.rows,
             polynomial_bytes(geometry_expected(p, sizes), dtype, indexed),
         )
@@ -126,14 +128,8 @@ def polynomial_on(gpu: str, plan: PolynomialPlan, sizes: Sizes, dtype: torch.dty
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
 
 
-def _number(dtype: torch.dtype) -> str:
-    if dtype not in DTYPES:
-        raise TpgenError(f"kernels compute in {', '.join(DTYPES.values())}, not in {str(dtype).removeprefix('torch.')}")
-    return DTYPES[dtype]
-
-
 def gpu_ceilings(chip: Chip, dtype: torch.dtype) -> Ceilings:
-    """What the chip can do at most, outside of its tensor cores."""
+    """Ceilings of a chip, outside of its tensor cores."""
     return Ceilings(chip.bandwidth, chip.flops(DTYPES.get(dtype, "float32")), f"{chip.name} as published")
 
 

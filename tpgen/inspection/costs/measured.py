@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from tpgen.inspection.costs.roofline import Ceilings, measured_together
-from tpgen.inspection.stages.dump import Request, example_arguments
-from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.tensor_product import TensorProduct
+from tpgen.inspection.stages.request import Request
+from tpgen.nn.faces import module_of
+from tpgen.nn.planned import PlannedModule
 
 
 def product_seconds(request: Request, nodes: int | None, seconds: float) -> tuple[dict[str, float], Ceilings]:
@@ -19,14 +18,7 @@ def product_seconds(request: Request, nodes: int | None, seconds: float) -> tupl
 
     With ``nodes`` it is the convolution, on random edges between them.
     """
-    run, operands = _runnable(request, nodes)
-    return both_seconds(run, operands, request.dtype, request.device, seconds)
-
-
-def both_seconds(
-    run: Callable[[], Tensor], operands: Sequence[Tensor], dtype: torch.dtype, device: str, seconds: float
-) -> tuple[dict[str, float], Ceilings]:
-    """The same of any call: alone, and with the gradients of its operands."""
+    run, operands = runnable(request, nodes)
     for operand in operands:
         operand.requires_grad_()
 
@@ -39,19 +31,25 @@ def both_seconds(
             x.grad = None
         run().sum().backward()
 
-    return measured_together({"forward": forward, "backward": backward}, dtype, device, seconds)
+    return measured_together({"forward": forward, "backward": backward}, request.dtype, request.device, seconds)
 
 
-def _runnable(request: Request, nodes: int | None) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    """A call of the product, or of the convolution on random edges, and the operands that it reads."""
-    kind = TensorProduct if nodes is None else TensorProductConv
-    product = kind.from_plan(
-        request.plan, internal_weights=False, layout=request.layout, strategy=request.strategy, backend=request.backend
-    ).to(device=request.device, dtype=request.dtype)
-    y, w = example_arguments(request, ("x2", "w"))
-    (x,) = example_arguments(request if nodes is None else replace(request, rows=nodes), ("x1",))
-    edges: list[Tensor] = []
-    if nodes is not None:
-        drawn = torch.randint(nodes, (2, request.rows), generator=torch.Generator().manual_seed(0))
-        edges = list(drawn.to(request.device))
-    return lambda: product(x, y, w, *edges), [x, y, w]
+def runnable(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """A call of the module on random operands (and edges), and those of them that have gradients."""
+    module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
+    indexed = request.indexed if nodes is None else nodes
+
+    def drawn(like: Tensor) -> Tensor:
+        if not like.is_floating_point():
+            return torch.randint(indexed, like.shape, generator=generator).to(request.device)
+        x = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+        return x.to(device=request.device, dtype=request.dtype)
+
+    operands = [drawn(x) for x in module.operands_of(request.rows, nodes)]
+    return lambda: module.called(*operands), [x for x in operands if x.is_floating_point()]
+
+
+def module_for(request: Request, convolution: bool = False) -> PlannedModule:
+    """The module that a request stands for, without weights of its own."""
+    module = module_of(request.plan, edges=convolution, **request.module_options)
+    return module.to(device=request.device, dtype=request.dtype)

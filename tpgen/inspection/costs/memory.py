@@ -1,4 +1,4 @@
-"""How much memory a call takes, before it is made: an estimate by shapes, which measurement confirms."""
+"""Memory that a call takes, before it is made: an estimate by shapes, which measurement confirms."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
 
+from tpgen._torch import pytree
 from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
 from tpgen.errors import InputError, TpgenError
-from tpgen.kernels.operators.call import OUT, Call
-from tpgen.kernels.operators.workspace import product_workspace
-from tpgen.kernels.polynomial.workspace import polynomial_workspace
+from tpgen.kernels.runtime.call import OUT, Call, FormCall
+from tpgen.kernels.runtime.workspace import call_workspace
 from tpgen.text import quantity
 
 
@@ -89,7 +88,7 @@ class _Call:
         except (TypeError, RuntimeError) as error:
             name = type(self.module).__name__
             raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
-        return [x for x in tree_leaves(found) if isinstance(x, Tensor)]
+        return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
 
     def _train(self) -> int:
         """Run forward and backward; returns what is held between them."""
@@ -112,15 +111,24 @@ def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
 
 
 def _of_product(x1: Tensor, x2: Tensor, w: Tensor, text: str, src: Any = None, dst: Any = None, nodes: Any = 0) -> int:
-    return product_workspace(Call(x1, x2, w, None, src, dst, text, OUT, nodes))
+    return call_workspace(Call(x1, x2, w, None, src, dst, text, OUT, nodes).listed())
 
 
 def _of_gradients(
     x1: Tensor, x2: Tensor, w: Tensor, g: Tensor, text: str, mask: int, src: Any = None, dst: Any = None
 ) -> int:
-    return product_workspace(Call(x1, x2, w, g, src, dst, text, mask))
+    return call_workspace(Call(x1, x2, w, g, src, dst, text, mask).listed())
+
+
+def _of_polynomial(tensors: Sequence[Tensor], index: Tensor | None, text: str, call: str) -> int:
+    return call_workspace(FormCall(tensors, None, None, text, call, index))
+
+
+def _of_form(*arguments: Any) -> int:
+    return call_workspace(FormCall(*arguments))
 
 
 WORKSPACE["tpgen::product"] = _of_product
 WORKSPACE["tpgen::gradients"] = _of_gradients
-WORKSPACE["tpgen::polynomial"] = polynomial_workspace
+WORKSPACE["tpgen::polynomial"] = _of_polynomial
+WORKSPACE["tpgen::form"] = _of_form

@@ -1,8 +1,8 @@
-"""What every node of a graph makes, and what that takes: the shape of its result, its bytes and its operations.
+"""Costs of every node of a graph: the shape of its result, its bytes and its operations.
 
 Programs run on fake tensors, so nothing is computed and no memory is taken.
 
->>> from tpgen.inspection.stages.dump import Request
+>>> from tpgen.inspection.stages.request import Request
 >>> from tpgen.planner.presets import full
 >>> costs = node_costs(Request(full("1o", "0e"), rows=10, strategy="einsum"))
 >>> print(costs["x1"])
@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from tpgen.inspection.stages.dump import FormRequest, example_arguments
+from tpgen._torch import DispatchMode, FakeTensorMode, OpOverload, pytree
+from tpgen.inspection.stages.dump import example_arguments
+from tpgen.inspection.stages.request import Request
 from tpgen.text import quantity
 
 _REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "index_add", "index_add_", "scatter_add")
@@ -46,14 +45,14 @@ class NodeCost:
         return ", ".join([f"{shape} {self.dtype}", kept, *([quantity(self.flops, "FLOP")] if self.flops else [])])
 
 
-def node_costs(request: FormRequest) -> dict[str, NodeCost]:
-    """Those of the program of a request, by the names of its nodes, for its batch of rows."""
+def node_costs(request: Request) -> dict[str, NodeCost]:
+    """Costs of the program of a request, by the names of its nodes, for its batch of rows."""
     emission = request.emission()
     return costs_of(request.module(emission), lambda: example_arguments(request, emission.arguments))
 
 
 def costs_of(program: fx.GraphModule, arguments: Callable[[], Sequence[Any]]) -> dict[str, NodeCost]:
-    """Those of any program; the arguments are made as fake tensors too."""
+    """Costs of any program; the arguments are made as fake tensors too."""
     watch = _Watch(program)
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         watch.run(*arguments())
@@ -61,20 +60,20 @@ def costs_of(program: fx.GraphModule, arguments: Callable[[], Sequence[Any]]) ->
 
 
 def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
-    """Those of a graph in aten operations whose nodes hold fake results, as AOTAutograd traces it."""
+    """Costs of a graph in aten operations whose nodes hold fake results, as AOTAutograd traces it."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta.get("val"), (node.args, node.kwargs))
-            is_call = isinstance(node.target, torch._ops.OpOverload)
+            is_call = isinstance(node.target, OpOverload)
             flops = operations(node.target, args, kwargs, value) if is_call else 0
             is_view = _is_view(node.target) if is_call else node.target is operator.getitem  # of a split
             found[node.name] = _cost(value, flops, is_view)
     return found
 
 
-def operations(function: torch._ops.OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
+def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
     """Operations of a call of aten: of matrix products by their sizes, of others one for each number they meet.
 
     >>> a = torch.ones(2, 3)
@@ -108,7 +107,7 @@ class _Watch(fx.Interpreter):
         return result
 
 
-class _Counted(TorchDispatchMode):
+class _Counted(DispatchMode):
     """Adds up the operations of the calls inside."""
 
     flops = 0
@@ -129,7 +128,7 @@ def _cost(value: Tensor, flops: int, is_view: bool) -> NodeCost:
     return NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))
 
 
-def _is_view(function: torch._ops.OpOverload) -> bool:
+def _is_view(function: OpOverload) -> bool:
     """Whether a result of the call is part of an operand, which it does not write."""
     returned = [r.alias_info for r in function._schema.returns]
     return any(info is not None and not info.is_write for info in returned)

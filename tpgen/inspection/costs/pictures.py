@@ -16,7 +16,7 @@ from torch import fx
 from tpgen.drawing.colors import path_color, text_color
 from tpgen.drawing.ranks import layered
 from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
-from tpgen.inspection.stages.dump import Request
+from tpgen.inspection.stages.request import Request
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
 from tpgen.text import quantity
@@ -127,7 +127,9 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
 
     In a block i runs down and j across; the slices k stand side by side.  Entries are of one size: areas compare.
     """
-    triples = sorted(dict.fromkeys(p.ls for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1]))
+    triples = sorted(
+        dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
+    )
     blocks = {ls: _slices(coupling(*ls)) for ls in triples}
     places, width, height = _shelves({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6

@@ -1,4 +1,4 @@
-"""What a machine can do at most: bytes copied and operations done per second.
+"""Ceilings of a machine: bytes copied and operations done per second.
 
 Two small measurements, together under half a second: once per process, and again beside whatever is measured. They
 are what torch reaches here with large operands, not what a data sheet promises; a product that runs at these is as
@@ -13,13 +13,11 @@ from functools import lru_cache
 
 import torch
 
-from tpgen.inspection.clock import best_seconds
+from tpgen.inspection.clock import ROUGH, time_in_turns
 
 _COPIED = 2**25  # bytes: beyond the caches of a core
 _SIDE = 768  # of the matrices: 0.9 billion operations
 _SECONDS = 0.12  # for each measurement, at most about twice that
-_ROUNDS = 4
-ROUGH = 0.15  # copies that lie further apart than this say that the machine does something else beside
 
 
 @dataclass(frozen=True)
@@ -29,19 +27,19 @@ class Ceilings:
     bandwidth: float
     flops: float
     source: str = "given"
-    scatter: float = 0.0  # how far repeated copies lay apart: the slowest round over the fastest, less one
+    scatter: float = 0.0  # spread of what was timed: third quartile minus first, relative to the median
 
     @property
     def warning(self) -> str:
-        """What to say of a machine that was busy with something else; empty for a quiet one.
+        """Warning of a machine that was busy with something else; empty for a quiet one.
 
         >>> Ceilings(1e10, 1e11, scatter=0.32).warning
-        'the same copy took up to 32 % longer: the machine is busy, and all times are rough'
+        'times of the same call lie 32 % apart: the machine is busy, and all times are rough'
         """
         if self.scatter <= ROUGH:
             return ""
         return (
-            f"the same copy took up to {100 * self.scatter:.0f} % longer: the machine is busy, and all times are rough"
+            f"times of the same call lie {100 * self.scatter:.0f} % apart: the machine is busy, and all times are rough"
         )
 
     @property
@@ -64,7 +62,7 @@ class Ceilings:
 
 
 class UnderCeilings:
-    """What follows for a batch from its operations, its bytes and the ceilings, where there are any."""
+    """Consequences for a batch of its operations, its bytes and the ceilings, where there are any."""
 
     flops: int
     bytes: int
@@ -82,14 +80,14 @@ class UnderCeilings:
 
     @property
     def bound(self) -> str | None:
-        """What takes the time: ``memory`` or ``arithmetic``."""
+        """Resource that takes the time: ``memory`` or ``arithmetic``."""
         if not self.ceilings:
             return None
         return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
 
     @property
     def derived(self) -> dict[str, float | str | None]:
-        """The same by name."""
+        """Intensity, prediction and bound by name."""
         return {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}
 
 
@@ -106,25 +104,22 @@ def _remembered(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
 def measured_together(
     calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
 ) -> tuple[dict[str, float], Ceilings]:
-    """The shortest time of each call, and the ceilings of the machine while they were measured.
+    """The median time of each call, and the ceilings of the machine while they were measured.
 
     Calls, a copy and a matrix product are timed in turn, so that whatever else the machine does falls on all of them.
     Each has about ``seconds``.
     """
     moved, worked = _copy(dtype, device), _matrices(dtype, device)
     tasks = {"\0copy": moved, "\0matrices": worked, **calls}
-    rounds = [
-        {name: best_seconds(call, device, seconds / _ROUNDS) for name, call in tasks.items()} for _ in range(_ROUNDS)
-    ]
-    best = {name: min(times[name] for times in rounds) for name in tasks}
+    found = time_in_turns(tasks, device, len(tasks) * seconds)
     threads = torch.get_num_threads()
     ceilings = Ceilings(
-        bandwidth=2 * _COPIED / best["\0copy"],
-        flops=2 * _SIDE**3 / best["\0matrices"],
+        bandwidth=2 * _COPIED / found["\0copy"].median,
+        flops=2 * _SIDE**3 / found["\0matrices"].median,
         source=f"measured with {threads} thread{'s' * (threads > 1)}",
-        scatter=max(times["\0copy"] for times in rounds) / best["\0copy"] - 1,
+        scatter=max(timing.spread for timing in found.values()),
     )
-    return {name: best[name] for name in calls}, ceilings
+    return {name: found[name].median for name in calls}, ceilings
 
 
 def _copy(dtype: torch.dtype, device: str) -> Callable[[], object]:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tpgen.drawing.colors import css, path_color
 from tpgen.drawing.path_map import hues
 from tpgen.text import duration, quantity
 
 if TYPE_CHECKING:
-    from tpgen.inspection.costs.explain_polynomial import PolynomialExplanation
     from tpgen.inspection.costs.explanation import Explanation, PathExplanation
     from tpgen.inspection.costs.roofline import Ceilings
-
-    Measured: TypeAlias = Explanation | PolynomialExplanation
 
 _RULE, _ROOF = 'stroke="#80808060"', 'fill="none" stroke="#4a7dbd" stroke-width="2"'
 _TOTALS = {
@@ -31,7 +28,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def roofline(found: Measured, paths: Sequence[PathExplanation], interactive: bool = False) -> str:
+def roofline(found: Explanation, paths: Sequence[PathExplanation], interactive: bool = False) -> str:
     """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
 
     Each path has a point too, by its own operations and bytes; a page whose drawings are ``interactive`` shows it while
@@ -118,7 +115,7 @@ def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[floa
     return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
 
 
-def _point(at: _At, found: Measured, path: PathExplanation) -> str:
+def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
     intensity = path.flops / path.bytes
     least = found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes) if found.ceilings else None
     rate = found.rows * path.flops / (path.seconds or least or 1.0)
@@ -130,7 +127,7 @@ def _point(at: _At, found: Measured, path: PathExplanation) -> str:
     )
 
 
-def _totals(at: _At, labels: _Labels, found: Measured) -> list[str]:
+def _totals(at: _At, labels: _Labels, found: Explanation) -> list[str]:
     parts = []
     for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
         if seconds:

@@ -1,23 +1,13 @@
-"""What the page draws of every path: where it stands on the map, and bars of its costs."""
+"""Bars of every path's costs, in the colours that it has on the map."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
 
-from tpgen.drawing.path_map import PathMap, hues
-from tpgen.form.linear import AnyPlan
+from tpgen.drawing.path_map import hues
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-from tpgen.planner.linear import LinearPlan
-from tpgen.planner.linear_table import linear_map
-from tpgen.planner.plan_table import plan_map
 from tpgen.text import duration
-
-
-def path_map(plan: AnyPlan) -> PathMap:
-    """The map of a product or a linear layer."""
-    return linear_map(plan) if isinstance(plan, LinearPlan) else plan_map(plan)
-
 
 # --- the bars ---------------------------------------------------------------------------------------------------------
 

@@ -7,43 +7,50 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.costs.explain import ExplainedOptions
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
-from tpgen.inspection.costs.explanation import Explanation
+from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.explorer.polynomials import PolynomialSubject, polynomial_sheet
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
-from tpgen.inspection.subject import AnySubject
-from tpgen.nn.polynomial_module import PolynomialModule
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.inspection.subject import Subject
 from tpgen.text import quantity
 
+if TYPE_CHECKING:
+    _Path = Path
+else:
+    _Path = type(Path())  # that of this system: until Python 3.12 nothing else can be inherited from
 
-class ExplorerOptions(ExplainedOptions, total=False):
-    """How a product is written and explained; of a polynomial its sizes too."""
 
-    channels: int | None
-    elements: int | None
+class Page(_Path):
+    """The path of a page, which a notebook shows as the page itself.
+
+    >>> Page("made/explorer.html")._repr_html_()
+    '<iframe class="explorer" src="made/explorer.html" title="explorer.html" width="100%" height="600"></iframe>'
+    """
+
+    def _repr_html_(self) -> str:
+        source, title = escape(self.as_posix()), escape(self.name)
+        return f'<iframe class="explorer" src="{source}" title="{title}" width="100%" height="600"></iframe>'
 
 
 def write_explorer(
-    subject: AnySubject | PolynomialSubject,
+    subject: Subject,
     path: str | Path,
     *,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,
-    **options: Unpack[ExplorerOptions],
-) -> Path:
+    **options: Unpack[ExplainedOptions],
+) -> Page:
     """Write the explorer of a product, a linear layer, a polynomial or a plan into one HTML file, and return its path.
+
+    Jupyter shows the page, where the call is the last line of a cell.
 
     ``measure`` runs the product and each path alone; ``inductor`` adds its output, for which it compiles for seconds.
     ``options`` are those of `tpgen.inspection.costs.explain.explain`.  The page of a polynomial shows its terms where
@@ -62,7 +69,7 @@ def write_network_explorer(
     measure: bool = False,
     inductor: bool = False,
     ceilings: Ceilings | None = None,
-) -> Path:
+) -> Page:
     """Write the explorer of all products that a network calls into one HTML file, and return its path.
 
     Each is explained for the rows that the network calls it with, or for ``rows``; that with the most operations is
@@ -74,17 +81,14 @@ def write_network_explorer(
 
 
 def explorer_page(
-    subject: AnySubject | PolynomialSubject,
+    subject: Subject,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,
-    **options: Unpack[ExplorerOptions],
+    **options: Unpack[ExplainedOptions],
 ) -> str:
     """The page as text; see `write_explorer`."""
-    if isinstance(subject, PolynomialModule | PolynomialPlan):
-        sheet = polynomial_sheet(subject, rows, measure, **options)
-    else:
-        sheet = product_sheet(subject, rows, measure, inductor, **options)  # type: ignore[misc]  # refused there
+    sheet = product_sheet(subject, rows, measure, inductor, **options)
     return _page({"": sheet}, "", sheet.title)
 
 
@@ -116,11 +120,11 @@ def _sheet_of(
     options: ExplainedOptions = {"ceilings": ceilings}
     if found.nodes is not None:
         options["nodes"] = found.nodes
-    return product_sheet(cast(TensorProduct, module), rows or found.rows, measure, inductor, **options)
+    return product_sheet(module, rows or found.rows, measure, inductor, **options)
 
 
 def _labels(found: NetworkExplanation) -> dict[str, str]:
-    """What the list of products says of each."""
+    """Labels of the list of products."""
     return {
         p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
         for p in found.products
@@ -154,9 +158,9 @@ def _text(name: str) -> str:
     return files("tpgen.inspection.explorer").joinpath(name).read_text(encoding="utf-8")
 
 
-def _write(path: str | Path, page: Callable[[], str]) -> Path:
+def _write(path: str | Path, page: Callable[[], str]) -> Page:
     """The page in a file; what the path names is checked before the page is made."""
-    path = Path(path)
+    path = Page(path)
     if path.is_dir():
         raise TpgenError(
             f"the explorer is one file and {str(path)!r} is a folder: name a file in it, like explorer.html"

@@ -10,19 +10,17 @@ from typing_extensions import Unpack
 
 from tpgen.drawing.path_map import diagram
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explain import ExplainedOptions, explain
-from tpgen.inspection.costs.explain_text import totals
-from tpgen.inspection.costs.explanation import Explanation, PathExplanation
+from tpgen.inspection.costs.explain import explain
+from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, PathExplanation, totals
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
-from tpgen.inspection.explorer.drawing import bars, path_map
+from tpgen.inspection.explorer.drawing import bars
 from tpgen.inspection.explorer.sheet import Pane, Sheet
 from tpgen.inspection.stages.compiled_origins import joint_graph
-from tpgen.inspection.stages.dump import FormRequest
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
-from tpgen.inspection.subject import AnySubject, any_request
-from tpgen.kernels.operators.targets import kernel_supported
+from tpgen.inspection.stages.request import Request
+from tpgen.inspection.subject import Subject, request_of
 from tpgen.text import duration
 
 # A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.
@@ -34,26 +32,27 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 
 
 def product_sheet(
-    subject: AnySubject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
+    subject: Subject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """The sheet of a product, a linear layer or a plan; see `tpgen.inspection.explorer.page.write_explorer`."""
+    """The sheet of a subject of inspection; see `tpgen.inspection.explorer.page.write_explorer`."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
-    request = replace(any_request(subject, **asked), rows=rows)
+    request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
     return Sheet(
-        title=f"{found.product}: {found.strategy}, {len(found.paths)} paths",
+        title=f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s",
         digest=found.digest,
         panes=tuple(_panes(request, inductor)),
         facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
-        diagram=diagram(path_map(request.plan), interactive=True),
+        diagram=diagram(request.plan.map, interactive=True),
         roofline=roofline(found, found.paths, interactive=True),
         bars=bars(found),
+        noun=found.noun,
     )
 
 
-def _panes(request: FormRequest, inductor: bool) -> list[Pane]:
+def _panes(request: Request, inductor: bool) -> list[Pane]:
     """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = _traced(readable, (*_GRAPHS, *(["inductor"] if inductor else [])))
@@ -61,21 +60,21 @@ def _panes(request: FormRequest, inductor: bool) -> list[Pane]:
     notes = _notes(readable)
     graphs = [Pane(stage, _remark(name, readable), notes.get(name, {})) for name, stage in traced.items()]
     kernels = _traced(replace(request, strategy="kernel"), _KERNELS)
-    reason = kernel_supported(request.computed, request.layout, request.dtype, request.device)
+    reason = request.why_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
     return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
-def _traced(request: FormRequest, names: tuple[str, ...]) -> dict[str, TracedStage]:
+def _traced(request: Request, names: tuple[str, ...]) -> dict[str, TracedStage]:
     return {name: trace(name, request) for name in names}
 
 
-def _remark(name: str, request: FormRequest) -> str:
+def _remark(name: str, request: Request) -> str:
     return "" if name in ("plan", "form") else f"as strategy {request.strategy} writes it"
 
 
-def _notes(request: FormRequest) -> dict[str, Mapping[str, object]]:
+def _notes(request: Request) -> dict[str, Mapping[str, object]]:
     """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
     try:
         of_nodes = node_costs(request)
@@ -85,19 +84,23 @@ def _notes(request: FormRequest) -> dict[str, Mapping[str, object]]:
 
 
 def _costliest(found: Explanation) -> int | None:
-    """The path that takes the most time, or the most operations where no time was measured: chosen at the start."""
-    largest = max(found.paths, key=lambda p: (p.seconds or 0.0, p.flops), default=None)
+    """The path that takes the most time, or the most operations where none was measured well: chosen at the start."""
+    timed = not (found.ceilings and found.ceilings.warning)
+    largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
     return largest.index if largest else None
 
 
 def _facts(path: PathExplanation) -> dict[str, str]:
-    """What the page says about a chosen path."""
-    weight = f"{path.weight[0]}:{path.weight[1]} as {'×'.join(map(str, path.weight_shape))}" if path.weight else "none"
+    """Facts of a chosen path."""
+    shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),
-        "weights": weight,
+        "weights": path.weights + shape if path.weight else "none",
+        "constant": f"{path.constant}: {len(path.entries)} paths" if path.constant else "",
         "coefficient": f"{path.coefficient:.6g} = "
-        + " × ".join(f"{value:.4g} ({name})" for name, value in path.factors.items()),
+        + " × ".join(f"{value:.4g} ({name})" for name, value in path.factors.items())
+        if path.factors
+        else "",
         "coupling": f"{path.nonzeros} of {path.dense} entries, {100 * path.density:.0f} %" if path.dense else "",
         "per row": f"{path.flops:,} FLOP, {path.bytes:,} bytes",
         "written as": f"{path.strategy}: {path.how}",

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from tpgen._torch import pytree
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
+from tpgen import _torch
+from tpgen._torch import pytree
 from tpgen.errors import TpgenError
 
 
@@ -42,7 +43,7 @@ class Partition:
 
     @property
     def bytes(self) -> int:
-        """What is kept beside the inputs."""
+        """Bytes that are kept beside the inputs."""
         return sum(saved.bytes for saved in self.saved if not saved.is_input)
 
 
@@ -94,11 +95,9 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[boo
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
     [('default', [(4,)]), ('min-cut', [(4,)])]
     """
-    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
-
     cutters: dict[str, Callable[..., Any]] = {
-        "default": default_partition,
-        "min-cut": min_cut_rematerialization_partition,
+        "default": _torch.default_partition,
+        "min-cut": _torch.min_cut_partition,
     }
     found = [_cut(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
@@ -108,9 +107,6 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[boo
 def _cut(
     module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
 ) -> tuple[str, int, Partition]:
-    from torch._functorch.aot_autograd import aot_function
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     found: list[tuple[str, int, Partition]] = []
 
     def record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
@@ -120,7 +116,7 @@ def _cut(
         found.append((code, len(operations), _partition(name, forward, backward, num_fwd_outputs)))
         raise _Done
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
     parameters = {n: _fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
     given = pytree.tree_map(lambda a: _fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
     for value, is_constant in zip(given, constant, strict=False):
@@ -132,7 +128,7 @@ def _cut(
 
     try:
         with mode:
-            aot_function(run, _as_it_is, _as_it_is, partition_fn=record)(parameters, *given)
+            _torch.aot_function(run, _as_it_is, _as_it_is, partition_fn=record)(parameters, *given)
     except _Done:
         return found[0]
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from tpgen._torch import pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
-from tpgen.inspection.clock import device_of, median_seconds, now
+from tpgen.inspection.clock import Timing, device_of, now, time_in_turns
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason
@@ -29,7 +29,7 @@ from tpgen.text import duration, quantity, table
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about; what several sections read is made once."""
+    """Subject of a report; what several sections read is made once."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -106,13 +106,14 @@ Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients
 def _backends(subject: Subject) -> Written:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
     exact = _exact(subject)
-    rows, missing = [], {}
+    torch.compiler.reset()
+    built, missing = {}, {}
     for name in names:
-        torch.compiler.reset()
         try:
-            rows.append({"backend": name, **_measured(subject, name, exact)})
+            built[name] = _built(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
             missing[name] = reason(error)
+    rows = _timed(subject, built)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
     lines = [
@@ -130,7 +131,15 @@ def _backends(subject: Subject) -> Written:
     return "\n".join([table([head, *lines]), *failed, *notes]), {"backends": rows, "missing": missing}
 
 
-def _measured(subject: Subject, backend: str, exact: Exact) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Built:
+    """Work of a backend on the module: its tasks, and what its first step showed."""
+
+    tasks: dict[str, Callable[[], Any]]
+    first: dict[str, Any]
+
+
+def _built(subject: Subject, backend: str, exact: Exact) -> Built:
     run = compile_program(subject.module, Config(backend=backend))
     device = device_of(subject.module, subject.inputs)
     train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
@@ -140,14 +149,34 @@ def _measured(subject: Subject, backend: str, exact: Exact) -> dict[str, Any]:
     tasks: dict[str, Callable[[], Any]] = {"forward": partial(_forward, run, subject.inputs)}
     if gradients is not None:
         tasks["step"] = train
-    seconds = median_seconds(tasks, subject.repeats, device)
-    return {
-        "first_step_seconds": first,
-        "forward_seconds": seconds["forward"],
-        "step_seconds": seconds.get("step"),
-        "error": _difference(results, exact[0]) if exact else None,
-        "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
-    }
+    tasks["forward"]()  # may compile once more
+    return Built(
+        tasks,
+        {
+            "first_step_seconds": first,
+            "error": _difference(results, exact[0]) if exact else None,
+            "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
+        },
+    )
+
+
+def _timed(subject: Subject, built: dict[str, Built]) -> list[dict[str, Any]]:
+    """All backends in turn, task by task."""
+    device = device_of(subject.module, subject.inputs)
+    times: dict[str, dict[str, Timing]] = {}
+    for task in ("forward", "step"):
+        calls = {name: one.tasks[task] for name, one in built.items() if task in one.tasks}
+        times[task] = time_in_turns(calls, device, rounds=subject.repeats)
+    return [
+        {
+            "backend": name,
+            **one.first,
+            "forward_seconds": times["forward"][name].median,
+            "step_seconds": times["step"][name].median if name in times["step"] else None,
+            "spread": max(found[name].spread for found in times.values() if name in found),
+        }
+        for name, one in built.items()
+    ]
 
 
 def _graphs(subject: Subject) -> Written:
@@ -254,7 +283,7 @@ def _kernels(subject: Subject) -> Written:
 
 @dataclass(frozen=True)
 class Part:
-    """How a section is headed and made."""
+    """Head of a section, and the function that writes it."""
 
     title: str
     write: Callable[[Subject], Written]

@@ -38,7 +38,7 @@ class Section(Shown):
 
 @dataclass(frozen=True)
 class CompileReport(Shown):
-    """What `torch.compile` makes of one module with one set of inputs.
+    """Report of what `torch.compile` makes of one module with one set of inputs.
 
     It prints its verdict, and the sections ``shown``; `full` is the text of all of them.
 
@@ -81,7 +81,7 @@ class CompileReport(Shown):
 
     @property
     def verdict(self) -> dict[str, str]:
-        """What the report comes to, line by line, with what to do at the end."""
+        """Verdict of the report, line by line, with what to do at the end."""
         return verdict(self._data())
 
     @property

@@ -1,4 +1,4 @@
-"""What a compile report comes to: a few lines to read first, and what to do.
+"""Verdict of a compile report: a few lines to read first, and what to do.
 
 Each line is a function of what the sections found; `LINES` has them in order.  A section that is not there says
 nothing.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tpgen.inspection.clock import ROUGH
 from tpgen.text import duration, quantity, ratio
 
 Found = Mapping[str, dict[str, Any]]  # the data of the sections that are there, by name
@@ -65,7 +66,7 @@ def _saved(found: Found) -> str:
 
 
 def _saved_bytes(found: Found) -> dict[str, int]:
-    """What is kept for the backward beside the inputs, by partitioner, over all graphs."""
+    """Bytes kept for the backward beside the inputs, by partitioner, over all graphs."""
     sizes: dict[str, int] = {}
     for partition in found.get("partition", {}).get("partitions", ()):
         sizes[partition["partitioner"]] = sizes.get(partition["partitioner"], 0) + partition["bytes"]
@@ -112,7 +113,7 @@ Bar = tuple[str, float, str]  # label, value, value as text
 
 
 def figures(found: Found) -> dict[str, list[Bar]]:
-    """What the verdict compares, by what it is: graphs and breaks, compilations, bytes, times.
+    """Bars that the verdict compares, by group: graphs and breaks, compilations, bytes, times.
 
     >>> figures({"graphs": {"graphs": [{}, {}], "breaks": [{}]}})
     {'graphs': [('graphs', 2.0, '2'), ('breaks', 1.0, '1')]}
@@ -175,6 +176,9 @@ def _choose_backend(found: Found) -> str:
     steps = {row["backend"]: row["step_seconds"] or row["forward_seconds"] for row in _backends(found)}
     if not {"eager", "inductor"} <= set(steps):
         return ""
+    spread = max(row["spread"] for row in _backends(found))
+    if spread > ROUGH:
+        return f"measure again: times of the same call lie {100 * spread:.0f} % apart, so they decide nothing"
     gain = steps["eager"] / steps["inductor"]
     if gain > _WORTH:
         return f"compile with Inductor: {ratio(gain)} as fast as eager"

@@ -1,1 +1,1 @@
-"""What was made: the text of every stage, and which line serves which instruction."""
+"""Stages: the text of each, and which line serves which instruction."""

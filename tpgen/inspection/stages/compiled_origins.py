@@ -1,4 +1,4 @@
-"""Where each line of what compilers see or write comes from: the joint graph, Inductor's code, generated C++."""
+"""Origins of each line that compilers see or write: the joint graph, Inductor's code, generated C++."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
-from tpgen.inspection.stages.cuda import ptx_of, source_of
-from tpgen.inspection.stages.dump import FormRequest, dump_stage, example_arguments, placement_of
-from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, traced_stage
-from tpgen.kernels.cpp.generate import write_placement
+from tpgen import _torch
+from tpgen.inspection.stages.cuda import ptx_of
+from tpgen.inspection.stages.dump import STAGES, example_arguments
+from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, served, traced_stage
+from tpgen.inspection.stages.request import Request
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
-from tpgen.kernels.operators.targets import kernel_supported
-from tpgen.kernels.placement.matrix import MatrixPlacement
-from tpgen.kernels.sweep.sweep import Sweep
+from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
+from tpgen.remember import remembered
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
@@ -30,7 +29,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 # --- the joint graph --------------------------------------------------------------------------------------------------
 
 
-def trace_joint(request: FormRequest) -> TracedStage:
+def trace_joint(request: Request) -> TracedStage:
     """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
     graph = joint_graph(request)
     origins: dict[fx.Node, Origin] = {}
@@ -41,14 +40,13 @@ def trace_joint(request: FormRequest) -> TracedStage:
     return traced_stage("joint", "python", pairs)
 
 
-def joint_graph(request: FormRequest) -> fx.Graph:
-    """The joint graph of a program on fake tensors: nothing is computed and no memory is taken.
+@remembered("joint graphs of products", entries=2)
+def joint_graph(request: Request) -> fx.Graph:
+    """The joint graph of a program on fake tensors, to be read alone: nothing is computed and no memory is taken.
 
     Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
     """
     # imported here: it takes a second, and only this stage needs it
-    from torch._functorch.aot_autograd import aot_export_joint_simple
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.traceback import preserve_node_meta
 
     emission = request.emission()
@@ -63,11 +61,11 @@ def joint_graph(request: FormRequest) -> fx.Graph:
         # a copy: the result must not be a view of what the program holds
         return (fx.Interpreter(module).run(*tensors, *numbers).clone(),)
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
     given = [_traced(mode, x) for x in arguments if isinstance(x, torch.Tensor)]
     with preserve_node_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exported: Any = aot_export_joint_simple(run, tuple(given), trace_joint=True)
+        exported: Any = _torch.export_joint(run, tuple(given), trace_joint=True)
     return exported.graph
 
 
@@ -112,14 +110,11 @@ _QUOTES = re.compile(r"'''|\"\"\"")
 _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
-def trace_inductor(request: FormRequest) -> TracedStage:
+def trace_inductor(request: Request) -> TracedStage:
     """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
     with _named_kernels() as comments:
-        text = dump_stage(
-            request.plan, "inductor", request.direction, layout=request.layout, strategy=request.strategy,
-            dtype=request.dtype, device=request.device, rows=request.rows,
-        )  # fmt: skip
+        text = STAGES["inductor"].write(request)
     kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
     pairs: list[tuple[str, Origin]] = []
     above = current = Origin()
@@ -156,61 +151,56 @@ def _named_kernels() -> Iterator[dict[str, str]]:
     Without these internals of torch there are the comments that it does write.
     """
     found: dict[str, str] = {}
-    try:
-        from torch._inductor import config
-        from torch._inductor.codegen.cpp import CppScheduling
-        from torch._inductor.utils import get_kernel_metadata
-        from torch._inductor.virtualized import V
-    except ImportError:
+    internals: list[Any] = [
+        getattr(_torch, name, None)
+        for name in ("CppScheduling", "inductor_config", "inductor_graph", "kernel_metadata")
+    ]
+    if None in internals:
         yield found
         return
-    define = CppScheduling.define_kernel
+    scheduling, config, virtual, metadata = internals
+    define = scheduling.define_kernel
 
     def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
         name = define(self, source, nodes, *arguments, **keywords)
-        found[name] = f"{found.get(name, '')} {get_kernel_metadata(nodes, V.graph.wrapper_code)[0]}"
+        found[name] = f"{found.get(name, '')} {metadata(nodes, virtual.graph.wrapper_code)[0]}"
         return name
 
     # code from its cache would name nothing
-    with patch.object(CppScheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+    with patch.object(scheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
         yield found
 
 
 # --- generated kernels ------------------------------------------------------------------------------------------------
 
 
-def trace_cpp(request: FormRequest, direction: str = "forward") -> TracedStage:
+def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
     """The generated C++ of one kernel, as its writer has recorded it: paths, or else the part that a line stands in."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage(_named("cpp", direction), missing=reason)
-    return _recorded("cpp", direction, _source(replace(request, direction=direction)))
+    return _recorded("cpp", request, direction, replace(request, direction=direction).cpp)
 
 
-def _source(request: FormRequest) -> GeneratedSource:
-    return write_placement(placement_of(request), bool(request.form.indices))
-
-
-def trace_cuda(request: FormRequest, direction: str = "forward") -> TracedStage:
-    """The same of the generated CUDA C++: that for the GPU of this machine, or a named one where there is none."""
+def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
+    """The generated CUDA C++ of one kernel, for the GPU of this machine, or a named one where there is none."""
     reason = _no_text(request)
     if reason:
         return TracedStage(_named("cuda", direction), missing=reason)
-    one = replace(request, direction=direction)
-    return _recorded("cuda", direction, source_of(one.form, one.dtype, one.opened).source)
+    return _recorded("cuda", request, direction, replace(request, direction=direction).cuda.source)
 
 
 _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
-def trace_ptx(request: FormRequest) -> TracedStage:
-    """What NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
+def trace_ptx(request: Request) -> TracedStage:
+    """PTX that NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
     reason = _no_text(request)
     if reason:
         return TracedStage("ptx", missing=reason)
     origins, origin = trace_cuda(request, request.direction).origins, _PTX
     pairs = []
-    for line in ptx_of(source_of(request.form, request.dtype, request.opened), numbered=True).split("\n"):
+    for line in ptx_of(request.cuda, numbered=True).split("\n"):
         if found := _AT.match(line):
             origin = origins[int(found[1]) - 1]
         elif not line.startswith("\t"):  # a label, or what stands between two functions
@@ -227,52 +217,34 @@ def _named(language: str, direction: str) -> str:
     return language if direction == "forward" else f"{language}_{direction}"
 
 
-def _recorded(language: str, direction: str, source: GeneratedSource) -> TracedStage:
+def _recorded(language: str, request: Request, direction: str, source: GeneratedSource) -> TracedStage:
     lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
-    pairs = [(text, Origin(paths, "" if paths else part)) for text, paths, part in lines]
+    pairs = [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
     return traced_stage(_named(language, direction), "cpp", pairs)
 
 
-def trace_sweep(request: FormRequest) -> TracedStage:
-    """What the kernel computes, before its text: every statement says which paths it serves."""
+def trace_sweep(request: Request) -> TracedStage:
+    """The kernel's statements, before its text: each says which paths it serves."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage("sweep", missing=reason)
-    sweep = placement_of(request).sweep
-    if not isinstance(sweep, Sweep):  # that of a linear layer is text
-        return traced_stage("sweep", "text", _below_paths(sweep, "title"))
-    pairs = [(text, Origin(paths, "" if paths else "title")) for text, paths in sweep.lines]
-    return traced_stage("sweep", "text", pairs)
+    return traced_stage("sweep", "text", served(request.sweep_lines, "title"))
 
 
-def _below_paths(text: str, shared: str) -> list[tuple[str, Origin]]:
-    """Lines that serve the path which the line above them, or they themselves, begin with."""
-    pairs, origin = [], Origin(shared=shared)
-    for line in text.split("\n"):
-        found = re.match(r"  path (\d+):", line)
-        origin = Origin((int(found[1]),)) if found else origin
-        pairs.append((line, origin))
-    return pairs
-
-
-def trace_placement(request: FormRequest) -> TracedStage:
-    """Where the kernel computes that: a line for each path, below what all paths share."""
+def trace_placement(request: Request) -> TracedStage:
+    """Placement of the kernel: a line for each path, below what all paths share."""
     reason = _no_kernel(request)
     if reason:
         return TracedStage("placement", missing=reason)
-    placement = placement_of(request)
-    if isinstance(placement, MatrixPlacement):
-        return traced_stage("placement", "text", _below_paths(str(placement), "vectors, blocks, scratch"))
-    pairs = [(text, Origin(paths, "" if paths else "vectors, blocks, scratch")) for text, paths in placement.lines]
-    return traced_stage("placement", "text", pairs)
+    return traced_stage("placement", "text", served(request.placement_lines, "vectors, blocks, scratch"))
 
 
-def _no_kernel(request: FormRequest) -> str:
+def _no_kernel(request: Request) -> str:
     """Why a request has no kernel on its device; empty where it has."""
-    return _no_text(request) or kernel_supported(request.plan, request.layout, request.dtype, request.device) or ""
+    return _no_text(request) or request.why_no_kernel() or ""
 
 
-def _no_text(request: FormRequest) -> str:
+def _no_text(request: Request) -> str:
     """Why a request has no generated kernel, whatever the device; empty where it has."""
     if request.strategy != "kernel":
         return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
@@ -281,7 +253,7 @@ def _no_text(request: FormRequest) -> str:
     return "" if request.plan.paths else "the product has no paths, so there is nothing to write a kernel for"
 
 
-KERNEL_STAGES: dict[str, Callable[[FormRequest], TracedStage]] = {
+KERNEL_STAGES: dict[str, Callable[[Request], TracedStage]] = {
     _named(language, direction): partial(trace, direction=direction)
     for language, trace in (("cpp", trace_cpp), ("cuda", trace_cuda))
     for direction in KERNELS

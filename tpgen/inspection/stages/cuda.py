@@ -13,13 +13,13 @@ import torch
 
 from tpgen.errors import BackendError
 from tpgen.form.form import Form
+from tpgen.kernels.build.compiler import COMPUTED, DTYPES
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.driver import capability, why_no_driver
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.target import cuda_source
-from tpgen.kernels.libraries.compiler import DTYPES
 
 AnySource = CudaSource | CudaPolynomialSource
 _UNKNOWN = 90  # what kernels are shown for where there is no GPU
@@ -35,11 +35,15 @@ def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSo
 
     Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
     """
-    if dtype not in DTYPES:
-        raise BackendError(
-            f"kernels compute in float32, float64 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
-        )
+    number_of(dtype)
     return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
+
+
+def number_of(dtype: torch.dtype) -> str:
+    """The name of a dtype in kernels.  Raises `BackendError` for one that they do not compute in."""
+    if dtype not in DTYPES:
+        raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
+    return DTYPES[dtype]
 
 
 def ptx_of(source: AnySource, numbered: bool = False) -> str:
@@ -67,7 +71,7 @@ def sass_of(source: AnySource) -> str:
 
 
 def disassemblers() -> Iterator[str]:
-    """Where nvdisasm is: in PATH, or of its wheel."""
+    """Paths of nvdisasm: in PATH, or of its wheel."""
     found = shutil.which("nvdisasm")
     if found:
         yield found

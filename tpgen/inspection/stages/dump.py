@@ -1,9 +1,8 @@
 """The text of every stage that a plan goes through, from the plan to what Inductor makes of it.
 
-To dump is to print a stage: `STAGES` says how, one entry each, for products and linear layers; polynomials have
-their own in `tpgen.inspection.stages.dump_polynomial`, and `dump_files` takes all three.
+To dump is to print a stage: `STAGES` says how, one entry each, for products, linear layers and polynomials.
 
->>> from tpgen.planner.plan import make_plan
+>>> from tpgen.planner.product import make_plan
 >>> plan = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
 >>> print(dump_stage(plan, "form", "grad_x2"))
 x2[1x1o] of x1, w, out
@@ -13,129 +12,81 @@ x2[1x1o] of x1, w, out
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from typing_extensions import Unpack
 
-from tpgen.compiler.autotune import choose_strategy
-from tpgen.compiler.backends import compile_program, script
-from tpgen.compiler.config import Config, StageOptions
-from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
+from tpgen import _torch
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import StageOptions
 from tpgen.errors import BackendError, EmitError, unknown
-from tpgen.form.form import Form
-from tpgen.form.linear import AnyPlan, layouts_of
-from tpgen.inspection.stages.cuda import ptx_of, sass_of, source_of
-from tpgen.inspection.stages.dump_polynomial import dump_polynomial
-from tpgen.kernels.cpp.generate import write_placement
-from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.operators.description import DIRECTIONS as KERNELS
-from tpgen.kernels.operators.description import Description, describe
-from tpgen.kernels.placement.place import Placement, place
-from tpgen.planner.linear import LinearPlan
+from tpgen.inspection.stages.calls import request_for
+from tpgen.inspection.stages.cuda import ptx_of, sass_of
+from tpgen.inspection.stages.request import GRAPHS, KERNEL, Request
 from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_plan import PolynomialPlan
 
-# Directions of kernels alone, which open several operands at once: of which form, and which operands.
-JOINT: dict[str, str] = {"backward": "forward", "conv_backward": "conv"}
-_OF_KERNELS, _OF_GRAPHS = tuple(JOINT), ("right",)
 _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types of a process that share a name
 
 
 @dataclass(frozen=True)
-class FormRequest(Config):
-    """One direction of a product or a linear layer, and how it is to be written and run."""
-
-    plan: AnyPlan
-    direction: str = "forward"
-    rows: int = 32  # of the batch that a stage is traced with, where it needs one
-
-    @property
-    def computed(self) -> AnyPlan:
-        """What programs compute: of a linear layer its `LinearPlan.flat`, to which the module adds biases."""
-        return self.plan.flat if isinstance(self.plan, LinearPlan) else self.plan
-
-    @property
-    def form(self) -> Form:
-        """The form, with the direction's slot open; of a kernel that opens several, the form that it opens them in."""
-        return directions_of(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
-
-    @property
-    def opened(self) -> tuple[str, ...]:
-        """What a kernel of the direction opens."""
-        form = self.form
-        there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
-        return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
-
-    def emission(self, backend: str | None = None) -> Emission:
-        """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
-        strategy = choose_strategy(self.computed, replace(self, backend=backend or self.backend)).strategy
-        return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
-
-    def module(self, emission: Emission) -> EmittedModule:
-        return emission.module().to(device=self.device, dtype=self.dtype)
-
-
-@dataclass(frozen=True)
-class Request(FormRequest):
-    """That of a product."""
-
-    plan: Plan
-
-
-@dataclass(frozen=True)
 class Stage:
-    """How a stage is written as text, what a file of it is called, and whether it differs by direction."""
+    """Writer of a stage's text, what a file of it is called, and whether it differs by direction."""
 
-    write: Callable[[FormRequest], str]
+    write: Callable[[Request], str]
     suffix: str
     about: str
-    by_direction: bool = True
-    lacks: tuple[str, ...] = ()  # directions that the stage does not have
+    shows: str = ""  # graphs or kernels, which have directions of their own; the plan has none
+
+    @property
+    def by_direction(self) -> bool:
+        return bool(self.shows)
+
+    def file(self, name: str, direction: str) -> str:
+        """Name of a file of the stage."""
+        part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
+        return f"{name}{part}.{self.suffix}"
 
 
-def _graph(request: FormRequest) -> str:
+def _graph(request: Request) -> str:
     return _said(request, str(request.emission()))
 
 
-def _code(request: FormRequest) -> str:
+def _code(request: Request) -> str:
     return _said(request, request.emission().code.strip())
 
 
-def _said(request: FormRequest, text: str) -> str:
-    """A graph that is nothing but the call of a kernel says where the kernel is, and leaves the product's JSON out."""
-    if choose_strategy(request.computed, request).strategy != "kernel":
+def _said(request: Request, text: str) -> str:
+    """A graph that is nothing but the call of a kernel says where the kernel is, and leaves the plan's JSON out."""
+    if request.choice.strategy != "kernel":
         return text
-    written = describe(request.form.plan, request.form.layout)  # type: ignore[arg-type]
+    written = request.described
     for quoted in (repr(written), written):
         text = text.replace(quoted, f"<{request.plan.digest}>")
     return f"# this strategy is one kernel: see the stage cpp\n{text}"
 
 
-def _script(request: FormRequest) -> str:
-    scripted = script(request.module(request.emission("script")))
+def _script(request: Request) -> str:
+    scripted = request.scripted(request.emission("script"))
     written: Any = scripted.graph  # TorchScript's, not fx's
     graph = written.str(False)  # without positions in a source that is not at hand
     return f"{scripted.code.strip()}\n\n{_MANGLED.sub('', graph).strip()}"
 
 
-def _inductor(request: FormRequest) -> str:
+def _inductor(request: Request) -> str:
     """Inductor's output for a batch of ``rows``.
 
     Capturing it resets Dynamo: what this process compiled before compiles again.
     """
     # imported here: it takes about a second, and only this stage needs it
-    from torch._dynamo.exc import TorchDynamoException
-    from torch._inductor.utils import run_and_get_code
-
     emission = request.emission("inductor")
     run = compile_program(request.module(emission), replace(request, backend="inductor"))
     try:
         with torch.no_grad():
-            _, sources = run_and_get_code(run, *example_arguments(request, emission.arguments))
-    except TorchDynamoException as error:
+            _, sources = _torch.run_and_get_code(run, *example_arguments(request, emission.arguments))
+    except _torch.DynamoException as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise BackendError(
             f"Inductor did not compile this program; on a CPU it needs a C++ compiler ({reason})"
@@ -143,59 +94,38 @@ def _inductor(request: FormRequest) -> str:
     return "\n\n".join(source.strip() for source in sources)
 
 
-def placement_of(request: FormRequest) -> Placement:
-    """Where a kernel of one direction computes, with its sweep: what it computes."""
-    layouts = layouts_of(request.plan, request.layout)
-    schedule = Description(request.computed, layouts).schedule(request.dtype)
-    return place(schedule, request.opened, bool(request.form.indices))
-
-
-def _sweep(request: FormRequest) -> str:
-    form = request.form
-    found = [f"rows of {o.name} are found by {o.rows}" for o in form.operands if o.rows in form.indices]
-    return "\n".join([str(placement_of(request).sweep), *found])
-
-
-def _cpp(request: FormRequest) -> str:
-    return write_placement(placement_of(request), bool(request.form.indices)).text
-
-
-def _cuda(request: FormRequest) -> CudaSource:
-    """The CUDA kernel of one direction."""
-    return source_of(request.form, request.dtype, request.opened)
+def _text(lines: Iterable[tuple[str, object]]) -> str:
+    return "\n".join(text for text, _ in lines)
 
 
 STAGES: dict[str, Stage] = {
-    "plan": Stage(lambda r: str(r.plan), "txt", "what is computed: paths, weights, costs", by_direction=False),
-    "form": Stage(lambda r: str(r.form), "txt", "the multilinear form: one einsum for each path", lacks=_OF_KERNELS),
-    "graph": Stage(_graph, "txt", "the fx graph: each node, its role, what it serves", lacks=_OF_KERNELS),
-    "code": Stage(_code, "py", "the fx graph as Python source", lacks=_OF_KERNELS),
-    "script": Stage(_script, "txt", "TorchScript: its code and its graph", lacks=_OF_KERNELS),
-    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates", lacks=_OF_KERNELS),
+    "plan": Stage(lambda r: str(r.plan), "txt", "what is computed: paths, weights, costs"),
+    "form": Stage(lambda r: _text(r.form_lines), "txt", "the multilinear form: one einsum for each path", GRAPHS),
+    "graph": Stage(_graph, "txt", "the fx graph: each node, its role, what it serves", GRAPHS),
+    "code": Stage(_code, "py", "the fx graph as Python source", GRAPHS),
+    "script": Stage(_script, "txt", "TorchScript: its code and its graph", GRAPHS),
+    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates", GRAPHS),
     "sweep": Stage(
-        _sweep, "txt", "what a kernel computes: the statements of one row and one channel", lacks=_OF_GRAPHS
+        lambda r: _text(r.sweep_lines),
+        "txt",
+        "what a kernel computes: the statements of one row and one channel",
+        KERNEL,
     ),
-    "placement": Stage(
-        lambda r: str(placement_of(r)), "txt", "where it computes that: vectors, scratch, blocks", lacks=_OF_GRAPHS
-    ),
-    "cpp": Stage(_cpp, "cpp", "the generated C++ kernel, whatever the strategy", lacks=_OF_GRAPHS),
-    "cuda": Stage(lambda r: _cuda(r).text, "cu", "the generated CUDA C++ kernel; needs no GPU", lacks=_OF_GRAPHS),
-    "ptx": Stage(
-        lambda r: ptx_of(_cuda(r)), "ptx", "the virtual instructions that NVRTC makes of it", lacks=_OF_GRAPHS
-    ),
-    "sass": Stage(lambda r: sass_of(_cuda(r)), "sass", "the GPU's own instructions, by nvdisasm", lacks=_OF_GRAPHS),
+    "placement": Stage(lambda r: str(r.placement), "txt", "where it computes that: vectors, scratch, blocks", KERNEL),
+    "cpp": Stage(lambda r: r.cpp.text, "cpp", "the generated C++ kernel, whatever the strategy", KERNEL),
+    "cuda": Stage(lambda r: r.cuda.text, "cu", "the generated CUDA C++ kernel; needs no GPU", KERNEL),
+    "ptx": Stage(lambda r: ptx_of(r.cuda), "ptx", "the virtual instructions that NVRTC makes of it", KERNEL),
+    "sass": Stage(lambda r: sass_of(r.cuda), "sass", "the GPU's own instructions, by nvdisasm", KERNEL),
 }
 
 
-def dump_stage(
-    plan: AnyPlan | PolynomialPlan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]
-) -> str:
+def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
     """The text of one stage of one direction.
 
     ``plan`` is that of a product, of a linear layer (``linear.plan``) or of a polynomial, whose directions are calls.
-    ``options`` are the other fields of `FormRequest`: layout, strategy, backend, dtype, device, rows; a polynomial
-    takes strategy, dtype and device.  A strategy of ``auto`` is decided for the backend; the stages ``script`` and
-    ``inductor`` are their own backend.
+    ``options`` are the other fields of `Request`: layout, strategy, backend, dtype, device, rows; a polynomial
+    takes strategy, dtype, device, rows, channels and elements.  A strategy of ``auto`` is decided for the backend; the
+    stages ``script`` and ``inductor`` are their own backend.
 
     Raises `EmitError` for a stage that does not exist and for a direction that the plan does not have.
 
@@ -215,7 +145,7 @@ def dump_stage(
 
 
 def dump_files(
-    plan: AnyPlan | PolynomialPlan,
+    plan: Plan,
     stages: Iterable[str],
     directions: Iterable[str] = ("forward",),
     **options: Unpack[StageOptions],
@@ -228,46 +158,23 @@ def dump_files(
     >>> list(dump_files(full("1o", "1o"), ["plan", "form"], ["forward", "right"]))
     ['plan.txt', 'form.forward.txt', 'form.right.txt']
     """
-    dump = _DUMPS.get(type(plan))
-    if dump is None:
-        way_out = "; its attribute plan is one" if isinstance(getattr(plan, "plan", None), tuple(_DUMPS)) else ""
-        known = ", ".join(one.__name__ for one in _DUMPS)
-        raise EmitError(f"stages are those of a plan ({known}), not of {type(plan).__name__}{way_out}")
-    return dump(plan, stages, directions, **options)
-
-
-def _dump_form(
-    plan: AnyPlan, stages: Iterable[str], directions: Iterable[str], **options: Unpack[StageOptions]
-) -> dict[str, str]:
-    chosen = [(name, find_stage(name)) for name in stages]
-    asked = tuple(directions)
-    files = {}
-    for name, stage in chosen:
-        wanted = list(dict.fromkeys(d for direction in asked for d in _spelled_out(plan, direction, name)))
-        for direction in wanted if stage.by_direction else wanted[:1]:
-            file = f"{name}.{direction}.{stage.suffix}" if stage.by_direction else f"{name}.{stage.suffix}"
-            files[file] = stage.write(FormRequest(plan, direction, **options))
+    if not isinstance(plan, Plan):
+        way_out = "; its attribute plan is one" if isinstance(getattr(plan, "plan", None), Plan) else ""
+        raise EmitError(f"stages are those of a Plan, not of {type(plan).__name__}{way_out}")
+    chosen, asked = {name: find_stage(name) for name in stages}, list(directions)
+    files: dict[str, str] = {}
+    for name, stage in chosen.items():
+        for request in _requests(plan, asked, stage, options):
+            request.check_direction(name, stage.shows)
+            file = stage.file(name, request.direction)
+            files[file] = files.get(file) or stage.write(request)
     return files
 
 
-_DUMPS: dict[type, Callable[..., dict[str, str]]] = {
-    Plan: _dump_form,
-    LinearPlan: _dump_form,
-    PolynomialPlan: dump_polynomial,
-}
-
-
-def _spelled_out(plan: AnyPlan, direction: str, stage: str) -> tuple[str, ...]:
-    if direction == "all":
-        return tuple(d for d in _with_joint(plan) if d not in STAGES[stage].lacks)
-    check_direction(plan, direction, stage)
-    return (direction,)
-
-
-def _with_joint(plan: AnyPlan) -> tuple[str, ...]:
-    """All directions of a plan, those of kernels alone behind the others."""
-    own = product_directions(plan)
-    return (*own, *(joint for joint, form in JOINT.items() if form in own))
+def _requests(plan: Plan, directions: Iterable[str], stage: Stage, options: Mapping[str, Any]) -> Iterator[Request]:
+    for direction in directions:
+        spelled_out = request_for(plan, **options).directions(stage.shows) if direction == "all" else (direction,)
+        yield from (request_for(plan, one, **options) for one in spelled_out)
 
 
 def find_stage(name: str) -> Stage:
@@ -277,59 +184,27 @@ def find_stage(name: str) -> Stage:
     return STAGES[name]
 
 
-def product_directions(plan: AnyPlan) -> tuple[str, ...]:
-    """The directions that a plan has: one without weights has no gradient for them, a linear layer no second input.
-
-    >>> from tpgen.planner.presets import elementwise
-    >>> product_directions(elementwise("1o", "1o"))
-    ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
-    """
-    return tuple(d for d in directions_of(plan) if d != "grad_w" or plan.weight_numel > 0)
-
-
-def check_direction(plan: AnyPlan, direction: str, stage: str) -> None:
-    """Raise `EmitError` where the plan, or a stage of it, does not have that direction."""
-    if direction not in (*DIRECTIONS, *JOINT):
-        raise EmitError(unknown("direction", direction, (*DIRECTIONS, *JOINT)))
-    known = _with_joint(plan)
-    if direction not in known:
-        what = "product has no weights" if direction in directions_of(plan) else "is a linear layer"
-        raise EmitError(f"this {what}, so it has no direction {direction!r}; its directions: {', '.join(known)}")
-    if direction in STAGES[stage].lacks:
-        why = (
-            "only kernels compute all gradients at once; ask for the stage 'cpp', 'cuda', 'sweep' or 'placement' of it"
-            if direction in JOINT
-            else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
-        )
-        raise EmitError(f"stage {stage!r} has no direction {direction!r}: {why}")
-
-
-def default_stage(plan: AnyPlan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """What a reader wants to see first: the C++ of a kernel, the code of a graph.
+def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
+    """Stage that a reader wants to see first: the C++ of a kernel, the code of a graph.
 
     >>> from tpgen.planner.presets import full
     >>> default_stage(full("1o", "1o"), strategy="einsum")
     'code'
     """
-    if direction in STAGES["cpp"].lacks:
-        return "code"
-    request = FormRequest(plan, **options)
-    return "cpp" if choose_strategy(request.computed, request).strategy == "kernel" else "code"
+    request = request_for(plan, **options)
+    return "cpp" if direction in request.directions(KERNEL) and request.choice.strategy == "kernel" else "code"
 
 
-def example_arguments(request: FormRequest, names: Iterable[str]) -> list[Any]:
+def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
     """Random operands, indices and numbers of rows for the named arguments of a program, the same at every call."""
-    rows, form = request.rows, request.form
-    of_form = {"x1": "x1", "x2": "x2", "w": "w", "g": "out"}  # a cotangent has the shape of the result
     generator = torch.Generator().manual_seed(0)
 
     def example(name: str) -> Any:
         if name.startswith("num_"):
-            return rows
-        if name not in of_form:
-            return torch.randint(rows, (rows,), generator=generator).to(request.device)
-        operand = form.operand(of_form[name])
-        shape = (rows, operand.dim) if operand.row else (operand.dim,)
+            return request.rows
+        shape = request.shape(name)
+        if shape is None:
+            return torch.randint(request.indexed, (request.rows,), generator=generator).to(request.device)
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(device=request.device, dtype=request.dtype)
 

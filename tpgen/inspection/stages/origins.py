@@ -1,4 +1,4 @@
-"""Where each line of a written stage comes from: the stages up to TorchScript.
+"""Origins of each line of a written stage: the stages up to TorchScript.
 
 A line serves instructions, or it belongs to a part with a name that all paths share (the broadcast of batch
 dimensions, the signature of a function).  A line that is neither is *unexplained*; see `TracedStage.explained`.
@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from tpgen.compiler.backends import script
 from tpgen.emitter.graph_writer import Provenance as NodeProvenance
-from tpgen.inspection.stages.dump import FormRequest
-from tpgen.planner.linear import LinearPlan
-from tpgen.planner.linear_table import linear_plan_lines
-from tpgen.planner.plan_table import plan_lines
+from tpgen.inspection.stages.request import Request
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
 SHARED_ROLES = {
@@ -42,7 +38,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Origin:
-    """What a line was written for: instructions, or else the name of a shared part (empty: unexplained)."""
+    """Purpose of a line: instructions, or else the name of a shared part (empty: unexplained)."""
 
     instructions: tuple[int, ...] = ()
     shared: str = ""
@@ -94,6 +90,11 @@ def traced_stage(name: str, language: str, pairs: Iterable[tuple[str, Origin]]) 
     return TracedStage(name, language, tuple(text for text, _ in kept), origins)
 
 
+def served(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
+    """Lines with the origins of the instructions that they serve; those of none are ``shared``."""
+    return [(text, Origin(paths, "" if paths else shared)) for text, paths in lines]
+
+
 def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
     """The origins of all nodes that the emitter wrote.
 
@@ -138,23 +139,20 @@ def merged(origins: Iterable[Origin]) -> Origin:
     return Origin(instructions) if instructions else next((o for o in kept if o), Origin())
 
 
-def trace_plan(request: FormRequest) -> TracedStage:
+def trace_plan(request: Request) -> TracedStage:
     """The table of the plan: a row for each path."""
     whole = Origin(shared="title, header and totals")
-    found = linear_plan_lines(request.plan) if isinstance(request.plan, LinearPlan) else plan_lines(request.plan)
+    found = request.plan.lines()
     pairs = [(text, whole if path is None else Origin((path,))) for text, path in found]
     return traced_stage("plan", "text", [(text, origin if text else BLANK) for text, origin in pairs])
 
 
-def trace_form(request: FormRequest) -> TracedStage:
-    """The multilinear form: one einsum for each path, below a line that names the operands."""
-    form = request.form
-    head, *lines = str(form).split("\n")
-    terms = zip(lines, (Origin((term.path,)) for term in form.live_terms), strict=True)
-    return traced_stage("form", "text", [(head, Origin(shared=_SIGNATURE)), *terms])
+def trace_form(request: Request) -> TracedStage:
+    """The form: an einsum for each path, or a monomial in a line."""
+    return traced_stage("form", "text", served(request.form_lines, _SIGNATURE))
 
 
-def trace_graph(request: FormRequest) -> TracedStage:
+def trace_graph(request: Request) -> TracedStage:
     """The table of the fx graph: a line for each node."""
     emission = request.emission()
     title, header, *rows = str(emission).split("\n")
@@ -163,16 +161,16 @@ def trace_graph(request: FormRequest) -> TracedStage:
     return traced_stage("graph", "text", [*head, *nodes])
 
 
-def trace_code(request: FormRequest) -> TracedStage:
+def trace_code(request: Request) -> TracedStage:
     """The fx graph as Python source."""
     emission = request.emission()
     return traced_stage("code", "python", _by_name(emission.code.strip().split("\n"), emission.graph))
 
 
-def trace_script(request: FormRequest) -> TracedStage:
+def trace_script(request: Request) -> TracedStage:
     """TorchScript's code of the program."""
     emission = request.emission()
-    scripted = script(request.module(emission))
+    scripted = request.scripted(emission)
     return traced_stage("script", "python", _by_name(scripted.code.strip().split("\n"), emission.graph))
 
 

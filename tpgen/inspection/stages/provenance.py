@@ -18,7 +18,6 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, unknown
-from tpgen.form.linear import AnyPlan
 from tpgen.inspection.stages.compiled_origins import (
     KERNEL_STAGES,
     trace_inductor,
@@ -27,11 +26,12 @@ from tpgen.inspection.stages.compiled_origins import (
     trace_ptx,
     trace_sweep,
 )
-from tpgen.inspection.stages.dump import FormRequest, product_directions
 from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
-from tpgen.inspection.subject import AnySubject, any_request
+from tpgen.inspection.stages.request import GRAPHS, Request
+from tpgen.inspection.subject import Subject, request_of
+from tpgen.planner.plan import Plan
 
-STAGES: dict[str, Callable[[FormRequest], TracedStage]] = {
+STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "plan": trace_plan,
     "form": trace_form,
     "graph": trace_graph,
@@ -52,7 +52,7 @@ DEFAULT_STAGES = tuple(name for name in STAGES if name not in ("inductor", "ptx"
 class Provenance:
     """The traced stages of one product, by name."""
 
-    plan: AnyPlan
+    plan: Plan
     strategy: str
     stages: dict[str, TracedStage]
 
@@ -109,9 +109,9 @@ class Provenance:
 
 
 def provenance(
-    subject: AnySubject, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
+    subject: Subject, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
-    """Trace the lines of a product, a linear layer or a plan through the stages.
+    """Trace the lines of a product, a linear layer, a polynomial or a plan through the stages.
 
     ``options`` are the fields of `tpgen.inspection.stages.dump.Request`: direction, layout, strategy, dtype, device,
     rows; a module brings its own.  A stage that cannot be had is there with the reason, and the others with it.
@@ -122,13 +122,13 @@ def provenance(
     for name in chosen:
         if name not in STAGES:
             raise EmitError(unknown("stage", name, STAGES))
-    request = any_request(subject, **options)
-    if request.direction not in product_directions(request.plan):
-        raise EmitError(unknown("direction", request.direction, product_directions(request.plan)))
+    request = request_of(subject, **options)
+    if request.direction not in request.directions(GRAPHS):
+        raise EmitError(unknown("direction", request.direction, request.directions(GRAPHS)))
     return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
 
 
-def trace(name: str, request: FormRequest) -> TracedStage:
+def trace(name: str, request: Request) -> TracedStage:
     """One stage of a request; one that it does not have says why."""
     try:
         return STAGES[name](request)

@@ -139,7 +139,7 @@ class BatchText:
             w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
 
     def _pointers(self, indexed: bool) -> None:
-        """Where each row of the tile is read and written."""
+        """Write the pointers to each row of the tile, by which operands are read and results written."""
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
         for kind, name, _, _ in pointers:

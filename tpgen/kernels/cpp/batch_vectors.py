@@ -1,17 +1,17 @@
-"""How vectors of rows get in and out of registers, and the loops over copies around them."""
+"""Moves of vectors of rows in and out of registers, and the loops over copies around them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tpgen.kernels.cpp.expressions import Spelling, runs
+from tpgen.kernels.cpp.expressions import Spelling, Sums, runs
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Statement
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
 
-LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g"}
+LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
 ROWS = "for (int r = 0; r < R; r += W)"
 
 
@@ -20,15 +20,15 @@ class BatchVectors:
 
     def __init__(self, placement: BatchPlacement, term: PathTerm, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
-        renamed = {f"D{k}": f"g[{k}]" for k in term.indices("out")}
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
-        self.spelling = Spelling(placement.schedule.target.dtype, arrays, renamed)
+        self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 
     def start(self, operand: str) -> int:
         return self.p.schedule.start(self.term, operand)
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Statements in order; ``weight`` is the place of the weight at hand."""
+        """Statements in order, then what they have added up; ``weight`` is the place of the weight at hand."""
+        sums = Sums(self.w)
         for kind, operand, run in runs(statements):
             if kind is Load and operand == "w":
                 value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
@@ -38,23 +38,26 @@ class BatchVectors:
             elif kind is Define:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {self.spelling.sum(s.terms)};")
-            elif kind is Accumulate and operand == "w":
-                self._add_weight(weight, self.spelling.sum(run[0].terms))
             elif kind is Accumulate:
-                for s in run:
-                    place = f"{self._place(operand)} + {s.component.index} * R + r"
-                    self.w.line(f"add(a_{operand} + {place}, {self.spelling.sum(s.terms)});")
+                sums.add(operand, [(s.component.index, self.spelling.sum(s.terms)) for s in run])
+        for operand, values in sums.found.items():
+            for n, value in values.items():
+                self._deliver(operand, f"{self._place(operand)} + {n} * R + r" if operand != "w" else weight, value)
 
-    def _add_weight(self, place: str, value: str) -> None:
-        if self.p.row_weights:
+    def _deliver(self, operand: str, place: str, value: str) -> None:
+        if operand in BETWEEN:
+            self.w.line(f"store({operand} + {place}, {value});")
+        elif operand != "w":
+            self.w.line(f"add(a_{operand} + {place}, {value});")
+        elif self.p.row_weights:
             self.w.line(f"store(a_w + {place}, {value});")
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
     def _fetch(self, operand: str, indices: list[int]) -> None:
-        name = LOCAL[operand]
-        values = " ".join(f"{name}[{n}] = load(s_{operand} + {self._place(operand)} + {n} * R + r);" for n in indices)
-        self.w.line(f"vec {name}[{self.term.size(INDEX[operand])}]; {values}")
+        name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
+        values = " ".join(f"{name}[{n}] = load({area} + {self._place(operand)} + {n} * R + r);" for n in indices)
+        self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, 'k'))}]; {values}")
 
     def _copy(self, operand: str) -> str:
         """The copy of an operand's segment at the current loop letters."""
@@ -64,7 +67,10 @@ class BatchVectors:
         return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
     def _place(self, operand: str) -> str:
-        """Start of ``[irrep axis][R]`` of the current copy."""
+        """Start of ``[irrep axis][R]`` of the current copy; P and D hold the copies of a block of inputs."""
+        if operand in BETWEEN:
+            first = self.term.inputs[0]
+            return f"{self.position(self.term.inputs, f'({first} - {first}0)')} * {self.term.size('k')} * R"
         return f"({self.start(operand)} + {self._copy(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:

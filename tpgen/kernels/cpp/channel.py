@@ -7,17 +7,16 @@ from contextlib import AbstractContextManager
 
 from tpgen.kernels.cpp.channel_groups import GroupBlocks, RowGroup
 from tpgen.kernels.cpp.channel_rows import RowBlocks, row_arguments
-from tpgen.kernels.cpp.channel_vectors import LOCAL, deliver, fetch
-from tpgen.kernels.cpp.expressions import Spelling, components, runs
+from tpgen.kernels.cpp.channel_vectors import deliver, fetch, local
+from tpgen.kernels.cpp.expressions import Spelling, Sums, components, runs
 from tpgen.kernels.cpp.parts import Parts, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
-from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable
-from tpgen.kernels.sweep.stage import Stage
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Reduce
+from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Stage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import PathTerm
+from tpgen.kernels.sweep.terms import PathTerm, S, operand_of
 
 
 class ChannelText:
@@ -44,7 +43,9 @@ class ChannelText:
         """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
         parts, group = Parts(self.w), RowGroup(self.p)
         for placed in self._placed():
-            with self.w.part("function tabulate"), parts.part([("num*", "T"), ("num*", f"t_{placed.operand}")]):
+            filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
+            arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]
+            with self.w.part("function tabulate"), parts.part(arguments):
                 self._table(placed)
         tables = len(parts.calls)
         self.w.raw(header("ahead"))
@@ -67,24 +68,27 @@ class ChannelText:
         """Ask for what the row's next path has in memory."""
         for view in self.p.ahead(term):
             size = view.outer * view.channels * view.inner
-            if view.operand in self.p.given:
-                self.w.line(f"will_read<{size}>({view.operand} + {view.start});")
+            for slot in self.p.given:
+                if operand_of(slot) == view.operand:
+                    self.w.line(f"will_read<{size}>({identifier(slot)} + {view.start});")
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
     # -- tables --
 
     def _placed(self) -> list[PlacedTable]:
-        return [placed for placed in self.s.tables if placed.operand in self.p.tabulated_operands]
+        return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
     def _tables(self, calls: Sequence[str] = ()) -> None:
-        operands = self.p.tabulated_operands
-        arguments = "".join(f", const real* const* p_{o}, num* t_{o}" for o in operands)
-        with self.w.part("function tabulate"), self.w.block(f"static void tabulate(int n, num* T{arguments})"):
-            for o in operands:
+        slots = self.p.tabulated_slots
+        arguments = "".join(f", num* {name}" for name in self.p.table_areas)
+        arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(identifier, slots))
+        with self.w.part("function tabulate"), self.w.block(f"static void tabulate(int n{arguments})"):
+            for slot in slots:
+                o = identifier(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
-                    for start, size in self.p.scalars(o):
-                        with self._moving(o, start):
+                    for start, size in self.p.scalars(operand_of(slot)):
+                        with self._moving(operand_of(slot), start):
                             self.w.line(
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
@@ -95,14 +99,18 @@ class ChannelText:
                 self._table(placed)
 
     def _table(self, placed: PlacedTable) -> None:
-        statements, paths = self.p.sweep.tables[placed.table.number], placed.table.paths
-        spelling = Spelling(self.dtype, {placed.operand: "x{}"})
+        for slot in self.p.tabulated_slots:
+            if statements := self.p.filling(placed, slot):
+                self._fill(placed, slot, statements)
+
+    def _fill(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
+        paths, spelling = placed.table.paths, Spelling(self.dtype, {slot: "x{}"})
         with self.w.paths(*paths):
             many = "s" * (len(paths) > 1)
             self.w.line(f"// T[{placed.table.letter}, k] of path{many} {', '.join(map(str, paths))}")
             with self.w.block(f"for (int v = 0; v < {placed.copies}; ++v)"):
-                self.w.line(f"const num* x = t_{placed.operand} + ({placed.start} + v * {placed.copy_stride}) * W;")
-                self.w.line(f"num* t = T + ({placed.offset} + v * {placed.entries}) * W;")
+                self.w.line(f"const num* x = t_{identifier(slot)} + ({placed.start} + v * {placed.copy_stride}) * W;")
+                self.w.line(f"num* t = {table_area(slot)} + ({placed.offset} + v * {placed.entries}) * W;")
                 for n in sorted({c.index for s in statements for c in components(s.terms)}):
                     self.w.line(f"const vec x{n} = load(x + {n * placed.index_stride} * W);")
                 for s in statements:
@@ -118,11 +126,11 @@ class ChannelText:
             self._end()
 
     def _begin(self) -> None:
-        for operand in self.p.given:
-            for v in self.p.stages(operand):
-                shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._moving(operand, v.start):
-                    self.w.line(f"stage{shape}({operand} + {v.start}, s_{operand} + {v.scratch});")
+        for slot in self.p.given:
+            for v in self.p.stages(slot):
+                shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", identifier(slot)
+                with self._moving(v.operand, v.start):
+                    self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
         self._clear()
 
     def _end(self) -> None:
@@ -167,8 +175,10 @@ class ChannelText:
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"for (int v = 0; v < {self.s.loop(term)[1]}; ++v)"):
-                if placed and self.p.sweep.tables[placed.table.number]:
-                    self.w.line(f"const num* t = T + ({placed.offset} + v * {placed.entries}) * W;")
+                for slot in self.p.tabulated_slots if placed else ():
+                    if placed and self.p.filling(placed, slot):
+                        t, area = table_area(slot).replace("T", "t"), table_area(slot)
+                        self.w.line(f"const num* {t} = {area} + ({placed.offset} + v * {placed.entries}) * W;")
                 if placed and behind:
                     self.w.line(f"vec s[{placed.entries}] = {{}};")
                 with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
@@ -177,24 +187,26 @@ class ChannelText:
                     self._fold(placed, stage)
 
     def _channels(self, term: PathTerm, stage: Stage) -> None:
-        spelling = Spelling(self.dtype, {o: f"{name}[{{}}]" for o, name in LOCAL.items()})
+        spelling = Spelling(self.dtype, {slot: f"{local(slot)}[{{}}]" for slot in self.p.call_slots})
+        sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         for kind, operand, run in runs(stage.statements):
             if kind is Load:
                 fetch(self.w, self.p, term, operand, [s.component.index for s in run])
             elif kind is Define:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
-            elif kind is Reduce:
+            elif operand == S:
                 for s in run:
-                    self.w.line(f"s[{s.name[1:]}] += {spelling.sum(s.terms)};")
+                    self.w.line(f"s[{s.component.index}] += {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                values = {s.component.index: spelling.sum(s.terms) for s in run}
-                deliver(self.w, self.p, term, operand, values)
+                sums.add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+        for operand, values in sums.found.items():
+            deliver(self.w, self.p, term, operand, values)
 
     def _fold(self, placed: PlacedTable | None, stage: Stage) -> None:
         """The sums over channels into the vectors of the tabulated operand."""
         assert placed is not None
-        spelling = Spelling(self.dtype, {}, {f"s{n}": f"s[{n}]" for n in range(placed.entries)})
+        spelling = Spelling(self.dtype, {S: "s[{}]"})
         for s in stage.statements:
             assert isinstance(s, Accumulate)
             place = f"{placed.start} + v * {placed.copy_stride} + {s.component.index * placed.index_stride}"
@@ -204,10 +216,11 @@ class ChannelText:
 
     def write_weights(self) -> None:
         """Shared weights into scratch."""
-        for v in self.s.views_of("w"):
-            shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-            with self._moving("w", v.start):
-                self.w.line(f"stage{shape}(w + {v.start}, weights + {v.scratch});")
+        for slot in self.p.given_weights:
+            for v in self.s.views_of("w"):
+                shape = f"<{v.outer}, {v.channels}, {v.inner}>"
+                with self._moving("w", v.start):
+                    self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
         """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""

@@ -18,11 +18,11 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 def in_memory(name: str) -> bool:
     """Whether an argument of a row is found by a pointer of its own, rather than by its place in scratch."""
-    return name.removeprefix("d_") in SLOTS
+    return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
 class RowGroup:
-    """What a group of rows needs: arrays of pointers into memory, and scratch of them all, named in the plural."""
+    """Arguments of a group of rows: arrays of pointers into memory, and scratch of them all, named in the plural."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)
@@ -57,8 +57,7 @@ class GroupBlocks(RowBlocks):
             self._declare()
         for _, name in self._pointers():
             self.find(name, row, f"p_{name}")
-        operands = self.p.tabulated_operands
-        self.w.line(f"tabulate(n, T{''.join(f', p_{o}, t_{o}' for o in operands)});")
+        self.w.line(self.tabulation())
 
     def _pointers(self) -> Arguments:
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]
@@ -79,6 +78,5 @@ class GroupBlocks(RowBlocks):
             self._rows("m")
 
     def _rows(self, count: str) -> None:
-        values = {"T": "T + r", "s_w": "weights" if self.p.schedule.shared_weights else "s_w"}
-        values |= {name: f"p_{name} + r" for _, name in self._pointers()}
+        values = self.areas("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")

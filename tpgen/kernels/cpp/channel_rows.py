@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from tpgen.kernels.cpp.parts import Arguments
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.placement.channel import ChannelPlacement
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
     """Type and name of what a row needs: operands and results in memory, then scratch."""
-    arguments = [("const real*", o) for o in p.given]
+    arguments = [("const real*", identifier(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
-    arguments += [("const num*" if name == "T" else "num*", name) for name in p.scratch]
-    if p.schedule.shared_weights and p.reads_scratch("w"):
-        arguments.append(("const num*", "s_w"))
+    arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
+    arguments += [("const num*", f"s_{identifier(slot)}") for slot in p.given_weights if p.reads_scratch(slot)]
     if p.sums_weights:
         arguments.append(("num*", "a_w"))
     return arguments
@@ -61,8 +59,8 @@ class RowBlocks:
         self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.place(operand)}; }}")
 
     def place(self, name: str) -> str:
-        """Where row ``e`` of the product reads an operand, or writes an open slot."""
-        operand = name.removeprefix("d_")
+        """Address at which row ``e`` of the product reads a slot, or writes an open one."""
+        operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
         index = {"x1": "src[e]", "out": "dst[e]"}.get(operand, "e") if self.indexed else "e"
@@ -75,12 +73,22 @@ class RowBlocks:
 
     def tile(self, row: str) -> None:
         """The tables of a tile."""
-        operands = self.p.tabulated_operands
-        for o in operands:
+        names = [identifier(slot) for slot in self.p.tabulated_slots]
+        for o in names:
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.find(o, row, f"p_{o}")
-        if operands:
-            self.w.line(f"tabulate(n, T{''.join(f', p_{o}, t_{o}' for o in operands)});")
+        if names:
+            self.w.line(self.tabulation())
+
+    def tabulation(self) -> str:
+        """The call that fills the tables of a tile."""
+        places = [part for o in map(identifier, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
+        return f"tabulate({', '.join(['n', *self.p.table_areas, *places])});"
+
+    def areas(self, row: str) -> dict[str, str]:
+        """Arguments of a row that several rows share, by name: its lane of the tables, and shared weights."""
+        areas = {name: f"{name} + {row}" for name in self.p.table_areas}
+        return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
     def rows(self) -> None:
         with self.w.block("for (int r = 0; r < n; ++r)"):
@@ -89,12 +97,12 @@ class RowBlocks:
 
     def owned_rows(self) -> None:
         with self.w.block("for (; q < first[o + 1]; ++q)"):
-            if self.p.tabulated_operands:
+            if self.p.tabulated_slots:
                 self.next_tile()
             self.w.line("const i64 e = order[q];")
             self._row("(q - first[from]) % W")
 
     def _row(self, lane: str) -> None:
-        values = {"T": f"T + {lane}", "s_w": "weights" if self.p.schedule.shared_weights else "s_w"}
-        values |= {name: self.place(name) for o in SLOTS for name in (o, f"d_{o}")}
+        names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
+        values = self.areas(lane) | {name: self.place(name) for name in names}
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")

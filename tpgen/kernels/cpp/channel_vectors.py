@@ -1,29 +1,40 @@
-"""How vectors of channels get in and out of registers: from memory, from tiles of memory, or from scratch."""
+"""Moves of vectors of channels in and out of registers: from memory, from tiles of memory, or from scratch."""
 
 from __future__ import annotations
 
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.placement.channel import ChannelPlacement
+from tpgen.kernels.placement.channel import ChannelPlacement, identifier
 from tpgen.kernels.placement.values import View
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import INDEX, PathTerm, operand_of
 
-LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
+_LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
 
 
-def fetch(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, indices: list[int]) -> None:
-    """Declare the vectors of an operand."""
-    view = p.schedule.view(term, operand)
+def local(slot: str) -> str:
+    """The array of vectors of a slot inside a loop over channels.
+
+    >>> local("x1"), local("x1.1")
+    ('x', 'x_1')
+    """
+    operand = operand_of(slot)
+    return identifier(_LOCAL[operand] + slot[len(operand) :])
+
+
+def fetch(w: Writer, p: ChannelPlacement, term: PathTerm, slot: str, indices: list[int]) -> None:
+    """Declare the vectors of a slot."""
+    view = p.schedule.view(term, operand_of(slot))
     assert view is not None
-    array = f"{LOCAL[operand]}[{view.components}]"
+    name, memory = local(slot), identifier(slot)
+    array = f"{name}[{view.components}]"
     if p.staged(view):
-        values = [(n, f"load({_scratch(p, view, term, n, f's_{operand}')})") for n in indices]
+        values = [(n, f"load({_scratch(p, view, term, n, f's_{memory}')})") for n in indices]
     elif view.inner == 1:
-        values = [(n, f"fetch({_memory(p, view, term, n, operand)})") for n in indices]
+        values = [(n, f"fetch({_memory(p, view, term, n, memory)})") for n in indices]
     else:
-        at = _memory(p, view, term, 0, operand)
-        w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {LOCAL[operand]});")
+        at = _memory(p, view, term, 0, memory)
+        w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
         return
-    w.line(f"vec {array}; " + " ".join(f"{LOCAL[operand]}[{n}] = {text};" for n, text in values))
+    w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
 
 
 def deliver(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, values: dict[int, str]) -> None:
@@ -45,7 +56,7 @@ def deliver(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, values
 
 
 def _scratch(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
-    """Where vector ``c`` of one component stands in scratch."""
+    """Address of vector ``c`` of one component in scratch."""
     strides = view.strides()
     offset = view.scratch + index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.loop(term)[0], 0)
@@ -53,7 +64,7 @@ def _scratch(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: 
 
 
 def _memory(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
-    """The same in memory, for segments that are not staged: vectors, or the tile that starts there."""
+    """Address of vector ``c`` in memory, or of the tile that starts there, for segments that are not staged."""
     strides = view.memory_strides()
     offset = view.start + index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.loop(term)[0], 0)

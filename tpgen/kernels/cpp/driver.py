@@ -12,12 +12,13 @@ from typing import Protocol
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
+from tpgen.kernels.placement.channel import identifier, weights_area
 from tpgen.kernels.placement.place import Placement
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.sweep.terms import SLOTS, operand_of
 
 
 class KernelText(Protocol):
-    """What a schedule's writer offers to the driver."""
+    """The text of a schedule, as the driver asks for it: the function of rows, and code before and after them."""
 
     def write(self) -> None: ...
     def write_weights(self) -> None: ...
@@ -33,9 +34,11 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
     if indexed:
         w.raw(header("edges"))
         w.raw(header("order"))
-    arguments = ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
     extra = INDEXED_ARGUMENTS if indexed else ""
-    with w.block(f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments}, i64 rows{extra})'):
+    head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
+    with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
+        if p.raised:
+            _unpacked(w, p)
         _expectations(w, p, indexed)
         if indexed:
             _ownership(w, p)
@@ -45,6 +48,21 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
+
+
+def _arguments(p: Placement) -> str:
+    """Operands and open slots one by one; where operands are given at levels too, as two arrays of pointers."""
+    if not p.raised:
+        return ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
+    unused = ["const void*"] * 2 + ["void*"] * 4
+    return ", ".join(["const real* const* given", "real* const* opened", *unused])
+
+
+def _unpacked(w: Writer, p: Placement) -> None:
+    for slot in p.given:
+        w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
+    for n, operand in enumerate(p.opened):
+        w.line(f"real* const d_{operand} = opened[{n}];")
 
 
 def _expectations(w: Writer, p: Placement, indexed: bool) -> None:
@@ -62,16 +80,16 @@ def _ownership(w: Writer, p: Placement) -> None:
     if p.owner:
         key, owners = ("src", "sources") if p.owner == "x1" else ("dst", "destinations")
         w.line(f"const i64 owners = {owners};")
-        _room(w, "i64", "first", "owners + 1")
-        _room(w, "i64", "order", "rows + 1")
+        room(w, "i64", "first", "owners + 1")
+        room(w, "i64", "order", "rows + 1")
         w.line(f"sort_rows({key}, rows, owners, first, order);")
 
 
-def _reads_weights(p: Placement) -> bool:
-    return bool(p.weight_scratch) and "w" in p.given
+def _weight_slots(p: Placement) -> list[str]:
+    return [slot for slot in p.given if operand_of(slot) == "w" and p.weight_scratch]
 
 
-def _room(w: Writer, kind: str, name: str, size: str) -> None:
+def room(w: Writer, kind: str, name: str, size: str) -> None:
     """Memory that every way out of the kernel gives back."""
     w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
 
@@ -92,11 +110,13 @@ def _blocks(w: Writer, p: Placement) -> None:
 
 def _weights(w: Writer, p: Placement, text: KernelText) -> None:
     """Shared weights in scratch once; room for each block's part of their gradient."""
-    if _reads_weights(p):
-        _room(w, "num", "weights", f"{p.weight_scratch}")
+    slots = _weight_slots(p)
+    for slot in slots:
+        room(w, "num", weights_area(slot), f"{p.weight_scratch}")
+    if slots:
         text.write_weights()
     if p.sums_weights:
-        _room(w, "num", "sums", f"(blocks + 1) * {_part(p)}")
+        room(w, "num", "sums", f"(blocks + 1) * {_part(p)}")
 
 
 def _part(p: Placement) -> int:

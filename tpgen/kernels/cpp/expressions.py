@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
-from tpgen.kernels.cpp.text import times, total
+from tpgen.form.call import Slot
+from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.placement.channel import identifier
 from tpgen.kernels.sweep.statements import Accumulate, Component, Load, Local, Statement, Sum, TableEntry, Value
+
+
+def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
+    """A sum of products; ``one`` is a product of no values."""
+    return total([times(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How values are written: components by the operand they belong to, and locals not called by their name."""
+    """Spelling of values in C++: components by the operand they belong to, locals by their name."""
 
     dtype: str
     components: dict[str, str]  # with a place for the index
-    renamed: dict[str, str] = field(default_factory=dict)
+    one: str = ""
 
     def value(self, value: Value) -> str:
         if isinstance(value, Component):
             return self.components[value.operand].format(value.index)
         if isinstance(value, TableEntry):
-            return f"t[{value.index} * W]"
+            return f"t{identifier(str(Slot('', value.levels)))}[{value.index} * W]"
         assert isinstance(value, Local)
-        return self.renamed.get(value.name, value.name)
+        return value.name
 
     def sum(self, terms: Sum) -> str:
-        return total([times(t.coefficient, " * ".join(map(self.value, t.factors)), self.dtype) for t in terms])
+        return spelled(terms, self.value, self.dtype, self.one)
+
+
+class Sums:
+    """Sums of open slots in registers, by operand and component, added to where their parts are computed."""
+
+    def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:
+        self.w = w
+        self.found: dict[str, dict[int, str]] = {o: {} for o in operands}
+
+    def add(self, operand: str, values: list[tuple[int, str]]) -> None:
+        found = self.found.setdefault(operand, {})
+        for n, value in values:
+            if n in found:
+                self.w.line(f"{found[n]} += {value};")
+            else:
+                found[n] = f"sum_{operand}_{n}"
+                self.w.line(f"vec {found[n]} = {value};")
 
 
 def runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:

@@ -19,6 +19,7 @@ from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import Placement, place
+from tpgen.kernels.sweep.sweep import raised_text
 
 ENTRY = "tpgen_kernel"
 FAULTS = {
@@ -28,12 +29,14 @@ FAULTS = {
 }
 
 
-def generate(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False) -> GeneratedSource:
-    """The source that computes the open slots of a form in one sweep.
+def generate(
+    schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False, raised: tuple[str, ...] = ()
+) -> GeneratedSource:
+    """The source that computes the open slots of a form in one sweep; ``raised`` operands are cotangents as well.
 
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open: see `place`.
     """
-    return write_placement(place(schedule, opened, indexed), indexed)
+    return write_placement(place(schedule, opened, indexed, raised), indexed)
 
 
 def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSource:
@@ -46,7 +49,8 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
         for path, line in zip(paths, lines, strict=True):
             with w.paths(path):
                 w.line(f"// {line}")
-        w.line(f"// opens {', '.join(placement.opened)}{' of gathered rows' if indexed else ''}")
+        rows = " of gathered rows" if indexed else ""
+        w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rows}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))

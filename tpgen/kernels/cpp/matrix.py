@@ -84,12 +84,12 @@ class MatrixText:
                 self.w.line(f"multiply({sums}, {given_x}, 1, {x.padded}, {given_y}, {x.mul}, {rows}, {y.padded});")
 
     def _at(self, area: str, segment: MatrixSegment) -> str:
-        """Where a segment of the tile, or of row r, stands."""
+        """Address of a segment of the tile, or of row r."""
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
     def _kept(self, term: MatrixTerm, keep: str, at: int) -> str:
-        """Where the weights stand that a product reads, brought there first where they are a row's own."""
+        """Address of the weights that a product reads, brought there first where they are a row's own."""
         if self.s.shared_weights:
             return f"weights + {at}"
         self._move(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
@@ -97,7 +97,7 @@ class MatrixText:
 
     @contextmanager
     def _summed(self, term: MatrixTerm) -> Iterator[str]:
-        """Where the weights' gradient is added up, taken from there at once where it is a row's own."""
+        """Address at which the weights' gradient is added up, taken from there at once where it is a row's own."""
         if self.s.shared_weights:
             yield f"a_w + {term.kept}"
             return

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from tpgen.kernels.cpp.batch_vectors import ROWS, BatchVectors
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.sweep.stage import Stage
-from tpgen.kernels.sweep.statements import Load
+from tpgen.kernels.sweep.statements import Accumulate, Stage
 from tpgen.kernels.sweep.sweep import PathSweep
+from tpgen.kernels.sweep.terms import P
 
 
 class MixingText:
@@ -22,7 +22,7 @@ class MixingText:
         self.inner = path.term.size(path.term.inputs[1:])  # input copies that share their first one
         self.k, self.mixed = path.term.size("k"), path.term.size(self.mix)
         self.out = f"{self.vectors.start('out')} * (i64)R"
-        self.needs_p = "P" in placement.scratch
+        self.needs_p = any(isinstance(s, Accumulate) and s.component.operand == P for s in path.stages[0].statements)
         self.gradients = "D" in placement.scratch
 
     def write(self) -> None:
@@ -32,10 +32,10 @@ class MixingText:
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {self.term.size(first)}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({self.term.size(first)}, {first}0 + {step});")
             if self.needs_p:
-                self._inputs(stages[0])
+                self._coupled(stages[0])
             self._weights()
             if self.gradients:
-                self._gradients(stages[-1])
+                self._coupled(stages[-1])
 
     # -- P and what comes of D --
 
@@ -49,19 +49,9 @@ class MixingText:
         """Position of the current input copies in the block."""
         return self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
 
-    def _inputs(self, stage: Stage) -> None:
+    def _coupled(self, stage: Stage) -> None:
         with self._each_input():
             self.vectors.body(stage.statements)
-            for n in self.term.indices("out"):
-                self.w.line(f"store(P + ({self._input} * {self.k} + {n}) * R + r, c{n});")
-
-    def _gradients(self, stage: Stage) -> None:
-        loads = [s for s in stage.statements if isinstance(s, Load)]
-        with self._each_input():
-            self.vectors.body(tuple(loads))
-            values = [f"g[{n}] = load(D + ({self._input} * {self.k} + {n}) * R + r);" for n in self.term.indices("out")]
-            self.w.line(f"vec g[{self.k}]; {' '.join(values)}")
-            self.vectors.body(stage.statements[len(loads) :])
 
     # -- the weights --
 

@@ -30,7 +30,7 @@ class Parts:
 
     @contextmanager
     def part(self, arguments: Arguments) -> Iterator[None]:
-        """What is written inside is a function, in one of the units."""
+        """Make the lines written inside a function, in one of the units, and note its call."""
         name = f"part_{len(self.calls)}"
         head = f"void {name}({declared(arguments)})"
         self.w.line(f"{head} __attribute__((noinline));")
@@ -45,14 +45,14 @@ def declared(arguments: Arguments) -> str:
 
 @contextmanager
 def in_unit(w: Writer) -> Iterator[None]:
-    """What is written inside is compiled in one of the units."""
+    """Compile the lines written inside in one of the units."""
     w.raw(_BEGIN)
     yield
     w.raw("#endif")
 
 
 def unit_flags(text: str, most: int) -> list[list[str]]:
-    """What tells a compiler which lines are its unit's, for each unit; one without flags where there are no parts.
+    """Flags that tell a compiler which lines are its unit's, for each unit; none for a text without parts.
 
     >>> unit_flags("int a;", 2)
     [[]]

@@ -55,7 +55,7 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
 
 
 def type_names(target: Target) -> str:
-    """What every source calls the numbers in memory, those that are computed with, and vectors of them."""
+    """Types of every source: ``real`` in memory, ``num`` to compute with, ``vec`` of such numbers, ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, number
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
@@ -58,7 +59,7 @@ class ChannelText:
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
     def _units(self) -> None:
-        """Which warp does what; a group past the last is nothing."""
+        """Write the table of each warp's units; a group past the last is nothing."""
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
         numbers = [n for units in p.work for u in units for n in (u.chunk, u.rows)]
@@ -91,14 +92,15 @@ class ChannelText:
         for o in p.results:
             self._clear_result(o)
         w.line("__syncthreads();")
-        w.line("compute_units(s);")
+        with owner_by_owner(w, p.owner):
+            w.line("compute_units(s);")
         if p.summed:
             w.line("__syncthreads();")
         for o in p.summed:
             self._sum_parts(o)
 
     def _clear_result(self, operand: str) -> None:
-        """What is added to, and what no path writes."""
+        """Clear areas that are added to, and numbers that no path writes."""
         p, w, dim = self.p, self.w, self.p.dim[operand]
         if p.added(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
@@ -120,6 +122,17 @@ class ChannelText:
                 w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
                 w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
+
+
+@contextmanager
+def owner_by_owner(w: Writer, owner: str | None) -> Iterator[None]:
+    """Write lines once for each owner of a step, with the rows that add to it."""
+    if owner is None:
+        yield
+        return
+    with w.block("for (s.from = 0; s.from < s.rows; s.from = s.to)"):
+        w.line("next_piece(call, s, run, ends);")
+        yield
 
 
 def _index_type(numbers: Iterable[int]) -> str:

@@ -22,6 +22,8 @@ class Chip:
     double_fmas: int  # in float64
     double_matrix: int  # the same by matrix products of the library, which may have tensor cores
     half_matrix: int  # in bfloat16
+    cache: int  # bytes that all multiprocessors share
+    cache_bandwidth: float  # what it gives, in bytes a second
 
     def matrix_flops(self, dtype: str) -> float:
         """Operations a second of matrix products, of float32 without the shorter numbers of tensor cores.
@@ -37,7 +39,7 @@ class Chip:
         return 2 * self.processors * self.clock * self.multiply_adds(dtype)
 
     def multiply_adds(self, dtype: str) -> int:
-        """What a multiprocessor starts in a cycle; bfloat16 is computed with as float32."""
+        """Multiply-adds that a multiprocessor starts in a cycle; bfloat16 is computed with as float32."""
         return self.double_fmas if dtype == "float64" else self.fmas
 
     def __str__(self) -> str:
@@ -45,20 +47,21 @@ class Chip:
 
 
 KIB = 1024
-LATENCY = 900  # cycles from asking for a number in memory to having it
-CACHE = 2.5  # how much faster than memory the cache gives what it has
-# The best known of each capability; bandwidths of copies as published, nine tenths of the peak where none are.
+LATENCY = 1300  # cycles from asking for a number in memory to having it, while others ask as well
+MIB = 1024 * KIB
+# The best known of each capability; bandwidths of copies as published, nine tenths of the peak where none are;
+# those of caches as published for A100 and H200, two and a half times memory's elsewhere.
 CHIPS: dict[int, Chip] = {
     chip.arch: chip
     for chip in (
-        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12, 64, 32, 32, 64),
-        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12, 64, 2, 2, 64),
-        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12, 64, 32, 64, 1024),
-        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12, 128, 2, 2, 512),
-        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12, 128, 2, 2, 256),
-        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12, 128, 64, 128, 2048),
-        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12, 128, 64, 64, 4096),
-        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12, 128, 2, 2, 512),
+        Chip("V100", 70, 96 * KIB, 96 * KIB, 80, 1.53e9, 0.80e12, 64, 32, 32, 64, 6 * MIB, 2.0e12),
+        Chip("T4", 75, 64 * KIB, 64 * KIB, 40, 1.59e9, 0.27e12, 64, 2, 2, 64, 4 * MIB, 0.7e12),
+        Chip("A100", 80, 163 * KIB, 164 * KIB, 108, 1.41e9, 1.75e12, 64, 32, 64, 1024, 40 * MIB, 4.0e12),
+        Chip("A40", 86, 99 * KIB, 100 * KIB, 84, 1.74e9, 0.63e12, 128, 2, 2, 512, 6 * MIB, 1.6e12),
+        Chip("L40", 89, 99 * KIB, 100 * KIB, 142, 2.49e9, 0.78e12, 128, 2, 2, 256, 96 * MIB, 2.0e12),
+        Chip("H200", 90, 227 * KIB, 228 * KIB, 132, 1.755e9, 4.3e12, 128, 64, 128, 2048, 50 * MIB, 6.0e12),
+        Chip("B200", 100, 227 * KIB, 228 * KIB, 148, 1.85e9, 7.2e12, 128, 64, 64, 4096, 126 * MIB, 10.0e12),
+        Chip("RTX PRO 6000", 120, 99 * KIB, 100 * KIB, 188, 2.6e9, 1.6e12, 128, 2, 2, 512, 128 * MIB, 4.0e12),
     )
 }
 OLDEST = min(CHIPS)
@@ -69,8 +72,16 @@ NAMED: dict[str, Chip] = {
         *CHIPS.values(),
         replace(CHIPS[90], name="H100", bandwidth=3.0e12),  # SXM
         replace(CHIPS[90], name="H100 PCIe", processors=114, bandwidth=1.8e12),
-        replace(CHIPS[86], name="RTX 3090", processors=82, clock=1.695e9, bandwidth=0.84e12, half_matrix=256),
-        replace(CHIPS[89], name="RTX 4090", processors=128, clock=2.52e9, bandwidth=0.9e12),
+        replace(
+            CHIPS[86],
+            name="RTX 3090",
+            processors=82,
+            clock=1.695e9,
+            bandwidth=0.84e12,
+            half_matrix=256,
+            cache_bandwidth=2.1e12,
+        ),
+        replace(CHIPS[89], name="RTX 4090", processors=128, clock=2.52e9, bandwidth=0.9e12, cache=72 * MIB),
     )
 }
 

@@ -28,12 +28,12 @@ _REACHED = 0.6  # of all multiply-adds that a chip can start, by matrix products
 def graphs_are_faster(form: Form, dtype: str, chip: Chip) -> str | None:
     """Why a product is left to graphs, in words; None where a kernel is worth it.
 
-    >>> from tpgen.form.linear import form_of
+    >>> from tpgen.form.form import form_of
     >>> from tpgen.kernels.cuda.chips import chip_of
     >>> from tpgen.planner.problems import find_problem
     >>> graphs_are_faster(form_of(find_problem("diffdock-l1").plan, "mul_ir"), "float32", chip_of(90))
     >>> print(graphs_are_faster(form_of(find_problem("self-connection").plan, "mul_ir"), "float32", chip_of(90)))
-    matrix products of the library are faster: about 654 µs forward and backward of 10000 rows, a kernel 1.33 ms
+    matrix products of the library are faster: about 654 µs forward and backward of 10000 rows, a kernel 1.47 ms
     """
     schedule = plan_schedule(form, cuda_target(dtype))
     if not isinstance(schedule, BatchSchedule):

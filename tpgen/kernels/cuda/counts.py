@@ -1,4 +1,4 @@
-"""What a step costs, counted on its placement: instructions, accesses to shared memory, bytes from the cache."""
+"""Costs of a step, counted on its placement: instructions, accesses to shared memory, bytes from the cache."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from math import ceil, log2
 
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import D, Gather, Part
+from tpgen.kernels.cuda.gathers import Gather, Part
 from tpgen.kernels.cuda.groups import LANES, Group, power_of_two
-from tpgen.kernels.sweep.statements import Product
+from tpgen.kernels.sweep.statements import Define, Product, Statement
 from tpgen.kernels.sweep.sweep import PathSweep
+from tpgen.kernels.sweep.terms import D
 
 AnyPlacement = CudaPlacement | GatherPlacement
 
-_OVERHEAD = 40  # instructions of a warp for each step, whatever it does, and of a gather
+# Instructions of a warp whatever it does: for each step; on edges for each step and row as well; of a gather.
+_STEP, _EDGES, _EDGE, _OVERHEAD = 120, 60, 40, 40
 _UNIT = 20  # of a unit, for its places
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of one step, as the text has it."""
+    """Costs of one step, as the text has it."""
 
     longest: int  # instructions of the warp that has most
     issued: int  # of all warps
@@ -48,7 +50,7 @@ def _channel_work(p: CudaPlacement) -> Work:
 
 
 def instructions(p: CudaPlacement, group: Group) -> int:
-    """Of one warp, for one unit."""
+    """Instructions of one warp for one unit."""
     return _UNIT + _touches(p, group) + (_row(group) + _folding(group)) * _rows(p)
 
 
@@ -79,7 +81,19 @@ def _entries(path: PathSweep) -> int:
 
 
 def _arithmetic(path: PathSweep) -> int:
-    return sum(products(t) for s in path.stages for x in s.statements for t in getattr(x, "terms", ()))
+    return sum(multiply_adds(x) for s in path.stages for x in s.statements)
+
+
+def multiply_adds(statement: Statement) -> int:
+    """Multiply-adds of a statement; a sum that begins with a value that is there goes on from it."""
+    terms = getattr(statement, "terms", ())
+    begun = isinstance(statement, Define) and len(terms) > 1 and any(t == _plain(t) for t in terms)
+    return sum(map(products, terms)) - begun
+
+
+def _plain(term: Product) -> Product:
+    """A product's first value alone."""
+    return Product(1.0, term.factors[:1])
 
 
 def products(term: Product) -> int:
@@ -97,7 +111,12 @@ def _common(p: CudaPlacement) -> int:
     """Instructions of each warp for a step, whatever its units: tables, and what is cleared, added and moved."""
     made = sum(ceil(s.size * p.rows / p.threads) * (4 * s.depth + 10) for s in p.table_sets)
     added = sum(ceil(p.dim[o] * p.rows / p.threads) * (p.slots * 3 + 10) for o in p.summed)
-    return _OVERHEAD + made + added
+    return moved(p) + made + added
+
+
+def moved(p: AnyPlacement) -> int:
+    """Instructions of each warp for a step that fetches its rows and takes results away."""
+    return _STEP + (_EDGES + _EDGE * p.rows if p.indexed else 0)
 
 
 # -- products that mix copies ------------------------------------------------------------------------------------------
@@ -107,8 +126,8 @@ def _gathers_work(p: GatherPlacement) -> Work:
     taken = [_share(g) for g in p.gathers]  # instructions of a warp for some items, by gather
     longest = sum(max(sum(taken[s.gather.number] for s in shares) for shares in phase) for phase in p.phases)
     return Work(
-        longest=longest + _OVERHEAD,
-        issued=sum(g.chunks * taken[g.number] for g in p.gathers) + p.warps * _OVERHEAD,
+        longest=longest + moved(p),
+        issued=sum(g.chunks * taken[g.number] for g in p.gathers) + p.warps * moved(p),
         arithmetic=sum(g.chunks * _rounds(g, _multiply_adds) for g in p.gathers),
         touched=sum(g.chunks * (_rounds(g, lambda part: _reads(p, part)) + g.components) for g in p.gathers),
         barriers=4 + len(p.phases),
@@ -127,12 +146,12 @@ def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
 
 
 def _part(part: Part) -> int:
-    """Of one round: reads, with an address for every four, and multiply-adds."""
+    """Instructions of one round: reads, with an address for every four, and multiply-adds."""
     return ceil(1.25 * len(part.reads)) + _multiply_adds(part) + 1
 
 
 def _multiply_adds(part: Part) -> int:
-    return sum(products(t) for s in part.statements for t in getattr(s, "terms", ()))
+    return sum(map(multiply_adds, part.statements))
 
 
 def _reads(p: GatherPlacement, part: Part) -> int:

@@ -6,11 +6,11 @@ import hashlib
 import json
 
 from tpgen.errors import BackendError
+from tpgen.kernels.build import cache
+from tpgen.kernels.build.cache import CUBIN, Entry
+from tpgen.kernels.build.trust import read_own
 from tpgen.kernels.cuda.driver import cuda_taken
 from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
-from tpgen.kernels.libraries import cache
-from tpgen.kernels.libraries.cache import CUBIN, Entry
-from tpgen.kernels.libraries.trust import read_own
 
 
 def cubin(text: str, arch: int) -> bytes:

@@ -150,7 +150,7 @@ def number_of(device: torch.device) -> int:
 
 
 def gpu_name(device: torch.device) -> str:
-    """What a CUDA device is called; empty where it is not there."""
+    """Name of a CUDA device; empty where it is not there."""
     there = torch.cuda.is_available() and number_of(device) < torch.cuda.device_count()
     return torch.cuda.get_device_name(device) if there else ""
 

@@ -59,24 +59,34 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
-        """Where the P and D of each path begin."""
+        """Places at which the P and D of each path begin."""
         return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
-        """What each warp takes, in each phase that there is."""
-        numbers = sorted({g.phase for g in self.gathers})
-        return tuple(balance(self._shares(phase), self.warps) for phase in numbers)
+        """Shares of each warp, in each phase that there is."""
+        return tuple(balance(self._shares(phase), self.warps) for phase in self._numbers)
 
-    def _shares(self, phase: int) -> list[Share]:
-        return [Share(g, chunk) for g in self.gathers if g.phase == phase for chunk in range(g.chunks)]
+    @cached_property
+    def _numbers(self) -> list[tuple[int, bool]]:
+        return sorted({self._phase(g) for g in self.gathers})
+
+    def _phase(self, g: Gather) -> tuple[int, bool]:
+        """Phase of a gather; one that adds to owners takes their rows in turn, after the rest of its phase."""
+        return g.phase, g.target == self.owner
+
+    def adds_to_owners(self, phase: int) -> bool:
+        return self._numbers[phase][1]
+
+    def _shares(self, phase: tuple[int, bool]) -> list[Share]:
+        return [Share(g, chunk) for g in self.gathers if self._phase(g) == phase for chunk in range(g.chunks)]
 
     @property
     def unit_count(self) -> int:
         return sum(len(shares) for phase in self.phases for shares in phase)
 
     def _bytes(self, rows: int) -> int:
-        """What stands between counts too, and results, which do not stand where operands stood."""
+        """Bytes of shared memory for some rows: P, D and results with areas of their own are added."""
         apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
         return super()._bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
 

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
-from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cpp.expressions import Spelling
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.cuda.channel_text import owner_by_owner
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import D, Gather, P, Part
+from tpgen.kernels.cuda.gathers import Gather, Part
 from tpgen.kernels.cuda.group_text import place_text
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Reduce, Sum, Value
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS, PathTerm
 
 _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
@@ -65,7 +67,8 @@ class GathersText:
         for n in range(len(p.phases)):
             if n:
                 w.line("__syncthreads();")
-            w.line(f"phase_{n}(s, warp);")
+            with owner_by_owner(w, p.owner if p.adds_to_owners(n) else None):
+                w.line(f"phase_{n}(s, warp);")
 
 
 class _GatherText:
@@ -73,7 +76,8 @@ class _GatherText:
 
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
-        self.dtype = placement.schedule.target.dtype
+        names = {o: f"{o}_{{}}" for o in (*SLOTS, *BETWEEN)}
+        self.spelling = Spelling(placement.schedule.target.dtype, names)
 
     def write(self) -> None:
         g = self.g
@@ -118,7 +122,8 @@ class _GatherText:
         if self.g.inner == 1:
             yield
         else:
-            with self.w.block("for (int row = 0; row < s.rows; ++row)"):
+            first, end = ("s.from", "s.to") if self.g.target == self.p.owner else ("0", "s.rows")
+            with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                 yield
 
     def _pointers(self) -> None:
@@ -126,12 +131,12 @@ class _GatherText:
         for o in (o for o in self.p.given if o in read):
             row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
             self.w.line(f"const real* const row_{o} = s.{o}{row};")
-        for name in (name for name in (P, D) if name in read):
+        for name in (name for name in BETWEEN if name in read):
             self.w.line(f"const num* const {name} = s.{name} + row * {self.p.between[name]};")
 
     def _put(self) -> None:
         g, w = self.g, self.w
-        carried, between = self.p.carried(g.target), g.target in (P, D)
+        carried, between = self.p.carried(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
         size = self.p.between[g.target] if between else self.p.dim[g.target]
         w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
@@ -177,33 +182,28 @@ class _GatherText:
                 self.w.line(f"const int p = a * ({2 * n - 1} - a) / 2 + b - a - 1;")
                 self._statements(part)
         else:
-            for letter in ("a", "b") if {"x1", "x2"} & set(part.loaded) else ():
+            for letter in ("a", "b") if {"x1", "x2"} & set(part.reads) else ():
                 self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
             self._statements(part)
 
     def _statements(self, part: Part) -> None:
-        for name, area in part.earlier.items():
-            self.w.line(f"const num {name} = {area}[{self._between(part.term, area, int(name[1:]))}];")
         for s in part.statements:
             match s:
                 case Load():
-                    at = self._address(part.term, s.component)
-                    self.w.line(f"const num {_name(s.component)} = widen(row_{s.component.operand}[{at}]);")
-                case Define() if self.g.target == P and s.name[1:].isdigit():
-                    self.w.line(f"sum[{s.name[1:]}] += {self._sum(s.terms)};")
+                    self.w.line(f"const num {self.spelling.value(s.component)} = {self._read(part.term, s.component)};")
                 case Define():
-                    self.w.line(f"const num {s.name} = {self._sum(s.terms)};")
-                case Reduce():
-                    self.w.line(f"sum[{s.name[1:]}] += {self._sum(s.terms)};")
+                    self.w.line(f"const num {s.name} = {self.spelling.sum(s.terms)};")
                 case Accumulate():
-                    self.w.line(f"sum[{s.component.index}] += {self._sum(s.terms)};")
+                    self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
 
-    def _between(self, term: PathTerm, area: str, component: int) -> str:
-        """Where a value of an earlier stage stands, at the copies at hand."""
-        start = self.p.places[area, term.path]
+    def _read(self, term: PathTerm, c: Component) -> str:
+        """A number of an operand, or one that an earlier stage has left, at the copies at hand."""
+        if c.operand not in BETWEEN:
+            return f"widen(row_{c.operand}[{self._address(term, c)}])"
+        start = self.p.places[c.operand, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
-        return place_text(start + component, sizes)
+        return f"{c.operand}[{place_text(start + c.index, sizes)}]"
 
     def _address(self, term: PathTerm, c: Component) -> str:
         leg = term.leg(c.operand)
@@ -211,16 +211,3 @@ class _GatherText:
         variables = {INDEX.get(c.operand, ""): str(c.index)}
         steps = [(variables.get(a, a), term.size(leg.letters[n + 1 :])) for n, a in enumerate(leg.letters)]
         return place_text(self.s.start(term, c.operand), steps)
-
-    def _sum(self, terms: Sum) -> str:
-        return total([times(t.coefficient, " * ".join(map(self._value, t.factors)), self.dtype) for t in terms])
-
-    def _value(self, value: Value) -> str:
-        if isinstance(value, Component):
-            return _name(value)
-        assert isinstance(value, Local)
-        return value.name
-
-
-def _name(c: Component) -> str:
-    return f"{c.operand}_{c.index}"

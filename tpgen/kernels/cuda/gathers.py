@@ -14,13 +14,11 @@ from math import prod
 
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.placement.values import BatchSchedule
-from tpgen.kernels.sweep.stage import Stage
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Local, Reduce, Statement
+from tpgen.kernels.sweep.statements import Accumulate, Load, Stage, Statement
 from tpgen.kernels.sweep.sweep import make_sweep
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
 from tpgen.remember import remembered
 
-P, D = "P", "D"  # what stands between the stages of a path: inputs coupled, and cotangents times weights
 # Weights come last: their gradients stand where they stood.
 PHASES = {P: 0, D: 1, "out": 1, "x1": 2, "x2": 2, "w": 3}
 _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
@@ -28,7 +26,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 @dataclass(frozen=True)
 class Part:
-    """What one path adds to an item: statements, for each of the copies that the item does not have."""
+    """Statements by which one path adds to an item, for each of the copies that the item does not have."""
 
     term: PathTerm
     own: str  # letters of the item's copies
@@ -39,23 +37,10 @@ class Part:
     def times(self) -> int:
         return prod(size for _, size in self.over)
 
-    @cached_property
-    def earlier(self) -> dict[str, str]:
-        """Names that no statement here makes, and whether they stand in P or in D."""
-        made = {s.name for s in self.statements if isinstance(s, Define)}
-        factors = (f for s in self.statements for t in getattr(s, "terms", ()) for f in t.factors)
-        used = dict.fromkeys(f.name for f in factors if isinstance(f, Local))
-        return {name: D if name.startswith(D) else P for name in used if name not in made}
-
-    @property
-    def loaded(self) -> tuple[str, ...]:
-        """Operands, as often as a number of them is read."""
-        return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
-
     @property
     def reads(self) -> tuple[str, ...]:
-        """The same, with P and D."""
-        return (*self.loaded, *self.earlier.values())
+        """Operands, P and D among them, as often as a number of them is read."""
+        return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
 
 
 @dataclass(frozen=True)
@@ -131,7 +116,7 @@ def make_gathers(
     places = _between(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
-        place = places[target, segment] if target in (P, D) else schedule.start(parts[0].term, target)
+        place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
         shape = (rows, 1) if target not in carried else (1, rows)
         made.append(_gather(number, target, place, tuple(parts), *shape))
     return tuple(_widened(made, warps))
@@ -152,14 +137,14 @@ def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
     """The numbers of each row in P and in D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
-        for name in (P, D)
+        for name in BETWEEN
     }
 
 
 def _collect(found: dict[tuple[str, int], list[Part]], term: PathTerm, stage: Stage) -> None:
     """A stage as a part of what it fills; two slots may need the same P or D."""
-    target, segment = _target(term, stage)
-    if target in (P, D) and (target, segment) in found:
+    target, segment = _target(stage)
+    if target in BETWEEN and (target, segment) in found:
         return
     own = _letters(term, target)
     over = tuple(a for a in _unpaired(term, stage.letters, own) if a not in own)
@@ -167,11 +152,8 @@ def _collect(found: dict[tuple[str, int], list[Part]], term: PathTerm, stage: St
     found.setdefault((target, segment), []).append(part)
 
 
-def _target(term: PathTerm, stage: Stage) -> tuple[str, int]:
-    for statement in stage.statements:
-        if isinstance(statement, Accumulate):
-            return statement.component.operand, statement.component.segment
-    return D if any(isinstance(s, Reduce) for s in stage.statements) else P, term.path
+def _target(stage: Stage) -> tuple[str, int]:
+    return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
 def _letters(term: PathTerm, target: str) -> str:
@@ -181,12 +163,12 @@ def _letters(term: PathTerm, target: str) -> str:
 
 
 def _unpaired(term: PathTerm, letters: str, own: str) -> str:
-    """Where an item has one copy of a pair, it runs over the other one."""
+    """Letters of a stage, where an item that has one copy of a pair runs over the other one."""
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 
 
 def _between(found: dict[tuple[str, int], list[Part]]) -> dict[tuple[str, int], int]:
-    """Where each path's P and D begin."""
+    """Places at which each path's P and D begin."""
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}
     for (target, path), parts in found.items():
@@ -198,7 +180,7 @@ def _between(found: dict[tuple[str, int], list[Part]]) -> dict[tuple[str, int], 
 
 def _gather(number: int, target: str, place: int, parts: tuple[Part, ...], rows: int, inner: int) -> Gather:
     term, own = parts[0].term, parts[0].own
-    copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in (P, D) else ""))
+    copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in BETWEEN else ""))
     leg = term.leg(target)
     first = leg is not None and target in INDEX and leg.letters[0] == INDEX[target] and components > 1
     strides = (1, copies) if first else (components, 1)

@@ -15,9 +15,10 @@ from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gather_text import GathersText
 from tpgen.kernels.cuda.placement import place_cuda
 from tpgen.kernels.cuda.rows_text import RowsText
+from tpgen.kernels.cuda.steps import SLOTS_AREA
 from tpgen.kernels.placement.matrix import AnySchedule
 
-ENTRY, SUM_ENTRY = "tpgen_kernel", "tpgen_sum"
+ENTRY, SUM_ENTRY, JOIN_ENTRY = "tpgen_kernel", "tpgen_sum", "tpgen_join"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
 
 
@@ -90,6 +91,9 @@ class KernelText:
         self._in_part("a step", self._step)
         self.body.write_functions()
         rows = RowsText(self.p, self.w)
+        self._in_part("rows fetched", rows.write_call)
+        if self.p.indexed:
+            self._in_part("edges", self._edges)
         self._in_part("rows fetched", rows.write_fetch)
         self._in_part("a step", self._compute)
         self._in_part("rows delivered", rows.write_deliver)
@@ -121,10 +125,25 @@ class KernelText:
                 if size:
                     w.line(f"num* {name};")
             w.line("int rows;")
+            if p.owner:
+                w.line("int from, to;  // rows of one owner")
 
     def _compute(self) -> None:
-        with self.w.block("DEVICE void compute(const Step& s)"):
+        run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.owner else "const Step& s"
+        with self.w.block(f"DEVICE void compute({run})"):
             self.body.write_step()
+
+    def _edges(self) -> None:
+        """Write the functions that find the edges of a run and the owners that they add to."""
+        w, owner = self.w, self.p.owner
+        w.raw(header("edges"))
+        if owner:
+            end = {"x1": "src", "out": "dst"}[owner]
+            w.line(f"enum {{ OWNED = {self.p.dim[owner]} }};")
+            w.line(f"DEVICE i64 owner_of(const Ends& e) {{ return e.{end}; }}")
+            w.line(f"DEVICE real* owned(const Call& call) {{ return call.d_{owner}; }}")
+            w.line(f"DEVICE num* owned(const Step& s) {{ return s.d_{owner}; }}")
+            w.raw(header("owners"))
 
     # -- the kernel --
 
@@ -138,12 +157,14 @@ class KernelText:
             self._fixed_places()
             w.line("int at = 0;")
             w.line("unsigned parity = 0;")
-            w.line("__syncthreads();")
-            if p.owner:
-                self._owners(p.owner)
+            if p.indexed:
+                self._run()
             else:
+                w.line("__syncthreads();")
                 w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
-                self._steps()
+            self._steps()
+            if p.owner:
+                w.line("settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);")
             w.line("delivered();")
 
     def _fixed_places(self) -> None:
@@ -151,6 +172,8 @@ class KernelText:
         p, w = self.p, self.w
         kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened}
         for name, place in p.areas.items():
+            if name == SLOTS_AREA:
+                continue
             w.line(f"s.{name} = ({kinds.get(name, 'num')}*)(shared + {place});")
         if p.schedule.shared_weights and "w" in p.given and p.dim["w"]:
             w.line("s.w = call.w;")
@@ -160,16 +183,17 @@ class KernelText:
         if p.rows == 1:
             w.line("s.rows = 1;")
 
-    def _owners(self, owner: str) -> None:
-        """The edges of one row of the owner after the other, added up in their order."""
-        w, dim = self.w, self.p.dim[owner]
-        with w.block("for (i64 o = blockIdx.x; o < call.owners; o += gridDim.x)"):
-            w.line("const i64 begin = call.first[o], by = ROWS, end = call.first[o + 1];")
-            w.line(f"clear(s.d_{owner}, {dim});")
-            self._steps()
-            w.line("__syncthreads();")
-            w.line(f"write_out(call.d_{owner} + o * {dim}, s.d_{owner}, {dim});")
-            w.line("__syncthreads();")
+    def _run(self) -> None:
+        """An equal share of all edges, in their order."""
+        w, p = self.w, self.p
+        w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
+        w.line("const i64 end = run_begin(call, blockIdx.x + 1, gridDim.x);")
+        w.line(f"Ends* const slots = (Ends*)(shared + {p.slots_at});")
+        if p.owner:
+            w.line("clear(owned(s), OWNED);")
+            w.line("Run run = owners_of(call, begin, end);")
+        w.line("Ahead ahead = begin_run(call, slots, begin, end);")
+        w.line("int step = 0;")
 
     def _steps(self) -> None:
         w, p = self.w, self.p
@@ -178,20 +202,30 @@ class KernelText:
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
                 w.line("const i64 q = begin + n * by;")
-                w.line(f"if (q < end) fetch_rows(call, {place.format('(at + n) % STAGES')}, q, rows_of(q, end));")
-                w.line("fetch_end();")
+                self._fetch("q", place.format("(at + n) % STAGES"), "n")
         with w.block("for (i64 q = begin; q < end; q += by)"):
             w.line("delivered();")
-            w.line("const i64 ahead = q + (STAGES - 1) * by;")
-            next_place = place.format("(at + STAGES - 1) % STAGES")
-            w.line(f"if (ahead < end) fetch_rows(call, {next_place}, ahead, rows_of(ahead, end));")
-            w.line("fetch_end();")
+            w.line("const i64 later = q + (STAGES - 1) * by;")
+            self._fetch("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
+            if p.indexed:
+                w.line("look_ahead(call, ahead);")
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
             self._places_of_step()
-            w.line("compute(s);")
-            w.line("deliver_rows(call, s, q, s.rows);")
+            if p.indexed:
+                w.line("const Ends* const ends = ends_of_step(slots, step);")
+            w.line("compute(call, s, run, ends);" if p.owner else "compute(s);")
+            w.line(f"deliver_rows(call, s, {'ends' if p.indexed else 'q'}, s.rows);")
+            if p.indexed:
+                w.line("put_down(ahead, ends_of_step(slots, step + STAGES));")
+                w.line("++step;")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
+
+    def _fetch(self, first: str, place: str, step: str) -> None:
+        """Ask for the rows of a step, where there is one."""
+        which = f"ends_of_step(slots, {step})" if self.p.indexed else first
+        self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
+        self.w.line("fetch_end();")
 
     def _places_of_step(self) -> None:
         p, w = self.p, self.w

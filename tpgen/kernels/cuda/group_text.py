@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpgen.kernels.cpp.text import Writer, times, total
+from tpgen.kernels.cpp.expressions import spelled
+from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
 from tpgen.kernels.cuda.groups import LANES, Group, Held, power_of_two
 from tpgen.kernels.cuda.tables import TableSet
@@ -14,14 +15,13 @@ from tpgen.kernels.sweep.statements import (
     Component,
     Define,
     Local,
-    Reduce,
     Statement,
     Sum,
     TableEntry,
     Value,
 )
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import INDEX, PathTerm, S
 
 _MOST = 32  # numbers that are summed over lanes together
 
@@ -40,7 +40,8 @@ class GroupText:
             self._channel()
             if serial:
                 self._begin_sums()
-                with self.w.block("for (int row = 0; row < s.rows; ++row)"):
+                first, end = ("s.from", "s.to") if self.p.owner else ("0", "s.rows")
+                with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                     self._row()
                 self._end_sums()
             else:
@@ -55,7 +56,7 @@ class GroupText:
         w.line(f"const int channel = {mine}{f' + chunk * {LANES}' if g.chunks > 1 else ''};")
         if not self.p.serial:
             w.line(f"const int row = set{f' * {g.rows} + lane / {g.width}' if g.rows > 1 else ''};")
-        ragged = g.channels % g.width != 0
+        ragged = self._ragged
         checks = [f"channel < {g.channels}"] * ragged + ["row < s.rows"] * (self.p.rows > 1 and not self.p.serial)
         w.line(f"const bool alive = {' && '.join(checks) or 'true'};")
         w.line(f"const int c = {f'channel < {g.channels} ? channel : {g.channels - 1}' if ragged else 'channel'};")
@@ -157,12 +158,14 @@ class GroupText:
         """Registers to where their numbers belong."""
         o = h.view.operand
         put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
+        if self._ragged and not self.p.added(o):
+            self.w.line("__syncwarp();")  # lanes past the last channel have read what is written here
         with self.w.block("if (alive)"):
             for n in range(h.view.components):
                 self.w.line(put.format(o, self._address(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
 
     def _address(self, term: PathTerm, held: Held, component: int) -> str:
-        """Where a component stands in its row."""
+        """Address of a component in its row."""
         leg = term.leg(held.view.operand)
         assert leg is not None
         letter, copies = self.s.loop(term)
@@ -195,8 +198,10 @@ class GroupText:
 
     def _statement(self, term: PathTerm, statement: Statement) -> None:
         match statement:
-            case Define() | Reduce():
+            case Define():
                 self.w.line(f"const num {statement.name} = {self._sum(statement.terms)};")
+            case Accumulate() if statement.component.operand == S:
+                self.w.line(f"const num {self._value(statement.component)} = {self._sum(statement.terms)};")
             case Accumulate():
                 self.w.line(f"{self._target(term, statement.component)} += {self._sum(statement.terms)};")
 
@@ -210,9 +215,11 @@ class GroupText:
         return f"y_{c.operand}_{placed.start + c.index * placed.index_stride}"
 
     def _sum(self, terms: Sum) -> str:
-        return total([times(t.coefficient, " * ".join(map(self._value, t.factors)), self.dtype) for t in terms])
+        return spelled(terms, self._value, self.dtype)
 
     def _value(self, value: Value) -> str:
+        if isinstance(value, Component) and value.operand == S:
+            return f"s{value.index}"
         if isinstance(value, Component):
             return f"{value.operand}_{value.segment}_{value.index}"
         if isinstance(value, TableEntry):
@@ -260,7 +267,12 @@ class GroupText:
 
     @property
     def _always_alive(self) -> bool:
-        return self.group.channels % self.group.width == 0 and (self.p.rows == 1 or self.p.serial)
+        return not self._ragged and (self.p.rows == 1 or self.p.serial)
+
+    @property
+    def _ragged(self) -> bool:
+        """Whether some lanes have no channel."""
+        return self.group.channels % self.group.width != 0
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:

@@ -1,4 +1,4 @@
-"""Which paths a warp runs together: those that meet in a segment of channels.
+"""Groups of paths that a warp runs together: they meet in a segment of channels.
 
 A *group* is such paths.  What two of them add to is then one lane's own, and what they read is read once.  A *unit* is
 a group, 32 lanes wide, for some rows: one warp's work.  Where a segment has fewer channels, a warp takes several rows.
@@ -69,7 +69,7 @@ class Unit:
 
 
 class Work(Protocol):
-    """What one warp can take."""
+    """Work that one warp can take."""
 
     @property
     def cost(self) -> int: ...

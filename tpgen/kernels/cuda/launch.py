@@ -1,4 +1,4 @@
-"""What a kernel is called with: one structure of pointers and counts, and how many blocks there are."""
+"""Arguments of a kernel: one structure of pointers and counts, and how many blocks there are."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from tpgen.kernels.cuda.parts import Parts
 from tpgen.kernels.cuda.steps import RowSteps
 
 
 @dataclass(frozen=True)
 class Gather:
-    """The edges of a convolution: those of each owner, in order, and which rows they join."""
+    """The edges of a convolution: those of each owner together, where there are owners, and which rows they join."""
 
-    first: Tensor | None
     order: Tensor | None
     src: Tensor
     dst: Tensor
     owners: int
-    parts: Parts | None = None  # of owners of very many edges
 
 
 def arguments(
@@ -30,11 +28,12 @@ def arguments(
     rows: int,
     gather: Gather | None = None,
     sums: Tensor | None = None,
+    ends: Tensor | None = None,
 ) -> ctypes.Array:
     """``struct Call`` of the text: pointers and counts take eight bytes each; null where there is no tensor."""
-    by = (None, None, None, None) if gather is None else (gather.first, gather.order, gather.src, gather.dst)
+    by = (None, None, None) if gather is None else (gather.order, gather.src, gather.dst)
     tensors = [*map(_pointer, (*operands, *results))]
-    fields = [*tensors, rows, gather.owners if gather else 0, *map(_pointer, by), _pointer(sums)]
+    fields = [*tensors, rows, gather.owners if gather else 0, *map(_pointer, (*by, sums, ends))]
     return (ctypes.c_int64 * len(fields))(*fields)
 
 
@@ -42,7 +41,37 @@ def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
-def blocks_of(placement: RowSteps, rows: int, owners: int, at_once: int) -> int:
+def blocks_of(placement: RowSteps, rows: int, at_once: int) -> int:
     """As many blocks as have work and as run at once; one at least, which clears what is summed."""
-    steps = owners if placement.owner else -(-rows // placement.rows)
-    return max(1, min(steps, at_once))
+    return max(1, min(-(-rows // placement.rows), at_once))
+
+
+@dataclass(frozen=True)
+class Join:
+    """The launch that adds up the parts of owners whose edges lie across the ends of runs."""
+
+    placement: RowSteps
+    runs: int
+
+    @property
+    def needed(self) -> bool:
+        return self.placement.owner is not None and self.runs > 1
+
+    @property
+    def blocks(self) -> int:
+        """As many as a row has parts of a number for each thread, for each run."""
+        return self.runs * -(-self._numbers // self.placement.threads)
+
+    @property
+    def _numbers(self) -> int:
+        assert self.placement.owner
+        return self.placement.dim[self.placement.owner]
+
+    def room(self, device: torch.device) -> Tensor:
+        """Memory for the parts that runs put aside, one at each end."""
+        dtype = torch.float64 if self.placement.number == 8 else torch.float32
+        return torch.empty(2 * self.runs, self._numbers, dtype=dtype, device=device)
+
+    @property
+    def bytes(self) -> int:
+        return 2 * self.runs * self._numbers * self.placement.number if self.needed else 0

@@ -1,9 +1,10 @@
-"""What a kernel should reach, from its placement alone: four ceilings, each as a share of what a copy reaches.
+"""Speed that a kernel should reach, from its placement alone: five ceilings, each as a share of a copy's.
 
-A model to rank designs by, and no measurement.  It counts instructions as the text has them; a block waits for a step
-that is fetched one step ahead; a warp issues an instruction every other cycle.
+A model to rank designs by, and no measurement.  It counts instructions as the text has them, which tests compare with
+those that the PTX runs; a block waits for a step that is fetched one step ahead; a warp issues an instruction every
+other cycle, and waits for tables, sums over lanes and barriers in each step.
 
->>> from tpgen.form.linear import form_of
+>>> from tpgen.form.form import form_of
 >>> from tpgen.kernels.cuda.chips import chip_of
 >>> from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 >>> from tpgen.kernels.placement.planning import plan_schedule
@@ -20,17 +21,24 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from tpgen.kernels.cuda.chips import CACHE, LATENCY, Chip
+from tpgen.kernels.cuda.chips import LATENCY, Chip
 from tpgen.kernels.cuda.counts import AnyPlacement, work_of
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.launch import blocks_of
 from tpgen.kernels.cuda.sums import WeightSum
 
 _BARRIER = 40  # cycles that all warps wait for each other
+_EXPOSED = 500  # cycles of a step in which each warp waits: for tables, for sums over lanes, for what is taken away
+_NODES = 2_000  # of a graph, whose rows the cache may hold or not
+_HELD = 0.5  # of the cache, that rows of nodes find beside what streams through it
 PACE = 2  # cycles between two instructions of one warp, where others keep the processor busy
 ISSUES = 4  # instructions that a processor issues in a cycle
 BANKS = 128  # bytes that shared memory gives in a cycle
 REGISTERS = 2**16
+
+
+_INDEX = 24  # bytes of an edge and of what it joins
+_MOVED = 8  # instructions for a number that is written and cleared
 
 
 def no_time(rows: int) -> float:
@@ -47,61 +55,58 @@ class Prediction:
     issue: float
     shared: float
     cache: float
-    least: float = 0.0  # seconds of one step of one block, which no batch is faster than
+    misses: float = float("inf")  # of the cache, where memory gives rows of nodes more than once
+    least: float = 0.0  # seconds of the first step of a block, which none hides
     after: Callable[[int], float] = no_time  # seconds of what is added up behind so many rows
     launches: int = 1  # of kernels
 
     @property
     def share(self) -> float:
-        """Of the bandwidth of a copy, by the rows alone."""
+        """Share of a copy's bandwidth, by the rows alone."""
+        return min(self.own, self.misses)
+
+    @property
+    def own(self) -> float:
+        """Share of a copy's bandwidth that rows of a step and warps decide: without losses of the cache."""
         return min(1.0, self.latency, self.issue, self.shared, self.cache)
 
     @property
     def limit(self) -> str:
-        """What is reached first."""
-        shares = {n: getattr(self, n) for n in ("latency", "issue", "shared", "cache")}
+        """Name of the ceiling that is reached first."""
+        shares = {n: getattr(self, n) for n in ("latency", "issue", "shared", "cache", "misses")}
         return "memory" if self.share == 1 else min(shares, key=lambda n: shares[n])
 
     def seconds(self, rows: int) -> float:
         return self._of_rows(rows) + self.after(rows)
 
     def _of_rows(self, rows: int) -> float:
-        return max(rows / (self.memory * self.share), self.least)
+        return rows / (self.memory * self.share) + self.least
 
     def share_of(self, rows: int) -> float:
-        """Of the bandwidth of a copy, with what follows so many rows."""
+        """Share of a copy's bandwidth, launches that follow so many rows included."""
         return min(self.share, rows / (self.memory * self.seconds(rows)))
 
     def limit_of(self, rows: int) -> str:
-        """What takes longest of so many rows."""
+        """Name of the part that takes longest of so many rows."""
         if self.after(rows) > self._of_rows(rows):
             return "sums over blocks"
-        return "latency" if self._of_rows(rows) == self.least else self.limit
+        return "latency" if self._of_rows(rows) < 2 * self.least else self.limit
 
     def __str__(self) -> str:
         return f"{100 * self.share:.0f} % of the copy bandwidth"
-
-
-def _filled(rows: int, edges: float) -> float:
-    """How full steps of so many rows are, where the edges of each node are steps of their own.
-
-    >>> _filled(8, 20), _filled(32, 20)
-    (0.8333333333333334, 0.625)
-    """
-    return edges / (ceil(edges / rows) * rows)
 
 
 def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction:
     """The prediction for graphs with so many edges to a node."""
     p, chip = placement, placement.chip
     work = work_of(p)
-    size = _bytes(p, edges_per_node)
+    size, again = _bytes(p, edges_per_node)
     memory = chip.bandwidth / size  # rows a second
     one = memory / chip.processors / chip.clock  # rows a cycle and processor
-    step = work.longest * PACE + work.barriers * _BARRIER
+    step = work.longest * PACE + work.barriers * _BARRIER + _EXPOSED + _flush(p) * p.rows / edges_per_node
     first = step + LATENCY
     step = max(step, LATENCY) if p.stage_count > 1 else first
-    rows = p.rows * (_filled(p.rows, edges_per_node) if p.owner else 1)
+    rows = p.rows
     copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * rows
     cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / rows
     return Prediction(
@@ -110,33 +115,53 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
         latency=p.blocks_at_once * rows / step / one,
         issue=rows / cycles(chip, p.schedule.target.dtype, work.issued, work.arithmetic) / one,
         shared=rows / (work.touched + copied / BANKS) / one,
-        cache=CACHE * chip.bandwidth / cached / memory if cached else float("inf"),
+        cache=chip.cache_bandwidth / cached / memory if cached else float("inf"),
+        misses=size / (size + again) if again else float("inf"),
         least=first / chip.clock,
-        after=partial(_sum, p, edges_per_node) if p.sums_weights else no_time,
+        after=partial(_sum, p) if p.sums_weights else no_time,
         launches=1 + p.sums_weights,
     )
 
 
-def _sum(p: AnyPlacement, edges_per_node: float, rows: int) -> float:
+def _sum(p: AnyPlacement, rows: int) -> float:
     """Seconds of the sum over all blocks of the gradient of weights that all rows share."""
     found = WeightSum(p.dim["w"], p.number)
-    return found.seconds(blocks_expected(p, rows, ceil(rows / edges_per_node)), p.chip)
+    return found.seconds(blocks_expected(p, rows), p.chip)
 
 
-def blocks_expected(p: AnyPlacement, rows: int, owners: int) -> int:
+def blocks_expected(p: AnyPlacement, rows: int) -> int:
     """As `blocks_of` has them, for as many blocks at once as the compiler is asked for."""
-    return blocks_of(p, rows, owners, p.blocks_at_once * p.chip.processors)
+    return blocks_of(p, rows, p.blocks_at_once * p.chip.processors)
 
 
 def cycles(chip: Chip, dtype: str, issued: float, arithmetic: float) -> float:
-    """Of a multiprocessor that only issues: all instructions, and those that multiply and add at their own rate."""
+    """Cycles of a multiprocessor that only issues: all instructions, and multiply-adds at their own rate."""
     return max(issued / ISSUES, arithmetic * LANES / chip.multiply_adds(dtype))
 
 
-def _bytes(p: AnyPlacement, edges_per_node: float) -> float:
-    """Bytes between memory and chip for each row; rows of nodes once for each node."""
-    moved = 0.0
+def _flush(p: AnyPlacement) -> float:
+    """Cycles of a block for each owner: what was added up is written, and warps begin anew."""
+    if not p.owner:
+        return 0.0
+    return 2 * _BARRIER + PACE * _MOVED * ceil(p.dim[p.owner] / p.threads)
+
+
+def _bytes(p: AnyPlacement, edges_per_node: float) -> tuple[float, float]:
+    """Bytes between memory and chip for each row, rows of nodes once for each node; and those that come again."""
+    size, again = float(_INDEX if p.indexed else 0), 0.0
     for operand in (*p.row_operands, *p.results, *((p.owner,) if p.owner else ())):
         shared = p.indexed and operand in ("x1", "out")
-        moved += p.row_bytes(operand) / (edges_per_node if shared else 1)
-    return moved
+        once = 1 / edges_per_node if shared else 1.0
+        size += p.row_bytes(operand) * once
+        if shared:
+            again += p.row_bytes(operand) * (_fetches(p, operand, edges_per_node) - once)
+    return size, again
+
+
+def _fetches(p: AnyPlacement, operand: str, edges_per_node: float) -> float:
+    """Times that an edge brings the row of a node: owners' rows come together, others where they are not at hand."""
+    once = 1 / edges_per_node
+    if operand == p.owner:
+        return once
+    held = min(1.0, _HELD * p.chip.cache / (_NODES * p.row_bytes(operand)))
+    return max(once, 1 - held)

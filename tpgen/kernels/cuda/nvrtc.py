@@ -27,7 +27,7 @@ _USAGE = re.compile(
 
 
 class Usage(NamedTuple):
-    """What one kernel takes of each thread."""
+    """Registers and bytes that one kernel takes of each thread."""
 
     registers: int
     spills: int  # bytes stored to and loaded from memory for want of registers
@@ -125,7 +125,7 @@ class Nvrtc:
 
 
 def usage(log: str) -> dict[str, Usage]:
-    """What each kernel takes, as the assembler says it; functions that it calls stand behind it, and count with it."""
+    """Usage of each kernel, read off the assembler's text; functions that it calls stand behind it and are counted."""
     found: dict[str, Usage] = {}
     entry = ""
     for name, stack, out, back, used in _USAGE.findall(log):
@@ -145,7 +145,7 @@ def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
-    """What to do where none serves: of those that are there, why the last does not."""
+    """Advice where no compiler serves: why the last of those that are there does not."""
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"

@@ -22,7 +22,7 @@ from tpgen.kernels.cuda.driver import stream_of
 
 
 class Order(NamedTuple):
-    """Where the edges of each owner begin in their order, and that order, which keeps those of one as they stood."""
+    """Order of edges by owner: places at which each owner's begin, and the edges, one owner's as they stood."""
 
     first: Tensor
     order: Tensor
@@ -34,7 +34,7 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 @dataclass
 class _Parts(Generic[Known]):
-    """What is known of the parts of a tensor, by where they stand in it and the rows that they point into."""
+    """Facts of the parts of a tensor, by their places in it and the rows that they point into."""
 
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _Parts(Generic[Known]):
 
 @dataclass
 class Memory(Generic[Known]):
-    """What is known of index tensors into so many rows, as long as they live and nobody writes to them.
+    """Facts of index tensors into so many rows, kept as long as they live and nobody writes to them.
 
     What stands on the device is known to the stream alone that made it.
     """
@@ -51,7 +51,7 @@ class Memory(Generic[Known]):
     _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known]) -> Known:
-        """What is found, once; of what is known to a stream alone, once for each."""
+        """Find a fact once; one that is known to a stream alone, once for each stream."""
         if index.is_inference():  # writes to such a tensor are not counted
             return find(index, rows)
         whole = index._base if index._base is not None else index  # they count writes together
@@ -91,7 +91,7 @@ def in_range(index: Tensor, rows: int) -> bool:
 
 
 def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
-    """The same, sorted anew only where the tensor is another, or was written to.
+    """Order of an index tensor, sorted anew only where the tensor is another, or was written to.
 
     While a CUDA graph is captured it is sorted always, and so in every replay: the graph may find other edges in the
     tensor then, and nobody would keep an order of outside alive for it.

@@ -28,7 +28,7 @@ def cuda_target(dtype: str) -> Target:
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Where a kernel that opens some slots, given in any order, keeps what it works on.
+    """Placement of a kernel that opens some slots, given in any order.
 
     Raises `EmitError` where it has no room, and as `place` does.
     """
@@ -39,11 +39,11 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
     check_room(usual)
-    share = predict(usual).share
+    share = predict(usual).own
     if share == 1:
         return usual
-    best = max(_others(usual), key=lambda p: predict(p).share, default=usual)
-    return best if predict(best).share > _GAIN * share else usual
+    best = max(_others(usual), key=lambda p: predict(p).own, default=usual)
+    return best if predict(best).own > _GAIN * share else usual
 
 
 def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:

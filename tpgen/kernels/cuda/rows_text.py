@@ -6,6 +6,8 @@ from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.sweep.terms import SLOTS
 
+_ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
+
 
 class RowsText:
     """Rows side by side are copied at once; those that edges find, each by itself."""
@@ -15,29 +17,30 @@ class RowsText:
 
     def _row_of(self, operand: str, prefix: str = "") -> str:
         """The first row of a step in an operand."""
-        edges = {"x1": "call.src[e]", "out": "call.dst[e]"}
-        index = edges.get(operand, "e") if self.p.indexed else "q"
+        index = f"ends[r].{_ENDS.get(operand, 'edge')}" if self.p.indexed else "q"
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
     @property
-    def _edge(self) -> str:
-        """The edge of a row, on edges."""
-        return "call.order[q + r]" if self.p.owner else "q + r"
+    def _which(self) -> str:
+        """Write the function that counts the rows of a step."""
+        return "const Ends* ends" if self.p.indexed else "i64 q"
 
-    def write_fetch(self) -> None:
-        p, w = self.p, self.w
+    def write_call(self) -> None:
+        """Write the structure that the kernel is called with."""
+        w = self.w
         with w.block("struct Call", "};"):
             w.line(f"const real {', '.join('*' + o for o in SLOTS)};")
             w.line(f"real {', '.join('*d_' + o for o in SLOTS)};")
             w.line("i64 rows, owners;")
-            w.line(
-                "const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join"
-            )
-            w.line("num* sums;")
+            w.line("const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join")
+            w.line("num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs")
+
+    def write_fetch(self) -> None:
+        p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
             w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
         with w.block(
-            "DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n)"
+            f"DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, {self._which}, const int n)"
         ):
             if p.indexed:
                 self._fetch_edges()
@@ -78,7 +81,6 @@ class RowsText:
             if operands:
                 w.raw("#pragma unroll 1")  # few threads have a row at all
                 with w.block(f"for ({head})"):
-                    w.line(f"const i64 e = {self._edge};")
                     for o in operands:
                         self._fetch_edge(o, o in whole)
 
@@ -91,7 +93,7 @@ class RowsText:
 
     def write_deliver(self) -> None:
         p, w = self.p, self.w
-        with w.block("DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n)"):
+        with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._which}, const int n)"):
             w.line("deliver_begin();")
             whole = [o for o in p.results if p.whole(o) and not p.added(o)]
             if p.indexed:
@@ -115,7 +117,6 @@ class RowsText:
             if operands:
                 w.raw("#pragma unroll 1")  # few threads have a row at all
                 with w.block(f"for ({head})"):
-                    w.line(f"const i64 e = {self._edge};")
                     for o in operands:
                         place, here = self._row_of(o, "d_"), f"s.d_{o} + r * {p.dim[o]}"
                         if o in whole:

@@ -14,10 +14,12 @@ from functools import cached_property
 from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.placement.opened import OpenedSlots
+from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
 
+SLOTS_AREA = "slots"  # of the edges of steps to come
 CONSTANTS = 64 * KIB  # bytes of a kernel
+_ENDS, _SLOTS = 24, 3  # bytes of an edge with what it joins, and steps of them, as edges.h has them
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
 _ROWS = 32  # of a step, at most
@@ -39,17 +41,12 @@ class RowSteps(OpenedSlots):
     @property
     @abstractmethod
     def usual_warps(self) -> int:
-        """Of a block, where nothing speaks for another number."""
+        """Warps of a block, where nothing speaks for another number."""
 
     @property
     @abstractmethod
     def unit_count(self) -> int:
         """Parts of a step that a warp takes each."""
-
-    @property
-    @abstractmethod
-    def sums_weights(self) -> bool:
-        """Whether the gradient of weights that all rows share is open."""
 
     @abstractmethod
     def carried(self, operand: str) -> bool:
@@ -140,7 +137,7 @@ class RowSteps(OpenedSlots):
 
     @property
     def head(self) -> list[str]:
-        """What a step is, in words."""
+        """Lines that describe a step."""
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         return [
             f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.schedule.target.dtype}, {self.chip}",
@@ -152,7 +149,7 @@ class RowSteps(OpenedSlots):
 
     @cached_property
     def stage(self) -> dict[str, int]:
-        """Where the rows of each fetched operand stand in a stage, in bytes."""
+        """Places of the rows of each fetched operand in a stage, in bytes."""
         return _stacked({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
@@ -163,7 +160,8 @@ class RowSteps(OpenedSlots):
     def _standing(self) -> dict[str, int]:
         """Bytes of what stands once in a block."""
         number = self.number
-        areas = {name: size * self.rows * number for name, size in self.between.items()}
+        areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
+        areas |= {name: size * self.rows * number for name, size in self.between.items()}
         for o in self.opened:
             if self.added(o) and not self.shared_weights(o):
                 areas[f"d_{o}"] = self.dim[o] * (1 if self.carried(o) else self.rows) * number
@@ -173,8 +171,13 @@ class RowSteps(OpenedSlots):
 
     @cached_property
     def areas(self) -> dict[str, int]:
-        """Where each of those stands, behind the stages' barriers."""
+        """Places of all areas that stay, behind the stages' barriers."""
         return _stacked(self._standing, 8 * self.stage_count)
+
+    @property
+    def slots_at(self) -> int:
+        """Place of the edges of steps to come."""
+        return self.areas[SLOTS_AREA]
 
     @property
     def _once(self) -> int:
@@ -187,7 +190,7 @@ class RowSteps(OpenedSlots):
 
     @property
     def stages_at(self) -> int:
-        """Where the first stage begins, in bytes."""
+        """Place of the first stage, in bytes."""
         return _up(_end(self._standing, 8 * self.stage_count), 128)
 
     @property
@@ -234,7 +237,7 @@ def _up(size: int, unit: int) -> int:
 
 
 def _stacked(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
-    """Where areas begin that stand behind each other, each on a multiple of 32 bytes."""
+    """Places of areas that stand behind each other, each on a multiple of 32 bytes."""
     places, at = {}, _up(start, 32)
     for name, size in sizes.items():
         places[name], at = at, at + _up(size, 32)

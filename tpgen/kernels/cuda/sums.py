@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from tpgen.kernels.cuda.chips import CACHE, LATENCY, Chip
+from tpgen.kernels.cuda.chips import LATENCY, Chip
 from tpgen.kernels.cuda.groups import LANES
 
 _SUMMERS, _AT_ONCE = 16, 16  # as sum.h has them
@@ -34,7 +34,7 @@ class WeightSum:
         return THREADS * self.number
 
     def bytes(self, parts: int) -> int:
-        """Of the parts, which are written by one kernel and read by the next."""
+        """Bytes of the blocks' parts, which one kernel writes and the next reads."""
         return parts * self.weights * self.number
 
     def seconds(self, parts: int, chip: Chip) -> float:
@@ -43,8 +43,8 @@ class WeightSum:
         >>> from tpgen.kernels.cuda.chips import chip_of
         >>> one = WeightSum(300, 4)
         >>> [f"{1e6 * one.seconds(parts, chip_of(90)):.1f} µs" for parts in (1, 256, 1056)]
-        ['1.0 µs', '1.0 µs', '3.1 µs']
+        ['1.5 µs', '1.5 µs', '4.4 µs']
         """
         waits = ceil(parts / (_SUMMERS * _AT_ONCE)) + 1
         rounds = ceil(self.blocks / (_RESIDENT * chip.processors))
-        return max(rounds * waits * LATENCY / chip.clock, self.bytes(parts) / (CACHE * chip.bandwidth))
+        return max(rounds * waits * LATENCY / chip.clock, self.bytes(parts) / chip.cache_bandwidth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,23 +12,21 @@ from torch import Tensor
 
 from tpgen.errors import TpgenError
 from tpgen.form.form import Form
+from tpgen.kernels.arguments import CallSizes, Edges, Sizes
+from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
-from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import Gather, arguments, blocks_of
+from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
+from tpgen.kernels.cuda.launch import Gather, Join, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import is_inside, known_order, known_wide
-from tpgen.kernels.cuda.parts import Parts, known_parts
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
 from tpgen.kernels.cuda.sums import WeightSum
 from tpgen.kernels.cuda.workspace import product_bytes
-from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.operators.amounts import Amounts
-from tpgen.kernels.operators.edges import Edges
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -41,7 +39,7 @@ Slots = Sequence[Tensor | None]
 
 
 def missing(device: torch.device) -> str | None:
-    """What this machine lacks for kernels on a device."""
+    """Words for what this machine lacks for kernels on a device."""
     if reason := why_no_driver():
         return reason
     number, there = driver.number_of(device), torch.cuda.device_count()
@@ -76,11 +74,11 @@ def chip_expected(device: torch.device) -> Chip:
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
-def workspace(form: Form, opened: tuple[str, ...], dtype: torch.dtype, amounts: Amounts) -> int:
+def workspace(form: Form, opened: tuple[str, ...], dtype: torch.dtype, sizes: CallSizes) -> int:
     """Bytes that a call of a kernel takes beside operands and results."""
     schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
-    placement = place_cuda(schedule, opened, chip_expected(amounts.device), amounts.ends is not None)
-    return product_bytes(placement, amounts.rows, amounts.owners(placement.owner), amounts.narrow)
+    placement = place_cuda(schedule, opened, chip_expected(sizes.device), sizes.ends is not None)
+    return product_bytes(placement, sizes.rows, sizes.owners(placement.owner), sizes.int32_indices)
 
 
 def slower(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
@@ -117,6 +115,10 @@ class _Loaded:
     def sum(self) -> Function:
         return function(need_driver(), self._module, SUM_ENTRY, SUM_THREADS, self.weights.shared)
 
+    @cached_property
+    def join(self) -> Function:
+        return function(need_driver(), self._module, JOIN_ENTRY, self.source.placement.threads, 0)
+
     @property
     def weights(self) -> WeightSum:
         placement = self.source.placement
@@ -142,47 +144,44 @@ class CudaKernel:
             self._loaded[device] = _Loaded(source, device)
         return self._loaded[device]
 
-    def __call__(self, operands: Slots, results: Slots, rows: int, edges: Edges | None) -> int:
+    def __call__(
+        self,
+        given: Sequence[Tensor],
+        opened: Sequence[Tensor],
+        sizes: Sizes,
+        edges: Edges | None = None,
+        _index: Tensor | None = None,
+    ) -> int:
         """Launch it on the current stream; a fault where edges point nowhere."""
-        device = _device_of([*operands, *results])
+        operands, results = dict(zip(SLOTS, given, strict=False)), dict(zip(self._made[2], opened, strict=True))
+        device = _device_of(given)
         loaded = self.on(device)
         fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges, device)
         if fault:
             return fault
         with need_driver().on(device):
-            given = [x if x is None else _aligned(x) for x in operands]
-            _launch(loaded, given, results, rows, gather)
+            there = [_aligned(operands[slot]) if slot in operands else None for slot in SLOTS]
+            _launch(loaded, there, [results.get(slot) for slot in SLOTS], sizes.rows, gather)
         return 0
 
 
-def _device_of(tensors: Slots) -> int:
-    return next(x.get_device() for x in tensors if x is not None)
+def _device_of(tensors: Sequence[Tensor]) -> int:
+    return tensors[0].get_device()
 
 
 def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather | None) -> None:
-    """The rows, where some owners are long in two runs; then the sums of parts of these, and those over all blocks."""
+    """The rows; then sums that lie across the ends of runs, and those over all blocks."""
     placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
-    parts = gather.parts if gather else None
-    runs = [(gather, results)] if not (gather and parts) else _runs(placement.owner, gather, parts, results)
-    blocks = [blocks_of(placement, rows, by.owners if by else 0, loaded.at_once) for by, _ in runs]
-    sums = _sums(loaded, sum(blocks), results)
-    for n, (by, held) in enumerate(runs):
-        mine = None if sums is None else sums[sum(blocks[:n]) :]
-        loaded.main.launch(blocks[n], stream, arguments(operands, held, rows, by, mine))
-    if parts:
-        at = SLOTS.index(placement.owner)
-        _there(results[at]).index_copy_(0, parts.long, parts.add(_there(runs[1][1][at])))
+    blocks = blocks_of(placement, rows, loaded.at_once)
+    join, sums = Join(placement, blocks), _sums(loaded, blocks, results)
+    ends = join.room(_there(operands[0] if operands[0] is not None else operands[1]).device) if join.needed else None
+    call = arguments(operands, results, rows, gather, sums, ends)
+    loaded.main.launch(blocks, stream, call)
+    if join.needed:
+        loaded.join.launch(join.blocks, stream, call, ctypes.c_int(blocks))
     if sums is not None:
         d_w = _there(results[SLOTS.index("w")])
         loaded.sum.launch(loaded.weights.blocks, stream, *_sum_arguments(sums, d_w))
-
-
-def _runs(owner: str | None, gather: Gather, parts: Parts, results: Slots) -> list[tuple[Gather | None, Slots]]:
-    """What is launched where some owners are long: the others, and the parts of these as owners, with their sums."""
-    ordered, at = replace(gather, order=parts.order, parts=None), SLOTS.index(owner)
-    sums = _there(results[at]).new_empty(parts.count, _there(results[at]).shape[-1])
-    whole, cut = replace(ordered, first=parts.first), replace(ordered, first=parts.begins, owners=parts.count)
-    return [(whole, results), (cut, [*results[:at], sums, *results[at + 1 :]])]
 
 
 def _there(x: Tensor | None) -> Tensor:
@@ -212,15 +211,11 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather |
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capturing = driver.capturing(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, capturing) if owner else None
+    order = known_order(index, owners, capturing).order if owner else None
     if edges.check and not capturing:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    if order is None:
-        return 0, Gather(None, None, src, dst, 0)
-    # To ask how many edges the longest owner has waits for the device.
-    parts = None if capturing else known_parts(index, owners, order, driver.processors(device))
-    return 0, Gather(order.first, order.order, src, dst, owners, parts)
+    return 0, Gather(order, src, dst, owners if owner else 0)

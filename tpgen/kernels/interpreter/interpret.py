@@ -7,36 +7,24 @@ not depend on the letter.  So a product is a product of tensors, and there are n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 import torch
 from torch import Tensor
 
 from tpgen.form.form import Form, Leg
-from tpgen.kernels.sweep.statements import (
-    Accumulate,
-    Component,
-    Define,
-    Load,
-    Local,
-    Reduce,
-    Statement,
-    Sum,
-    TableEntry,
-    Tabulate,
-    Value,
-)
+from tpgen.kernels.interpreter.statements import run_statements, summed
+from tpgen.kernels.sweep.statements import Component, Local, Stage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
 
 
 def interpret(sweep: Sweep, form: Form, operands: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The open slots of a sweep for operands of rows ``(rows, dim)`` and shared ones ``(dim,)``; rows of ``x2`` count.
 
-    >>> from tpgen.form.form import make_form
+    >>> from tpgen.form.form import form_of
     >>> from tpgen.kernels.sweep.sweep import make_sweep, path_terms
-    >>> from tpgen.planner.plan import make_plan
-    >>> form = make_form(make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", False)]))
+    >>> from tpgen.planner.product import make_plan
+    >>> form = form_of(make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", False)]))
     >>> sweep = make_sweep(path_terms(form), ("out",), channels=("u",))
     >>> x1, x2 = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])
     >>> interpret(sweep, form, {"x1": x1, "x2": x2})["out"]
@@ -50,15 +38,14 @@ def interpret(sweep: Sweep, form: Form, operands: Mapping[str, Tensor]) -> dict[
     }
     tables = {s.entry: s for table in sweep.tables for s in table}
     for path in sweep.paths:
-        run = _Run(path.term, form, given, results, tables, rows)
+        values = _Values(path.term, form, given, results, tables, rows)
         for stage in path.stages:
-            for statement in stage.statements:
-                run.step(statement, stage.letters)
+            values.run(stage)
     return {name: x if form.operand(name).row else x[0] for name, x in results.items()}
 
 
-class _Run:
-    """The values of one path."""
+class _Values(dict[Value, Tensor]):
+    """The values of one path, found when a statement asks for them."""
 
     def __init__(
         self,
@@ -72,46 +59,32 @@ class _Run:
         self.term, self.form, self.given, self.results = term, form, given, results
         self.tables, self.rows = tables, rows
         self.letters = "".join(a for a, _ in term.copies)
-        self.locals: dict[str, Tensor] = {}
 
-    def step(self, statement: Statement, letters: str) -> None:
-        """One statement of a stage that is done for every copy of some letters."""
-        match statement:
-            case Load():
-                pass  # what is read is at hand
-            case Define():
-                self.locals[statement.name] = self._sum(statement.terms)
-            case Reduce():
-                whole = self._spread(self._sum(statement.terms), letters)
-                axes = [1 + self.letters.index(a) for a in statement.over]
-                self.locals[statement.name] = whole.sum(axes, keepdim=True)
-            case Accumulate():
-                self._add(statement.component, self._spread(self._sum(statement.terms), letters))
+    def __missing__(self, value: Value) -> Tensor:
+        assert not isinstance(value, Local)
+        if isinstance(value, TableEntry):
+            self[value] = summed(self.tables[value].terms, self)
+        else:
+            self[value] = self._component(value)
+        return self[value]
 
-    def _sum(self, terms: Sum) -> Tensor:
-        one = torch.ones((), dtype=torch.float64)
-        parts = [prod(map(self._value, t.factors), start=one * t.coefficient) for t in terms]
-        return sum(parts[1:], start=parts[0])
-
-    def _spread(self, value: Tensor, letters: str) -> Tensor:
-        """A value at every copy of some letters, and at every row."""
-        sizes = [n if a in letters else 1 for a, n in self.term.copies]
-        return value.expand(self.rows, *sizes)
-
-    def _value(self, value: Value) -> Tensor:
-        match value:
-            case Local():
-                return self.locals[value.name]
-            case TableEntry():
-                return self._sum(self.tables[value].terms)
-            case Component():
-                return self._component(value)
+    def run(self, stage: Stage) -> None:
+        """The statements of a stage at every row, and every copy of its letters."""
+        sizes = [n if a in stage.letters else 1 for a, n in self.term.copies]
+        for component, value in run_statements(stage.statements, self).items():
+            whole = value.expand(self.rows, *sizes)
+            if component.operand in BETWEEN:
+                self._keep(component, whole, self.term.inputs)
+            elif component.operand == S:
+                self._keep(component, whole, stage.letters[:-1])  # channels are innermost
+            else:
+                self._add(component, whole)
 
     def _component(self, c: Component) -> Tensor:
         """One component of an operand, its copies on their axes."""
         part, letters = self._part(self.given[c.operand], c)
-        if self._pair(c.operand) is not None:
-            part, letters = part[:, self._pair(c.operand)], "p"
+        if (pair := self._pair(operand_of(c.operand))) is not None:
+            part, letters = part[:, pair], "p"
         present = [a for a in self.letters if a in letters]
         part = part.permute(0, *(1 + letters.index(a) for a in present))
         return part.reshape(-1, *(self.term.size(a) if a in letters else 1 for a in self.letters))
@@ -131,13 +104,19 @@ class _Run:
         else:
             part.index_add_(1, pair, whole)
 
+    def _keep(self, c: Component, value: Tensor, kept: str) -> None:
+        """A value for a later stage, at every copy of some letters."""
+        axes = [n for n, a in enumerate(self.letters, 1) if a not in kept]
+        self[c] = value.sum(axes, keepdim=True) if axes else value
+
     def _part(self, tensor: Tensor, c: Component) -> tuple[Tensor, str]:
         """A component's numbers as they stand in an operand, and the letters of their axes."""
-        leg: Leg | None = self.term.leg(c.operand)
+        operand = operand_of(c.operand)
+        leg: Leg | None = self.term.leg(operand)
         assert leg is not None
-        start, stop = self.form.operand(c.operand).segments[leg.segment]
+        start, stop = self.form.operand(operand).segments[leg.segment]
         part = tensor[:, start:stop].unflatten(1, [self.term.size(a) for a in leg.letters])
-        index = INDEX.get(c.operand, "")
+        index = INDEX.get(operand, "")
         if not index:
             return part, leg.letters
         return part.select(1 + leg.letters.index(index), c.index), leg.letters.replace(index, "")

@@ -1,1 +1,1 @@
-"""Where a sweep runs on one target: what is vectorised, staged, tabulated and kept; tiles, blocks and scratch."""
+"""Places of a sweep on one target: what is vectorised, staged, tabulated and kept; tiles, blocks and scratch."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
-from tpgen.kernels.placement.opened import OpenedSlots
+from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 from tpgen.kernels.sweep.terms import PathTerm
@@ -47,11 +47,6 @@ class BatchPlacement(OpenedSlots):
     @property
     def row_weights(self) -> bool:
         return not self.schedule.shared_weights
-
-    @property
-    def sums_weights(self) -> bool:
-        """Whether the gradient of weights that all rows share is open."""
-        return self.schedule.shared_weights and "w" in self.opened
 
     @property
     def weight_scratch(self) -> int:

@@ -1,4 +1,4 @@
-"""How rows are cut into blocks, by their number alone: never by the number of threads, so that sums have one order."""
+"""Blocks of rows, cut by their number alone: never by the number of threads, so that sums have one order."""
 
 from __future__ import annotations
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from tpgen.form.call import Slot
 from tpgen.kernels.placement.blocks import Blocks, areas_text
-from tpgen.kernels.placement.opened import OpenedSlots
-from tpgen.kernels.placement.values import ChannelSchedule, View
-from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm
+from tpgen.kernels.placement.slots import OpenedSlots
+from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
+from tpgen.kernels.sweep.statements import Load, Tabulate
+from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, given_slots, operand_of
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32
@@ -25,10 +27,19 @@ class ChannelPlacement(OpenedSlots):
     schedule: ChannelSchedule
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
+    raised: tuple[str, ...] = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
-        return make_sweep(self.schedule.terms, self.opened, self.schedule.channels)
+        return make_sweep(self.schedule.terms, self.opened, self.schedule.channels, self.raised)
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """Slots that something reads."""
+        if not self.raised:
+            return given_slots(self.opened)
+        read = {s.component.operand for s in self.sweep.statements if isinstance(s, Load)}
+        return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
     def tiles(self) -> set[int]:
@@ -37,7 +48,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def tails(self) -> set[tuple[int, int]]:
-        """The same for the last channels of segments that do not fill whole vectors: width and channels."""
+        """Width and channels of the transposes for channels behind the last whole vector of a segment."""
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -58,25 +69,29 @@ class ChannelPlacement(OpenedSlots):
 
     # -- what lives where --
 
-    @property
-    def sums_weights(self) -> bool:
-        """Whether the gradient of weights that all rows share is open."""
-        return self.schedule.shared_weights and "w" in self.opened
-
-    def carried(self, operand: str) -> bool:
-        """Whether an operand's open slot is summed over rows."""
+    def carried(self, slot: str) -> bool:
+        """Whether the open slot of an operand is summed over rows."""
+        operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
     def staged(self, view: View) -> bool:
         return view.staged or self.carried(view.operand)
 
-    def tabulated(self, operand: str) -> bool:
-        """Whether the tables of an operand are needed: by all but its own gradient."""
-        return any(t.operand == operand and self.sweep.tables[n] for n, t in enumerate(self.schedule.tables))
+    def tabulated(self, slot: str) -> bool:
+        """Whether tables of a slot are needed: by all but the gradient of its operand."""
+        return any(self.filling(placed, slot) for placed in self.schedule.tables)
 
     @property
-    def tabulated_operands(self) -> list[str]:
-        return [o for o in self.schedule.scalar_operands if self.tabulated(o)]
+    def tabulated_slots(self) -> list[str]:
+        return [slot for slot in self.call_slots if self.tabulated(slot)]
+
+    def filling(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
+        """The statements that fill a table from a slot of its operand."""
+        if operand_of(slot) != placed.operand:
+            return ()
+        return tuple(
+            s for s in self.sweep.tables[placed.table.number] if str(Slot(placed.operand, s.entry.levels)) == slot
+        )
 
     def scalars(self, operand: str) -> list[tuple[int, int]]:
         """Start and size of the tabulated segments of an operand."""
@@ -88,21 +103,27 @@ class ChannelPlacement(OpenedSlots):
         }
         return sorted(found.items())
 
-    def reads_scratch(self, operand: str) -> bool:
-        return operand in self.given and any(self.staged(v) for v in self.schedule.views_of(operand))
+    def reads_scratch(self, slot: str) -> bool:
+        return slot in self.given and any(self.staged(v) for v in self.schedule.views_of(operand_of(slot)))
 
     def adds_in_scratch(self, operand: str) -> bool:
         return operand in self.opened and any(self.staged(v) for v in self.schedule.views_of(operand))
 
-    def stages(self, operand: str) -> list[View]:
+    def stages(self, slot: str) -> list[View]:
         """Segments that a row moves to scratch before its paths."""
-        if operand not in self.given or (self.carried(operand) and operand != self.owner):
+        operand = operand_of(slot)
+        if slot not in self.given or (self.carried(slot) and operand != self.owner):
             return []
         return [v for v in self.schedule.views_of(operand) if self.staged(v)]
 
     @property
     def weight_scratch(self) -> int:
         return self.schedule.scratch_size("w") if self.schedule.shared_weights else 0
+
+    @property
+    def given_weights(self) -> list[str]:
+        """Slots of weights that are staged once for all rows."""
+        return [slot for slot in self.given if operand_of(slot) == "w" and self.weight_scratch]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -112,23 +133,29 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def _areas(self) -> dict[str, int]:
-        """The same for a single row."""
+        """Size of every scratch area of a single row."""
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
-        for operand in SLOTS:
-            if operand == "w" and s.shared_weights:
+        for slot in self.call_slots:
+            if operand_of(slot) == "w" and s.shared_weights:
                 continue
-            if self.reads_scratch(operand):
-                areas[f"s_{operand}"] = s.scratch_size(operand)
-            if self.adds_in_scratch(operand):
-                areas[f"a_{operand}"] = s.scratch_size(operand)
-        for operand in s.scalar_operands:
-            if self.tabulated(operand):
-                areas[f"t_{operand}"] = self.dim[operand] * lanes
-            if operand in self.opened:
-                areas[f"r_{operand}"] = self.dim[operand] * lanes
-        areas["T"] = sum(t.size for t in s.tables) * lanes
+            if self.reads_scratch(slot):
+                areas[f"s_{identifier(slot)}"] = s.scratch_size(operand_of(slot))
+            if self.adds_in_scratch(slot):
+                areas[f"a_{slot}"] = s.scratch_size(slot)
+        for slot in self.call_slots:
+            if self.tabulated(slot):
+                areas[f"t_{identifier(slot)}"] = self.dim[slot] * lanes
+            if slot in self.opened and slot in s.scalar_operands:
+                areas[f"r_{slot}"] = self.dim[slot] * lanes
+        for name in self.table_areas:
+            areas[name] = sum(t.size for t in s.tables) * lanes
         return {name: s.target.whole(size) for name, size in areas.items() if size}
+
+    @property
+    def table_areas(self) -> list[str]:
+        """Areas of tables, one for each level; without levels there is always one."""
+        return list(dict.fromkeys(map(table_area, self.tabulated_slots if self.raised else SLOTS)))
 
     @property
     def owner_sums(self) -> list[str]:
@@ -158,7 +185,7 @@ class ChannelPlacement(OpenedSlots):
 
     def row_stride(self, name: str) -> int:
         """Numbers from what a row has in scratch to what the next one has: tables have a row in each lane."""
-        return self._areas[name] if self.by_row(name) else int(name == "T")
+        return self._areas[name] if self.by_row(name) else int(name in self.table_areas)
 
     # -- who writes first --
 
@@ -183,7 +210,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def cleared(self) -> list[View]:
-        """What a row clears before its paths add to it."""
+        """Views that a row clears before its paths add to them."""
         return [
             view
             for view, term in self._first.items()
@@ -201,7 +228,11 @@ class ChannelPlacement(OpenedSlots):
         """The text, and for every line the paths that it serves (none: those that all share)."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
-        yield f"channel placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
+        yield (
+            f"channel placement: opens {', '.join(self.opened)}{raised_text(self.raised)}{owned}; "
+            f"{t.lanes} lanes of {t.dtype}",
+            (),
+        )
         yield f"  {self.blocks}" + f", groups of {self.group} rows" * self.in_parts, ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         for table in self.schedule.tables:
@@ -221,12 +252,39 @@ class ChannelPlacement(OpenedSlots):
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
     def _access(self, view: View, term: PathTerm) -> str:
-        """How a path gets at a segment: reads, then writes."""
+        """Text of a path's access to a segment: reads, then writes."""
         place = "in scratch" if self.staged(view) else "in memory" if view.inner == 1 else "in tiles of memory"
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
         if view.operand in self.opened:
             verbs.append("stored" if not self.staged(view) or self.stores(view, term) else "added")
         return f"{' and '.join(verbs)} {place}" if verbs else ""
+
+
+def identifier(slot: str) -> str:
+    """A slot's name as one of C++.
+
+    >>> identifier("x1.1")
+    'x1_1'
+    """
+    return slot.replace(".", "_")
+
+
+def weights_area(slot: str) -> str:
+    """The memory that holds shared weights of a slot, laid out for vectors.
+
+    >>> weights_area("w"), weights_area("w.1")
+    ('weights', 'weights_1')
+    """
+    return identifier("weights" + slot[1:])
+
+
+def table_area(slot: str) -> str:
+    """The scratch area of the tables that are made of a slot.
+
+    >>> table_area("x2"), table_area("x2.1")
+    ('T', 'T_1')
+    """
+    return identifier("T" + slot[len(operand_of(slot)) :])
 
 
 def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:

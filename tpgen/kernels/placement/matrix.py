@@ -12,7 +12,7 @@ from functools import cached_property
 from tpgen.form.form import Form, Leg, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
-from tpgen.kernels.placement.opened import OpenedSlots
+from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -88,9 +88,9 @@ AnySchedule = Schedule | MatrixSchedule
 def is_linear(form: Form) -> bool:
     """Whether a form is a matrix product in every path: it has no second input.
 
-    >>> from tpgen.form.linear import linear_form
+    >>> from tpgen.form.form import form_of
     >>> from tpgen.planner.linear import make_linear_plan
-    >>> is_linear(linear_form(make_linear_plan("8x1o", "4x1o")))
+    >>> is_linear(form_of(make_linear_plan("8x1o", "4x1o")))
     True
     """
     return all(operand.name != "x2" for operand in form.operands)
@@ -153,7 +153,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def sweep(self) -> str:
-        """What is computed for every component: the product of each path and open slot."""
+        """Text of what is computed for every component: the product of each path and open slot."""
         lines = [f"sweep: opens {', '.join(self.opened)}"]
         for term in self.schedule.terms:
             lines.append(f"  path {term.path}: {term.text}, times {term.coefficient:.6g}")
@@ -168,7 +168,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def tails(self) -> set[tuple[int, int]]:
-        """The same for what is left over behind whole vectors, of segments and of rows of weights: width and items."""
+        """Width and items of what is left over behind whole vectors, of segments and of rows of weights."""
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -184,11 +184,6 @@ class MatrixPlacement(OpenedSlots):
     def added(self) -> tuple[str, ...]:
         """The open slots that stand in scratch by rows."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
-
-    @property
-    def sums_weights(self) -> bool:
-        """Whether the gradient of weights that all rows share is open."""
-        return self.schedule.shared_weights and "w" in self.opened
 
     @property
     def blocks(self) -> Blocks:

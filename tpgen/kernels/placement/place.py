@@ -12,10 +12,13 @@ from tpgen.kernels.sweep.terms import SLOTS
 Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 
 
-def place(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False) -> Placement:
-    """Where a kernel that opens some slots, given in any order, keeps what it works on.
+def place(
+    schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False, raised: tuple[str, ...] = ()
+) -> Placement:
+    """Placement of a kernel that opens some slots, given in any order.
 
     An indexed kernel may open x1 or out, not both: each is summed over the rows that share it, in their order.
+    Operands that are ``raised`` are given as cotangents too; the channel schedule alone has such kernels.
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open.
     """
     for slot in opened:
@@ -25,10 +28,12 @@ def place(schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False)
     if not opened or len(owners) > 1:
         raise EmitError(f"a kernel opens one slot or more, and an indexed one x1 or out but not both; got {opened}")
     opened, owner = tuple(slot for slot in SLOTS if slot in opened), owners[0] if owners else None
+    if isinstance(schedule, ChannelSchedule):
+        return ChannelPlacement(schedule, opened, owner, raised=raised)
+    if raised:
+        raise EmitError("only channel kernels take cotangents of gradients; see tpgen.form.call.expanded")
     if isinstance(schedule, MatrixSchedule):
         if indexed:
             raise EmitError("a linear layer has no edges: its kernels are not indexed")
         return MatrixPlacement(schedule, opened)
-    if isinstance(schedule, ChannelSchedule):
-        return ChannelPlacement(schedule, opened, owner)
     return BatchPlacement(schedule, opened, owner)

@@ -17,7 +17,7 @@ from tpgen.kernels.placement.values import (
     Target,
     View,
 )
-from tpgen.kernels.sweep.scaled import Table, make_tables
+from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms
 from tpgen.remember import remembered
 

@@ -1,4 +1,4 @@
-"""How a form is laid out for a target, whatever is open: a value, before any text.
+"""Schedules: a form laid out for a target, whatever is open, before any text.
 
 Two schedules cover every form:
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tpgen.kernels.sweep.scaled import Table
+from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX, PathTerm
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the machine and the numbers are: ``storage`` in memory, ``compute`` in registers."""
+    """Machine and numbers: ``storage`` in memory, ``compute`` in registers."""
 
     dtype: str  # float32, float64, bfloat16
     lanes: int  # numbers in a vector
@@ -73,7 +73,7 @@ class View:
         return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
 
     def memory_strides(self) -> dict[str, int]:
-        """The same in memory, for the axes before the channels."""
+        """Distance in memory between neighbours along each axis before the channels."""
         outer = [(a, n) for a, n in self.axes if a not in self.behind]
         block = self.channels * self.inner
         return {a: prod(n for _, n in outer[m + 1 :]) * block for m, (a, _) in enumerate(outer)}
@@ -85,7 +85,7 @@ class View:
 
 @dataclass(frozen=True)
 class PlacedTable:
-    """Where a table stands: entry n of copy v at ``offset + v * entries + n``; and what in memory it is made of."""
+    """Place of a table: entry n of copy v at ``offset + v * entries + n``; and what in memory it is made of."""
 
     table: Table
     start: int

@@ -1,1 +1,1 @@
-"""What a kernel computes: the straight-line program of one row and one channel."""
+"""Sweeps: the straight-line program of one row and one channel that a kernel runs."""

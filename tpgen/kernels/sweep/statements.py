@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpgen.form.call import Slot
+
 
 @dataclass(frozen=True)
 class Component:
@@ -29,13 +31,14 @@ class Component:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A number that was computed once per row (and copy), before the channels."""
+    """A number that was computed once per row (and copy), before the channels: of what is given at some levels."""
 
     table: int
     index: int
+    levels: int = 0
 
     def __str__(self) -> str:
-        return f"T{self.table}[{self.index}]"
+        return f"T{self.table}[{self.index}]{Slot('', self.levels)}"
 
 
 @dataclass(frozen=True)
@@ -111,21 +114,11 @@ class Define:
 
 
 @dataclass(frozen=True)
-class Reduce:
-    """Name a sum of products that is summed over copies as well: those of the letters ``over``."""
-
-    name: str
-    over: str
-    terms: Sum
-    paths: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.name} = sum_{self.over} {sum_text(self.terms)}"
-
-
-@dataclass(frozen=True)
 class Accumulate:
-    """Add a sum of products to a component of an open operand, summed over whatever copies that does not have."""
+    """Add a sum of products to a component of an open operand, or of what a later stage reads.
+
+    It is summed over whatever copies that does not have.
+    """
 
     component: Component
     terms: Sum
@@ -135,4 +128,16 @@ class Accumulate:
         return f"{self.component} += {sum_text(self.terms)}"
 
 
-Statement = Load | Tabulate | Define | Reduce | Accumulate
+Statement = Load | Tabulate | Define | Accumulate
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a path's program: statements, and the letters of the copies that they are done for."""
+
+    letters: str
+    statements: tuple[Statement, ...]
+
+    def __str__(self) -> str:
+        lines = [f"  for {', '.join(self.letters)}:"] if self.letters else ["  once:"]
+        return "\n".join([*lines, *(f"    {s}" for s in self.statements)])

@@ -1,15 +1,17 @@
 r"""A kernel's computation as a value: for a set of open slots, the statements of every path.
 
-Four ways to write a path, of which `make_sweep` takes the one that fits:
+Every path is a polynomial of what stands in a row and a copy, written *by levels* (`tpgen.kernels.sweep.levels`).
+Paths
+differ in what is summed outside of the innermost loop, their *cut*:
 
-- *coupled*: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated, for copies that all operands keep or loop over;
-- *scaled*, where vectors run over copies that one input does not have: that input stands in a table of each row;
-- *mixed*, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient;
-- *linear*, where there is no second input.
+- none, where all copies are looped over: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
+- an input that lacks the channels, where vectors run over them: it stands in a table of each row;
+- both inputs, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient, see
+  `tpgen.kernels.sweep.mixed`.
 
->>> from tpgen.form.form import make_form
->>> from tpgen.planner.plan import make_plan
->>> form = make_form(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
+>>> from tpgen.form.form import form_of
+>>> from tpgen.planner.product import make_plan
+>>> form = form_of(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
 >>> print(make_sweep(path_terms(form), ("out",), channels=("u",)))
 sweep: opens out
   T0[0] = x2[0].0
@@ -19,12 +21,10 @@ sweep: opens out
     for v, u:
       load x1[0].0
       load w[0].0
-      p0 = x1[0].0 * T0[0]
-      p1 = x1[0].0 * T0[1]
-      p2 = x1[0].0 * T0[2]
-      out[0].0 += w[0].0 * p0
-      out[0].1 += w[0].0 * p1
-      out[0].2 += w[0].0 * p2
+      v1 = w[0].0 * x1[0].0
+      out[0].0 += v1 * T0[0]
+      out[0].1 += v1 * T0[1]
+      out[0].2 += v1 * T0[2]
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tpgen.kernels.sweep.coupled import coupled
-from tpgen.kernels.sweep.linear import linear
+from tpgen.kernels.sweep.levels import by_levels, tabulated
 from tpgen.kernels.sweep.mixed import mixed
-from tpgen.kernels.sweep.scaled import Table, make_tables, scaled
-from tpgen.kernels.sweep.stage import Stage
-from tpgen.kernels.sweep.statements import Statement, Tabulate
-from tpgen.kernels.sweep.terms import SLOTS, PathTerm, path_terms
+from tpgen.kernels.sweep.statements import Stage, Statement, Tabulate
+from tpgen.kernels.sweep.tables import make_tables
+from tpgen.kernels.sweep.terms import PathTerm, path_terms, raised_call
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
+
+
+def raised_text(raised: tuple[str, ...]) -> str:
+    """Words by which a sweep and its placement name operands that are given as cotangents too."""
+    return f" for cotangents of {', '.join(raised)}" if raised else ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Sweep:
     opened: tuple[str, ...]
     tables: tuple[tuple[Tabulate, ...], ...]  # an empty one is not needed
     paths: tuple[PathSweep, ...]
+    raised: tuple[str, ...] = ()  # operands that are given at level 1 as well
 
     @property
     def statements(self) -> Iterator[Statement]:
@@ -73,7 +77,7 @@ class Sweep:
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The text, and for every line the paths that it serves (none: the head)."""
-        yield f"sweep: opens {', '.join(self.opened)}", ()
+        yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)
         for path in self.paths:
@@ -83,30 +87,26 @@ class Sweep:
         return "\n".join(text for text, _ in self.lines)
 
 
-def make_sweep(terms: tuple[PathTerm, ...], opened: tuple[str, ...], channels: tuple[str, ...] | None = None) -> Sweep:
+def make_sweep(
+    terms: tuple[PathTerm, ...],
+    opened: tuple[str, ...],
+    channels: tuple[str, ...] | None = None,
+    raised: tuple[str, ...] = (),
+) -> Sweep:
     """The sweep of a set of open slots; ``channels`` names for each path the letter that vectors run over.
 
-    Without channels vectors run over rows, and nothing is worth a table.
+    Without channels vectors run over rows, and nothing is worth a table.  Operands that are ``raised`` are given twice,
+    the second time as cotangents of their gradients: see `raised_call`.
     """
-    if channels is None:
-        paths = tuple(PathSweep(t, _by_rows(t, opened)) for t in terms if t.reaches(opened))
-        return Sweep(opened, (), paths)
-    tables = make_tables(terms, channels)
+    call, mixes = raised_call(opened, raised), channels is None and not raised
+    tables = make_tables(terms, channels) if channels else ()
+    table = {term.path: t for t in tables for term in t.terms}
+    letters = channels or ("",) * len(terms)
     paths = tuple(
-        PathSweep(t, _by_channels(t, opened, tables, a))
-        for t, a in zip(terms, channels, strict=True)
+        PathSweep(t, mixed(t, opened) if mixes and t.mixes else by_levels(t, call, table.get(t.path), a))
+        for t, a in zip(terms, letters, strict=True)
         if t.reaches(opened)
     )
-    needed = tuple(t.statements if any(slot != t.operand for slot in opened) else () for t in tables)
-    return Sweep(opened, needed, paths)
-
-
-def _by_rows(term: PathTerm, opened: tuple[str, ...]) -> tuple[Stage, ...]:
-    if term.leg("x2") is None:
-        return linear(term, opened)
-    return mixed(term, opened) if term.mode.mixing else coupled(term, opened, ("x1", "x2", "out", "w"))
-
-
-def _by_channels(term: PathTerm, opened: tuple[str, ...], tables: tuple[Table, ...], channel: str) -> tuple[Stage, ...]:
-    table = next((t for t in tables if term in t.terms), None)
-    return scaled(term, table, channel, opened) if table else coupled(term, opened, SLOTS)
+    stages = {path.term.path: path.stages for path in paths}
+    needed = tuple(tabulated(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
+    return Sweep(opened, needed, paths, raised)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tpgen.form.call import Call, Slot
 from tpgen.form.form import Form, Leg, Term
 from tpgen.planner.modes import MODES, Mode
 
 SLOTS = ("x1", "x2", "w", "out")
 LINEAR = Mode("uw", "u", "", "w", needs_weight=True)  # a linear layer's: a product without a second input
+P, D = BETWEEN = ("P", "D")  # between the stages of a path that mixes copies: inputs coupled, and weighted cotangents
+S = "S"  # sums over channels that a later stage folds into the gradient of a table's operand
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
 
 
@@ -20,6 +23,25 @@ def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))
     """
     return tuple(slot for slot in SLOTS if slot not in opened or len(opened) > 1)
+
+
+def operand_of(slot: str) -> str:
+    """The operand of a slot, given by its name.
+
+    >>> operand_of("x1.1"), operand_of("out")
+    ('x1', 'out')
+    """
+    return slot.partition(".")[0]
+
+
+def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
+    """The derivative of the gradients of a form: what stands at level 1 are their cotangents.
+
+    >>> print(raised_call(("x1", "out"), ("x2", "w")))
+    x1 x2 w out x2.1 w.1 -> x1 out
+    """
+    given = (*(Slot(name) for name in SLOTS), *(Slot(name, 1) for name in raised))
+    return Call(given, tuple(Slot(name) for name in opened))
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,11 @@ class PathTerm:
         """Input letters, the rows of a weight matrix."""
         return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
 
+    @property
+    def mixes(self) -> bool:
+        """Whether weights fill copies of the output from a coupling of both inputs."""
+        return bool(self.mode.mixing) and self.leg("x2") is not None
+
     def leg(self, operand: str) -> Leg | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
@@ -78,7 +105,7 @@ class PathTerm:
 
     def reaches(self, opened: tuple[str, ...]) -> bool:
         """Whether the path has a part in some open slot: one without weights has none in theirs."""
-        return any(slot != "w" or self.weighted for slot in opened)
+        return any(self.leg(slot) for slot in opened)
 
 
 def path_terms(form: Form) -> tuple[PathTerm, ...]:

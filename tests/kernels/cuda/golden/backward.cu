@@ -234,11 +234,12 @@ DEVICE void group_0(const Step& s, const int chunk, const int set) {
   const num out_0_0 = widen(out[c]);
   {
     const quad t0 = four(T + 0);
-    const num q0 = out_0_0 * t0.x;
-    d_x1_0_0 += w_0_0 * q0;
-    d_w_0_0 += x1_0_0 * q0;
-    const num h0 = w_0_0 * out_0_0;
-    const num s0 = x1_0_0 * h0;
+    const num v1 = w_0_0 * x1_0_0;
+    const num v2 = t0.x * out_0_0;
+    const num s0 = v1 * out_0_0;
+    const num v3 = x1_0_0 * v2;
+    d_x1_0_0 += w_0_0 * v2;
+    d_w_0_0 += v3;
     y_x2_0 += s0;
   }
   if (alive) {
@@ -252,15 +253,16 @@ DEVICE void group_0(const Step& s, const int chunk, const int set) {
   const num out_2_2 = widen(out[86 + c * 3]);
   {
     const quad t0 = four(T + 8);
-    const num q0 = out_2_0 * t0.x + out_2_1 * t0.y + out_2_2 * t0.z;
-    d_x1_0_0 += w_2_0 * q0;
-    d_w_2_0 += x1_0_0 * q0;
-    const num h0 = w_2_0 * out_2_0;
-    const num h1 = w_2_0 * out_2_1;
-    const num h2 = w_2_0 * out_2_2;
-    const num s0 = x1_0_0 * h0;
-    const num s1 = x1_0_0 * h1;
-    const num s2 = x1_0_0 * h2;
+    const num v1 = w_2_0 * x1_0_0;
+    const num v2 = t0.x * out_2_0;
+    const num s0 = v1 * out_2_0;
+    const num v3 = v2 + t0.y * out_2_1;
+    const num s1 = v1 * out_2_1;
+    const num v4 = v3 + t0.z * out_2_2;
+    const num s2 = v1 * out_2_2;
+    const num v5 = x1_0_0 * v4;
+    d_x1_0_0 += w_2_0 * v4;
+    d_w_2_0 += v5;
     y_x2_1 += 1.0f * s0;
     y_x2_2 += s1;
     y_x2_3 += 1.0f * s2;
@@ -305,21 +307,22 @@ DEVICE void group_1(const Step& s, const int chunk, const int set) {
   const num out_1_0 = widen(out[64 + c]);
   {
     const quad t0 = four(T + 4);
-    const num q0 = out_1_0 * t0.x;
-    const num q1 = out_1_0 * t0.y;
-    const num q2 = out_1_0 * t0.z;
-    d_x1_1_0 += w_1_0 * q0;
-    d_x1_1_1 += w_1_0 * q1;
-    d_x1_1_2 += w_1_0 * q2;
-    d_w_1_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
-    const num h0 = w_1_0 * out_1_0;
-    const num s0 = x1_1_0 * h0;
-    const num s1 = x1_1_1 * h0;
-    const num s2 = x1_1_2 * h0;
+    const num v1 = w_1_0 * out_1_0;
+    d_x1_1_0 += v1 * t0.x;
+    const num v2 = t0.x * x1_1_0;
+    const num s0 = v1 * x1_1_0;
+    d_x1_1_1 += v1 * t0.y;
+    const num v3 = v2 + t0.y * x1_1_1;
+    const num s1 = v1 * x1_1_1;
+    d_x1_1_2 += v1 * t0.z;
+    const num v4 = v3 + t0.z * x1_1_2;
+    const num s2 = v1 * x1_1_2;
+    d_w_1_0 += out_1_0 * v4;
     y_x2_1 += 0.57735026f * s0;
     y_x2_2 += 0.57735026f * s1;
     y_x2_3 += 0.57735026f * s2;
   }
+  __syncwarp();
   if (alive) {
     d_w[64 + c] = narrow(d_w_1_0);
   }
@@ -331,26 +334,31 @@ DEVICE void group_1(const Step& s, const int chunk, const int set) {
   const num out_3_2 = widen(out[278 + c * 3]);
   {
     const quad t0 = four(T + 12);
-    const num q0 = out_3_0 * t0.x;
-    const num q1 = out_3_1 * t0.y;
-    const num q2 = out_3_2 * t0.z;
-    d_x1_1_0 += w_3_0 * q0;
-    d_x1_1_1 += w_3_0 * q1;
-    d_x1_1_2 += w_3_0 * q2;
-    d_w_3_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
-    const num h0 = w_3_0 * out_3_0;
-    const num h1 = w_3_0 * out_3_1;
-    const num h2 = w_3_0 * out_3_2;
-    const num s0 = x1_1_0 * h0;
-    const num s1 = x1_1_1 * h1;
-    const num s2 = x1_1_2 * h2;
+    const num v1 = w_3_0 * x1_1_0;
+    const num v2 = t0.x * out_3_0;
+    const num s0 = v1 * out_3_0;
+    const num v3 = x1_1_0 * v2;
+    d_x1_1_0 += w_3_0 * v2;
+    const num v4 = w_3_0 * x1_1_1;
+    const num v5 = t0.y * out_3_1;
+    const num s1 = v4 * out_3_1;
+    const num v6 = v3 + x1_1_1 * v5;
+    d_x1_1_1 += w_3_0 * v5;
+    const num v7 = w_3_0 * x1_1_2;
+    const num v8 = t0.z * out_3_2;
+    const num s2 = v7 * out_3_2;
+    const num v9 = v6 + x1_1_2 * v8;
+    d_x1_1_2 += w_3_0 * v8;
+    d_w_3_0 += v9;
     y_x2_0 += 1.0f * s0 + s1 + 1.0f * s2;
   }
+  __syncwarp();
   if (alive) {
     d_x1[64 + c * 3] = narrow(d_x1_1_0);
     d_x1[65 + c * 3] = narrow(d_x1_1_1);
     d_x1[66 + c * 3] = narrow(d_x1_1_2);
   }
+  __syncwarp();
   if (alive) {
     d_w[148 + c] = narrow(d_w_3_0);
   }
@@ -387,8 +395,8 @@ struct Call {
   const real *x1, *x2, *w, *out;
   real *d_x1, *d_x2, *d_w, *d_out;
   i64 rows, owners;
-  const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
-  num* sums;
+  const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join
+  num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs
 };
 DEVICE int rows_of(i64 q, i64 end) {
   return end - q < ROWS ? (int)(end - q) : ROWS;
@@ -451,8 +459,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
-    const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 256 + (at + STAGES - 1) % STAGES * 5120, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
+    const i64 later = q + (STAGES - 1) * by;
+    if (later < end) fetch_rows(call, shared + 256 + (at + STAGES - 1) % STAGES * 5120, barriers + (at + STAGES - 1) % STAGES, later, rows_of(later, end));
     fetch_end();
     fetched(barriers + at, parity);
     unsigned char* const stage = shared + 256 + at * 5120;

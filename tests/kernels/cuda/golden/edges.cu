@@ -1,16 +1,14 @@
 // cuda placement: opens out, summed by the owner of out; float64, sm_80
-//   a step is 4 rows: 3 units on 4 warps
-//   shared memory: 22272 bytes, 2 stages of 9472
+//   a step is 4 rows: 3 units on 2 warps
+//   shared memory: 22528 bytes, 2 stages of 9472
 //   warp 0: group 1.0 rows 0
-//   warp 1: group 0.0 rows 0
-//   warp 2: group 0.1 rows 0
-//   warp 3:
+//   warp 1: group 0.0 rows 0, group 0.1 rows 0
 //   group 0: paths 0, 2; 64 channels, 32 lanes a row
 //   group 1: paths 1, 3; 20 channels, 32 lanes a row
 typedef long long i64; typedef unsigned long long u64;
 typedef double real;  // in memory
 typedef double num;  // in registers
-enum { THREADS = 128, BLOCKS = 2, ROWS = 4, STAGES = 2 };
+enum { THREADS = 64, BLOCKS = 4, ROWS = 4, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -204,6 +202,7 @@ struct Step {
   num* d_out;
   num* T;
   int rows;
+  int from, to;  // rows of one owner
 };
 DEVICE void group_0(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
@@ -214,7 +213,7 @@ DEVICE void group_0(const Step& s, const int chunk) {
   num d_out_2_0 = 0;
   num d_out_2_1 = 0;
   num d_out_2_2 = 0;
-  for (int row = 0; row < s.rows; ++row) {
+  for (int row = s.from; row < s.to; ++row) {
     const real* const x1 = s.x1 + row * 124;
     const real* const w = s.w + row * 168;
     num* const d_out = s.d_out;
@@ -224,19 +223,17 @@ DEVICE void group_0(const Step& s, const int chunk) {
     const num w_0_0 = widen(w[c]);
     {
       const quad t0 = four(T + 0);
-      const num p0 = x1_0_0 * t0.x;
-      d_out_0_0 += w_0_0 * p0;
+      const num v1 = t0.x * x1_0_0;
+      d_out_0_0 += w_0_0 * v1;
     }
     // path 2: 64x0e x 1x1o -> 64x1o (uvu)
     const num w_2_0 = widen(w[84 + c]);
     {
       const quad t0 = four(T + 8);
-      const num p0 = x1_0_0 * t0.x;
-      const num p1 = x1_0_0 * t0.y;
-      const num p2 = x1_0_0 * t0.z;
-      d_out_2_0 += w_2_0 * p0;
-      d_out_2_1 += w_2_0 * p1;
-      d_out_2_2 += w_2_0 * p2;
+      const num v1 = w_2_0 * x1_0_0;
+      d_out_2_0 += v1 * t0.x;
+      d_out_2_1 += v1 * t0.y;
+      d_out_2_2 += v1 * t0.z;
     }
   }
   num* const d_out = s.d_out;
@@ -258,7 +255,7 @@ DEVICE void group_1(const Step& s, const int chunk) {
   num d_out_3_0 = 0;
   num d_out_3_1 = 0;
   num d_out_3_2 = 0;
-  for (int row = 0; row < s.rows; ++row) {
+  for (int row = s.from; row < s.to; ++row) {
     const real* const x1 = s.x1 + row * 124;
     const real* const w = s.w + row * 168;
     num* const d_out = s.d_out;
@@ -270,19 +267,19 @@ DEVICE void group_1(const Step& s, const int chunk) {
     const num w_1_0 = widen(w[64 + c]);
     {
       const quad t0 = four(T + 4);
-      const num p0 = x1_1_0 * t0.x + x1_1_1 * t0.y + x1_1_2 * t0.z;
-      d_out_1_0 += w_1_0 * p0;
+      const num v1 = t0.x * x1_1_0 + t0.y * x1_1_1 + t0.z * x1_1_2;
+      d_out_1_0 += w_1_0 * v1;
     }
     // path 3: 20x1o x 1x0e -> 20x1o (uvu)
     const num w_3_0 = widen(w[148 + c]);
     {
       const quad t0 = four(T + 12);
-      const num p0 = x1_1_0 * t0.x;
-      const num p1 = x1_1_1 * t0.y;
-      const num p2 = x1_1_2 * t0.z;
-      d_out_3_0 += w_3_0 * p0;
-      d_out_3_1 += w_3_0 * p1;
-      d_out_3_2 += w_3_0 * p2;
+      const num v1 = t0.x * x1_1_0;
+      d_out_3_0 += w_3_0 * v1;
+      const num v2 = t0.y * x1_1_1;
+      d_out_3_1 += w_3_0 * v2;
+      const num v3 = t0.z * x1_1_2;
+      d_out_3_2 += w_3_0 * v3;
     }
   }
   num* const d_out = s.d_out;
@@ -296,15 +293,13 @@ DEVICE void group_1(const Step& s, const int chunk) {
   }
 }
 struct Unit { unsigned char group, chunk, set; };
-static __constant__ const Unit work[4][1] = {
-  {{1, 0, 0}},
-  {{0, 0, 0}},
-  {{0, 1, 0}},
-  {{2, 0, 0}},
+static __constant__ const Unit work[2][2] = {
+  {{1, 0, 0}, {2, 0, 0}},
+  {{0, 0, 0}, {0, 1, 0}},
 };
 DEVICE void compute_units(const Step& s) {
   const int warp = this_warp();
-  for (int n = 0; n < 1; ++n) {
+  for (int n = 0; n < 2; ++n) {
     const Unit u = work[warp][n];
     switch (u.group) {
       case 0: group_0(s, u.chunk); break;
@@ -323,28 +318,126 @@ struct Call {
   const real *x1, *x2, *w, *out;
   real *d_x1, *d_x2, *d_w, *d_out;
   i64 rows, owners;
-  const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
-  num* sums;
+  const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join
+  num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs
 };
+struct Ends { i64 edge, src, dst; };
+enum { SLOTS = STAGES + 1 };  // steps whose edges stand in shared memory
+
+// Blocks take equal runs of whole steps.
+DEVICE i64 run_begin(const Call& call, i64 block, i64 blocks) {
+  const i64 begin = (call.rows + ROWS - 1) / ROWS * block / blocks * ROWS;
+  return begin < call.rows ? begin : call.rows;
+}
+DEVICE i64 edge_at(const Call& call, i64 q) { return call.order ? call.order[q] : q; }
+DEVICE Ends ends_of(const Call& call, i64 edge) {
+  return {edge, call.src[edge], call.dst[edge]};
+}
+DEVICE Ends* ends_of_step(Ends* slots, int step) { return slots + step % SLOTS * ROWS; }
+
+// Those of one thread: which row of each step it looks for, and what it has found already.
+struct Ahead {
+  i64 q, end;  // the row that `edge` is of
+  i64 edge;
+  Ends ends;
+  bool found;
+};
+DEVICE void look_ahead(const Call& call, Ahead& a) {
+  a.found = a.q < a.end;
+  if (a.found) a.ends = ends_of(call, a.edge);
+  a.q += ROWS;
+  if (a.q < a.end) a.edge = edge_at(call, a.q);
+}
+DEVICE void put_down(const Ahead& a, Ends* ends) {
+  if (a.found) ends[threadIdx.x] = a.ends;
+}
+DEVICE Ahead begin_run(const Call& call, Ends* slots, i64 begin, i64 end) {
+  Ahead a = {begin + threadIdx.x, threadIdx.x < ROWS ? end : begin, 0, {}, false};
+  if (a.q < a.end) a.edge = edge_at(call, a.q);
+  for (int n = 0; n < STAGES; ++n) {
+    look_ahead(call, a);
+    put_down(a, ends_of_step(slots, n));
+  }
+  __syncthreads();
+  return a;
+}
+enum { OWNED = 336 };
+DEVICE i64 owner_of(const Ends& e) { return e.dst; }
+DEVICE real* owned(const Call& call) { return call.d_out; }
+DEVICE num* owned(const Step& s) { return s.d_out; }
+struct Run { i64 owner, before, after; bool any; };  // at hand; of the edges around the run; whether something is added
+
+DEVICE i64 owner_at(const Call& call, i64 q) { return owner_of(ends_of(call, edge_at(call, q))); }
+DEVICE Run owners_of(const Call& call, i64 begin, i64 end) {
+  const i64 before = begin > 0 ? owner_at(call, begin - 1) : -1;
+  return {before, before, end < call.rows ? owner_at(call, end) : -1, false};
+}
+DEVICE num* head_of(const Call& call, i64 block) { return call.ends + 2 * block * OWNED; }
+DEVICE num* tail_of(const Call& call, i64 block) { return head_of(call, block) + OWNED; }
+
+// What was added up, to where it belongs; it is cleared for the next owner, and so are those without an edge between.
+DEVICE void settle(const Call& call, const Step& s, Run& run, i64 next) {
+  __syncthreads();
+  if (run.any) {
+    num* const sum = owned(s);
+    const bool aside = run.owner == run.before || run.owner == run.after;
+    num* const part = run.owner == run.before ? head_of(call, blockIdx.x) : tail_of(call, blockIdx.x);
+    real* const row = owned(call) + run.owner * OWNED;
+    for (int n = threadIdx.x; n < OWNED; n += THREADS) {
+      if (aside) part[n] = sum[n];
+      else row[n] = narrow(sum[n]);
+      sum[n] = 0;
+    }
+  }
+  for (i64 n = (run.owner + 1) * OWNED + threadIdx.x; n < next * OWNED; n += THREADS) owned(call)[n] = 0;
+  run.owner = next;
+  __syncthreads();
+}
+// The next rows of a step that are of one owner.
+DEVICE void next_piece(const Call& call, Step& s, Run& run, const Ends* ends) {
+  const i64 owner = owner_of(ends[s.from]);
+  for (s.to = s.from + 1; s.to < s.rows && owner_of(ends[s.to]) == owner;) ++s.to;
+  if (owner != run.owner) settle(call, s, run, owner);
+  run.any = true;
+}
+
+// The parts of owners that lie across the ends of runs: by the block that has the first of them, so many numbers each.
+extern "C" __global__ void __launch_bounds__(THREADS) tpgen_join(const Call call, int blocks) {
+  enum { CHUNKS = (OWNED + THREADS - 1) / THREADS };
+  const i64 block = blockIdx.x / CHUNKS, begin = run_begin(call, block, blocks);
+  const int n = blockIdx.x % CHUNKS * THREADS + threadIdx.x;
+  i64 end = run_begin(call, block + 1, blocks);
+  const i64 owner = owner_at(call, end - 1);
+  if (n >= OWNED || end == call.rows || owner_at(call, end) != owner) return;
+  if (begin > 0 && owner_at(call, begin - 1) == owner) return;
+  num sum = tail_of(call, block)[n];
+  for (i64 m = block + 1; end < call.rows && owner_at(call, end) == owner; ++m) {
+    sum += head_of(call, m)[n];
+    end = run_begin(call, m + 1, blocks);
+  }
+  owned(call)[owner * OWNED + n] = narrow(sum);
+}
 DEVICE int rows_of(i64 q, i64 end) {
   return end - q < ROWS ? (int)(end - q) : ROWS;
 }
-DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, i64 q, const int n) {
+DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, const Ends* ends, const int n) {
   fetch_begin(barrier, n * 2368);
 #pragma unroll 1
   for (int r = first_row(); r < n; r = next_row(r)) {
-    const i64 e = call.order[q + r];
-    fetch_row(stage + 0 + r * 992, call.x1 + call.src[e] * 124, 992, barrier);
-    fetch_row(stage + 3968 + r * 32, call.x2 + e * 4, 32, barrier);
-    fetch_row(stage + 4096 + r * 1344, call.w + e * 168, 1344, barrier);
+    fetch_row(stage + 0 + r * 992, call.x1 + ends[r].src * 124, 992, barrier);
+    fetch_row(stage + 3968 + r * 32, call.x2 + ends[r].edge * 4, 32, barrier);
+    fetch_row(stage + 4096 + r * 1344, call.w + ends[r].edge * 168, 1344, barrier);
   }
 }
-DEVICE void compute(const Step& s) {
+DEVICE void compute(const Call& call, Step& s, Run& run, const Ends* ends) {
   tabulate(s);
   __syncthreads();
-  compute_units(s);
+  for (s.from = 0; s.from < s.rows; s.from = s.to) {
+    next_piece(call, s, run, ends);
+    compute_units(s);
+  }
 }
-DEVICE void deliver_rows(const Call& call, const Step& s, i64 q, const int n) {
+DEVICE void deliver_rows(const Call& call, const Step& s, const Ends* ends, const int n) {
   deliver_begin();
   deliver_end();
 }
@@ -353,37 +446,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   u64* const barriers = (u64*)shared;
   if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);
   Step s;
-  s.T = (num*)(shared + 32);
-  s.d_out = (num*)(shared + 544);
+  s.T = (num*)(shared + 320);
+  s.d_out = (num*)(shared + 832);
   int at = 0;
   unsigned parity = 0;
-  __syncthreads();
-  for (i64 o = blockIdx.x; o < call.owners; o += gridDim.x) {
-    const i64 begin = call.first[o], by = ROWS, end = call.first[o + 1];
-    clear(s.d_out, 336);
-    for (int n = 0; n < STAGES - 1; ++n) {
-      const i64 q = begin + n * by;
-      if (q < end) fetch_rows(call, shared + 3328 + (at + n) % STAGES * 9472, barriers + (at + n) % STAGES, q, rows_of(q, end));
-      fetch_end();
-    }
-    for (i64 q = begin; q < end; q += by) {
-      delivered();
-      const i64 ahead = q + (STAGES - 1) * by;
-      if (ahead < end) fetch_rows(call, shared + 3328 + (at + STAGES - 1) % STAGES * 9472, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
-      fetch_end();
-      fetched(barriers + at, parity);
-      unsigned char* const stage = shared + 3328 + at * 9472;
-      s.x1 = (const real*)(stage + 0);
-      s.x2 = (const real*)(stage + 3968);
-      s.w = (const real*)(stage + 4096);
-      s.rows = rows_of(q, end);
-      compute(s);
-      deliver_rows(call, s, q, s.rows);
-      if (++at == STAGES) at = 0, parity ^= 1;
-    }
-    __syncthreads();
-    write_out(call.d_out + o * 336, s.d_out, 336);
-    __syncthreads();
+  const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;
+  const i64 end = run_begin(call, blockIdx.x + 1, gridDim.x);
+  Ends* const slots = (Ends*)(shared + 32);
+  clear(owned(s), OWNED);
+  Run run = owners_of(call, begin, end);
+  Ahead ahead = begin_run(call, slots, begin, end);
+  int step = 0;
+  for (int n = 0; n < STAGES - 1; ++n) {
+    const i64 q = begin + n * by;
+    if (q < end) fetch_rows(call, shared + 3584 + (at + n) % STAGES * 9472, barriers + (at + n) % STAGES, ends_of_step(slots, n), rows_of(q, end));
+    fetch_end();
   }
+  for (i64 q = begin; q < end; q += by) {
+    delivered();
+    const i64 later = q + (STAGES - 1) * by;
+    if (later < end) fetch_rows(call, shared + 3584 + (at + STAGES - 1) % STAGES * 9472, barriers + (at + STAGES - 1) % STAGES, ends_of_step(slots, step + STAGES - 1), rows_of(later, end));
+    fetch_end();
+    look_ahead(call, ahead);
+    fetched(barriers + at, parity);
+    unsigned char* const stage = shared + 3584 + at * 9472;
+    s.x1 = (const real*)(stage + 0);
+    s.x2 = (const real*)(stage + 3968);
+    s.w = (const real*)(stage + 4096);
+    s.rows = rows_of(q, end);
+    const Ends* const ends = ends_of_step(slots, step);
+    compute(call, s, run, ends);
+    deliver_rows(call, s, ends, s.rows);
+    put_down(ahead, ends_of_step(slots, step + STAGES));
+    ++step;
+    if (++at == STAGES) at = 0, parity ^= 1;
+  }
+  settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);
   delivered();
 }

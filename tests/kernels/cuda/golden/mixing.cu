@@ -206,8 +206,8 @@ DEVICE void gather_0(const Step& s, const int chunk) {
     const int v = 0;
     const num x1_0 = widen(row_x1[u]);
     const num x2_0 = widen(row_x2[v]);
-    const num ci0j0 = x1_0 * x2_0;
-    sum[0] += 0.4082483f * ci0j0;
+    const num v1 = x1_0 * x2_0;
+    sum[0] += 0.4082483f * v1;
   }
   if (alive) {
     num* const to = s.P + row * 24;
@@ -232,12 +232,12 @@ DEVICE void gather_1(const Step& s, const int chunk) {
     const num x2_0 = widen(row_x2[1 + v * 3]);
     const num x2_1 = widen(row_x2[2 + v * 3]);
     const num x2_2 = widen(row_x2[3 + v * 3]);
-    const num ci0j0 = x1_0 * x2_0;
-    const num ci0j1 = x1_0 * x2_1;
-    const num ci0j2 = x1_0 * x2_2;
-    sum[0] += 0.4082483f * ci0j0;
-    sum[1] += 0.4082483f * ci0j1;
-    sum[2] += 0.4082483f * ci0j2;
+    const num v1 = x1_0 * x2_0;
+    sum[0] += 0.4082483f * v1;
+    const num v2 = x1_0 * x2_1;
+    sum[1] += 0.4082483f * v2;
+    const num v3 = x1_0 * x2_2;
+    sum[2] += 0.4082483f * v3;
   }
   if (alive) {
     num* const to = s.P + row * 24;
@@ -264,12 +264,12 @@ DEVICE void gather_2(const Step& s, const int chunk) {
     const num x1_1 = widen(row_x1[5 + u * 3]);
     const num x1_2 = widen(row_x1[6 + u * 3]);
     const num x2_0 = widen(row_x2[v]);
-    const num ci0j0 = x1_0 * x2_0;
-    const num ci1j0 = x1_1 * x2_0;
-    const num ci2j0 = x1_2 * x2_0;
-    sum[0] += 0.4082483f * ci0j0;
-    sum[1] += 0.4082483f * ci1j0;
-    sum[2] += 0.4082483f * ci2j0;
+    const num v1 = x1_0 * x2_0;
+    sum[0] += 0.4082483f * v1;
+    const num v2 = x1_1 * x2_0;
+    sum[1] += 0.4082483f * v2;
+    const num v3 = x1_2 * x2_0;
+    sum[2] += 0.4082483f * v3;
   }
   if (alive) {
     num* const to = s.P + row * 24;
@@ -298,10 +298,12 @@ DEVICE void gather_3(const Step& s, const int chunk) {
     const num x2_0 = widen(row_x2[1 + v * 3]);
     const num x2_1 = widen(row_x2[2 + v * 3]);
     const num x2_2 = widen(row_x2[3 + v * 3]);
-    const num ci0j0 = x1_0 * x2_0;
-    const num ci1j1 = x1_1 * x2_1;
-    const num ci2j2 = x1_2 * x2_2;
-    sum[0] += 0.23570226f * ci0j0 + 0.23570226f * ci1j1 + 0.23570226f * ci2j2;
+    const num v1 = x1_0 * x2_0;
+    sum[0] += 0.23570226f * v1;
+    const num v2 = x1_1 * x2_1;
+    sum[0] += 0.23570226f * v2;
+    const num v3 = x1_2 * x2_2;
+    sum[0] += 0.23570226f * v3;
   }
   if (alive) {
     num* const to = s.P + row * 24;
@@ -325,8 +327,8 @@ DEVICE void gather_4(const Step& s, const int chunk) {
     #pragma unroll 8
     for (int m = 0; m < 3; m += 1) {
       const int w = m;
-      const num w_0 = widen(row_w[u * 3 + v * 3 + w]);
       const num out_0 = widen(row_out[w]);
+      const num w_0 = widen(row_w[u * 3 + v * 3 + w]);
       sum[0] += w_0 * out_0;
     }
   }
@@ -353,10 +355,10 @@ DEVICE void gather_5(const Step& s, const int chunk) {
     #pragma unroll 3
     for (int m = sharer; m < 2; m += 2) {
       const int w = m;
-      const num w_0 = widen(row_w[12 + u * 2 + v * 2 + w]);
       const num out_0 = widen(row_out[3 + w * 3]);
       const num out_1 = widen(row_out[4 + w * 3]);
       const num out_2 = widen(row_out[5 + w * 3]);
+      const num w_0 = widen(row_w[12 + u * 2 + v * 2 + w]);
       sum[0] += w_0 * out_0;
       sum[1] += w_0 * out_1;
       sum[2] += w_0 * out_2;
@@ -388,10 +390,10 @@ DEVICE void gather_6(const Step& s, const int chunk) {
     #pragma unroll 3
     for (int m = sharer; m < 2; m += 2) {
       const int w = m;
-      const num w_0 = widen(row_w[20 + u * 2 + v * 2 + w]);
       const num out_0 = widen(row_out[3 + w * 3]);
       const num out_1 = widen(row_out[4 + w * 3]);
       const num out_2 = widen(row_out[5 + w * 3]);
+      const num w_0 = widen(row_w[20 + u * 2 + v * 2 + w]);
       sum[0] += w_0 * out_0;
       sum[1] += w_0 * out_1;
       sum[2] += w_0 * out_2;
@@ -422,8 +424,8 @@ DEVICE void gather_7(const Step& s, const int chunk) {
     #pragma unroll 8
     for (int m = 0; m < 3; m += 1) {
       const int w = m;
-      const num w_0 = widen(row_w[24 + u * 3 + v * 3 + w]);
       const num out_0 = widen(row_out[w]);
+      const num w_0 = widen(row_w[24 + u * 3 + v * 3 + w]);
       sum[0] += w_0 * out_0;
     }
   }
@@ -446,31 +448,27 @@ DEVICE void gather_8(const Step& s, const int chunk) {
     // path 0: 4x0e x 1x0e -> 3x0e (uvw)
     const int u = copy;
     const int v = 0;
-    const num D0 = D[u + v];
     const num x2_0 = widen(row_x2[v]);
-    const num h0 = D0;
-    const num d1_j0k0 = x2_0 * h0;
-    const num d1_0 = 0.4082483f * d1_j0k0;
-    sum[0] += d1_0;
+    const num D_0 = D[u + v];
+    const num h1 = D_0 * x2_0;
+    sum[0] += 0.4082483f * h1;
   }
   {
     // path 1: 4x0e x 1x1o -> 2x1o (uvw)
     const int u = copy;
     const int v = 0;
-    const num D0 = D[4 + u * 3 + v * 3];
-    const num D1 = D[5 + u * 3 + v * 3];
-    const num D2 = D[6 + u * 3 + v * 3];
     const num x2_0 = widen(row_x2[1 + v * 3]);
     const num x2_1 = widen(row_x2[2 + v * 3]);
     const num x2_2 = widen(row_x2[3 + v * 3]);
-    const num h0 = D0;
-    const num h1 = D1;
-    const num h2 = D2;
-    const num d1_j0k0 = x2_0 * h0;
-    const num d1_j1k1 = x2_1 * h1;
-    const num d1_j2k2 = x2_2 * h2;
-    const num d1_0 = 0.4082483f * d1_j0k0 + 0.4082483f * d1_j1k1 + 0.4082483f * d1_j2k2;
-    sum[0] += d1_0;
+    const num D_0 = D[4 + u * 3 + v * 3];
+    const num D_1 = D[5 + u * 3 + v * 3];
+    const num D_2 = D[6 + u * 3 + v * 3];
+    const num h1 = D_0 * x2_0;
+    sum[0] += 0.4082483f * h1;
+    const num h2 = D_1 * x2_1;
+    sum[0] += 0.4082483f * h2;
+    const num h3 = D_2 * x2_2;
+    sum[0] += 0.4082483f * h3;
   }
   if (alive) {
     real* const to = s.d_x1 + row * 10;
@@ -491,41 +489,31 @@ DEVICE void gather_9(const Step& s, const int chunk) {
     // path 2: 2x1o x 1x0e -> 2x1o (uvw)
     const int u = copy;
     const int v = 0;
-    const num D0 = D[16 + u * 3 + v * 3];
-    const num D1 = D[17 + u * 3 + v * 3];
-    const num D2 = D[18 + u * 3 + v * 3];
     const num x2_0 = widen(row_x2[v]);
-    const num h0 = D0;
-    const num h1 = D1;
-    const num h2 = D2;
-    const num d1_j0k0 = x2_0 * h0;
-    const num d1_j0k1 = x2_0 * h1;
-    const num d1_j0k2 = x2_0 * h2;
-    const num d1_0 = 0.4082483f * d1_j0k0;
-    const num d1_1 = 0.4082483f * d1_j0k1;
-    const num d1_2 = 0.4082483f * d1_j0k2;
-    sum[0] += d1_0;
-    sum[1] += d1_1;
-    sum[2] += d1_2;
+    const num D_0 = D[16 + u * 3 + v * 3];
+    const num D_1 = D[17 + u * 3 + v * 3];
+    const num D_2 = D[18 + u * 3 + v * 3];
+    const num h1 = D_0 * x2_0;
+    sum[0] += 0.4082483f * h1;
+    const num h2 = D_1 * x2_0;
+    sum[1] += 0.4082483f * h2;
+    const num h3 = D_2 * x2_0;
+    sum[2] += 0.4082483f * h3;
   }
   {
     // path 3: 2x1o x 1x1o -> 3x0e (uvw)
     const int u = copy;
     const int v = 0;
-    const num D0 = D[22 + u + v];
     const num x2_0 = widen(row_x2[1 + v * 3]);
     const num x2_1 = widen(row_x2[2 + v * 3]);
     const num x2_2 = widen(row_x2[3 + v * 3]);
-    const num h0 = D0;
-    const num d1_j0k0 = x2_0 * h0;
-    const num d1_j1k0 = x2_1 * h0;
-    const num d1_j2k0 = x2_2 * h0;
-    const num d1_0 = 0.23570226f * d1_j0k0;
-    const num d1_1 = 0.23570226f * d1_j1k0;
-    const num d1_2 = 0.23570226f * d1_j2k0;
-    sum[0] += d1_0;
-    sum[1] += d1_1;
-    sum[2] += d1_2;
+    const num D_0 = D[22 + u + v];
+    const num h1 = D_0 * x2_0;
+    sum[0] += 0.23570226f * h1;
+    const num h2 = D_0 * x2_1;
+    sum[1] += 0.23570226f * h2;
+    const num h3 = D_0 * x2_2;
+    sum[2] += 0.23570226f * h3;
   }
   if (alive) {
     real* const to = s.d_x1 + row * 10;
@@ -547,15 +535,13 @@ DEVICE void gather_10(const Step& s, const int chunk) {
   {
     // path 0: 4x0e x 1x0e -> 3x0e (uvw)
     const int v = 0;
-    #pragma unroll 4
+    #pragma unroll 6
     for (int m = 0; m < 4; m += 1) {
       const int u = m;
-      const num D0 = D[u + v];
       const num x1_0 = widen(row_x1[u]);
-      const num h0 = D0;
-      const num d2_i0k0 = x1_0 * h0;
-      const num d2_0 = 0.4082483f * d2_i0k0;
-      sum[0] += d2_0;
+      const num D_0 = D[u + v];
+      const num h1 = 0.4082483f * D_0;
+      sum[0] += x1_0 * h1;
     }
   }
   {
@@ -564,20 +550,18 @@ DEVICE void gather_10(const Step& s, const int chunk) {
     #pragma unroll 2
     for (int m = 0; m < 2; m += 1) {
       const int u = m;
-      const num D0 = D[16 + u * 3 + v * 3];
-      const num D1 = D[17 + u * 3 + v * 3];
-      const num D2 = D[18 + u * 3 + v * 3];
       const num x1_0 = widen(row_x1[4 + u * 3]);
       const num x1_1 = widen(row_x1[5 + u * 3]);
       const num x1_2 = widen(row_x1[6 + u * 3]);
-      const num h0 = D0;
-      const num h1 = D1;
-      const num h2 = D2;
-      const num d2_i0k0 = x1_0 * h0;
-      const num d2_i1k1 = x1_1 * h1;
-      const num d2_i2k2 = x1_2 * h2;
-      const num d2_0 = 0.4082483f * d2_i0k0 + 0.4082483f * d2_i1k1 + 0.4082483f * d2_i2k2;
-      sum[0] += d2_0;
+      const num D_0 = D[16 + u * 3 + v * 3];
+      const num D_1 = D[17 + u * 3 + v * 3];
+      const num D_2 = D[18 + u * 3 + v * 3];
+      const num h1 = 0.4082483f * D_0;
+      sum[0] += x1_0 * h1;
+      const num h2 = 0.4082483f * D_1;
+      sum[0] += x1_1 * h2;
+      const num h3 = 0.4082483f * D_2;
+      sum[0] += x1_2 * h3;
     }
   }
   if (alive) {
@@ -599,47 +583,35 @@ DEVICE void gather_11(const Step& s, const int chunk) {
   {
     // path 1: 4x0e x 1x1o -> 2x1o (uvw)
     const int v = 0;
-    #pragma unroll 1
+    #pragma unroll 2
     for (int m = sharer; m < 4; m += 2) {
       const int u = m;
-      const num D0 = D[4 + u * 3 + v * 3];
-      const num D1 = D[5 + u * 3 + v * 3];
-      const num D2 = D[6 + u * 3 + v * 3];
       const num x1_0 = widen(row_x1[u]);
-      const num h0 = D0;
-      const num h1 = D1;
-      const num h2 = D2;
-      const num d2_i0k0 = x1_0 * h0;
-      const num d2_i0k1 = x1_0 * h1;
-      const num d2_i0k2 = x1_0 * h2;
-      const num d2_0 = 0.4082483f * d2_i0k0;
-      const num d2_1 = 0.4082483f * d2_i0k1;
-      const num d2_2 = 0.4082483f * d2_i0k2;
-      sum[0] += d2_0;
-      sum[1] += d2_1;
-      sum[2] += d2_2;
+      const num D_0 = D[4 + u * 3 + v * 3];
+      const num D_1 = D[5 + u * 3 + v * 3];
+      const num D_2 = D[6 + u * 3 + v * 3];
+      const num h1 = 0.4082483f * x1_0;
+      sum[0] += D_0 * h1;
+      const num h2 = 0.4082483f * x1_0;
+      sum[1] += D_1 * h2;
+      sum[2] += D_2 * h1;
     }
   }
   {
     // path 3: 2x1o x 1x1o -> 3x0e (uvw)
     const int v = 0;
-    #pragma unroll 1
+    #pragma unroll 2
     for (int m = sharer; m < 2; m += 2) {
       const int u = m;
-      const num D0 = D[22 + u + v];
       const num x1_0 = widen(row_x1[4 + u * 3]);
       const num x1_1 = widen(row_x1[5 + u * 3]);
       const num x1_2 = widen(row_x1[6 + u * 3]);
-      const num h0 = D0;
-      const num d2_i0k0 = x1_0 * h0;
-      const num d2_i1k0 = x1_1 * h0;
-      const num d2_i2k0 = x1_2 * h0;
-      const num d2_0 = 0.23570226f * d2_i0k0;
-      const num d2_1 = 0.23570226f * d2_i1k0;
-      const num d2_2 = 0.23570226f * d2_i2k0;
-      sum[0] += d2_0;
-      sum[1] += d2_1;
-      sum[2] += d2_2;
+      const num D_0 = D[22 + u + v];
+      const num h1 = 0.23570226f * D_0;
+      sum[0] += x1_0 * h1;
+      const num h2 = 0.23570226f * D_0;
+      sum[1] += x1_1 * h2;
+      sum[2] += x1_2 * h1;
     }
   }
   sum_lanes<16, 32>(sum);
@@ -665,9 +637,9 @@ DEVICE void gather_12(const Step& s, const int chunk) {
     const int u = copy / 3;
     const int v = 0;
     const int w = copy % 3;
-    const num c0 = P[u + v];
     const num out_0 = widen(row_out[w]);
-    sum[0] += c0 * out_0;
+    const num P_0 = P[u + v];
+    sum[0] += P_0 * out_0;
   }
   if (alive) {
     real* const to = s.d_w + row * 30;
@@ -689,13 +661,13 @@ DEVICE void gather_13(const Step& s, const int chunk) {
     const int u = copy / 2;
     const int v = 0;
     const int w = copy % 2;
-    const num c0 = P[4 + u * 3 + v * 3];
-    const num c1 = P[5 + u * 3 + v * 3];
-    const num c2 = P[6 + u * 3 + v * 3];
     const num out_0 = widen(row_out[3 + w * 3]);
     const num out_1 = widen(row_out[4 + w * 3]);
     const num out_2 = widen(row_out[5 + w * 3]);
-    sum[0] += c0 * out_0 + c1 * out_1 + c2 * out_2;
+    const num P_0 = P[4 + u * 3 + v * 3];
+    const num P_1 = P[5 + u * 3 + v * 3];
+    const num P_2 = P[6 + u * 3 + v * 3];
+    sum[0] += P_0 * out_0 + P_1 * out_1 + P_2 * out_2;
   }
   if (alive) {
     real* const to = s.d_w + row * 30;
@@ -717,13 +689,13 @@ DEVICE void gather_14(const Step& s, const int chunk) {
     const int u = copy / 2;
     const int v = 0;
     const int w = copy % 2;
-    const num c0 = P[16 + u * 3 + v * 3];
-    const num c1 = P[17 + u * 3 + v * 3];
-    const num c2 = P[18 + u * 3 + v * 3];
     const num out_0 = widen(row_out[3 + w * 3]);
     const num out_1 = widen(row_out[4 + w * 3]);
     const num out_2 = widen(row_out[5 + w * 3]);
-    sum[0] += c0 * out_0 + c1 * out_1 + c2 * out_2;
+    const num P_0 = P[16 + u * 3 + v * 3];
+    const num P_1 = P[17 + u * 3 + v * 3];
+    const num P_2 = P[18 + u * 3 + v * 3];
+    sum[0] += P_0 * out_0 + P_1 * out_1 + P_2 * out_2;
   }
   if (alive) {
     real* const to = s.d_w + row * 30;
@@ -745,9 +717,9 @@ DEVICE void gather_15(const Step& s, const int chunk) {
     const int u = copy / 3;
     const int v = 0;
     const int w = copy % 3;
-    const num c0 = P[22 + u + v];
     const num out_0 = widen(row_out[w]);
-    sum[0] += c0 * out_0;
+    const num P_0 = P[22 + u + v];
+    sum[0] += P_0 * out_0;
   }
   if (alive) {
     real* const to = s.d_w + row * 30;
@@ -756,8 +728,8 @@ DEVICE void gather_15(const Step& s, const int chunk) {
 }
 struct Share { unsigned gather, chunk; };
 static __device__ const Share shares_0[2][6] = {
-  {{1, 0}, {1, 2}, {2, 0}, {3, 0}, {0, 0}, {0, 2}},
-  {{1, 1}, {1, 3}, {2, 1}, {3, 1}, {0, 1}, {0, 3}},
+  {{3, 0}, {1, 0}, {1, 2}, {2, 0}, {0, 0}, {0, 2}},
+  {{3, 1}, {1, 1}, {1, 3}, {2, 1}, {0, 1}, {0, 3}},
 };
 DEVICE void phase_0(const Step& s, const int warp) {
   for (int n = 0; n < 6; ++n) {
@@ -786,8 +758,8 @@ DEVICE void phase_1(const Step& s, const int warp) {
   }
 }
 static __device__ const Share shares_2[2][5] = {
-  {{10, 0}, {9, 0}, {9, 1}, {8, 1}, {8, 3}},
-  {{11, 0}, {11, 1}, {8, 0}, {8, 2}, {~0u, 0}},
+  {{10, 0}, {9, 0}, {8, 0}, {8, 2}, {~0u, 0}},
+  {{11, 0}, {11, 1}, {9, 1}, {8, 1}, {8, 3}},
 };
 DEVICE void phase_2(const Step& s, const int warp) {
   for (int n = 0; n < 5; ++n) {
@@ -819,8 +791,8 @@ struct Call {
   const real *x1, *x2, *w, *out;
   real *d_x1, *d_x2, *d_w, *d_out;
   i64 rows, owners;
-  const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
-  num* sums;
+  const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join
+  num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs
 };
 DEVICE int rows_of(i64 q, i64 end) {
   return end - q < ROWS ? (int)(end - q) : ROWS;
@@ -881,8 +853,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
-    const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 8064 + (at + STAGES - 1) % STAGES * 6784, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
+    const i64 later = q + (STAGES - 1) * by;
+    if (later < end) fetch_rows(call, shared + 8064 + (at + STAGES - 1) % STAGES * 6784, barriers + (at + STAGES - 1) % STAGES, later, rows_of(later, end));
     fetch_end();
     fetched(barriers + at, parity);
     unsigned char* const stage = shared + 8064 + at * 6784;

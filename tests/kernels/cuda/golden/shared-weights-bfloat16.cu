@@ -238,9 +238,10 @@ DEVICE void group_0(const Step& s, const int chunk) {
     const num out_0_0 = widen(out[c]);
     {
       const quad t0 = four(T + 0);
-      const num q0 = out_0_0 * t0.x;
-      d_x1_0_0 += w_0_0 * q0;
-      d_w_0_0 += x1_0_0 * q0;
+      const num v1 = t0.x * out_0_0;
+      const num v2 = x1_0_0 * v1;
+      d_x1_0_0 += w_0_0 * v1;
+      d_w_0_0 += v2;
     }
     // path 2: 64x0e x 1x1o -> 64x1o (uvu)
     const num w_2_0 = widen(w[84 + c]);
@@ -249,9 +250,10 @@ DEVICE void group_0(const Step& s, const int chunk) {
     const num out_2_2 = widen(out[86 + c * 3]);
     {
       const quad t0 = four(T + 8);
-      const num q0 = out_2_0 * t0.x + out_2_1 * t0.y + out_2_2 * t0.z;
-      d_x1_0_0 += w_2_0 * q0;
-      d_w_2_0 += x1_0_0 * q0;
+      const num v1 = t0.x * out_2_0 + t0.y * out_2_1 + t0.z * out_2_2;
+      const num v2 = x1_0_0 * v1;
+      d_x1_0_0 += w_2_0 * v1;
+      d_w_2_0 += v2;
     }
     if (alive) {
       d_x1[c] = narrow(d_x1_0_0);
@@ -290,13 +292,16 @@ DEVICE void group_1(const Step& s, const int chunk) {
     const num out_1_0 = widen(out[64 + c]);
     {
       const quad t0 = four(T + 4);
-      const num q0 = out_1_0 * t0.x;
-      const num q1 = out_1_0 * t0.y;
-      const num q2 = out_1_0 * t0.z;
-      d_x1_1_0 += w_1_0 * q0;
-      d_x1_1_1 += w_1_0 * q1;
-      d_x1_1_2 += w_1_0 * q2;
-      d_w_1_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
+      const num v1 = t0.x * out_1_0;
+      const num v2 = x1_1_0 * v1;
+      d_x1_1_0 += w_1_0 * v1;
+      const num v3 = t0.y * out_1_0;
+      const num v4 = v2 + x1_1_1 * v3;
+      d_x1_1_1 += w_1_0 * v3;
+      const num v5 = t0.z * out_1_0;
+      const num v6 = v4 + x1_1_2 * v5;
+      d_x1_1_2 += w_1_0 * v5;
+      d_w_1_0 += v6;
     }
     // path 3: 20x1o x 1x0e -> 20x1o (uvu)
     const num w_3_0 = widen(w[148 + c]);
@@ -305,14 +310,18 @@ DEVICE void group_1(const Step& s, const int chunk) {
     const num out_3_2 = widen(out[278 + c * 3]);
     {
       const quad t0 = four(T + 12);
-      const num q0 = out_3_0 * t0.x;
-      const num q1 = out_3_1 * t0.y;
-      const num q2 = out_3_2 * t0.z;
-      d_x1_1_0 += w_3_0 * q0;
-      d_x1_1_1 += w_3_0 * q1;
-      d_x1_1_2 += w_3_0 * q2;
-      d_w_3_0 += x1_1_0 * q0 + x1_1_1 * q1 + x1_1_2 * q2;
+      const num v1 = t0.x * out_3_0;
+      const num v2 = x1_1_0 * v1;
+      d_x1_1_0 += w_3_0 * v1;
+      const num v3 = t0.y * out_3_1;
+      const num v4 = v2 + x1_1_1 * v3;
+      d_x1_1_1 += w_3_0 * v3;
+      const num v5 = t0.z * out_3_2;
+      const num v6 = v4 + x1_1_2 * v5;
+      d_x1_1_2 += w_3_0 * v5;
+      d_w_3_0 += v6;
     }
+    __syncwarp();
     if (alive) {
       d_x1[64 + c * 3] = narrow(d_x1_1_0);
       d_x1[65 + c * 3] = narrow(d_x1_1_1);
@@ -355,8 +364,8 @@ struct Call {
   const real *x1, *x2, *w, *out;
   real *d_x1, *d_x2, *d_w, *d_out;
   i64 rows, owners;
-  const i64 *first, *order, *src, *dst;  // of edges: those of each owner, in order, and what they join
-  num* sums;
+  const i64 *order, *src, *dst;  // of edges: those of each owner together, and what they join
+  num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs
 };
 DEVICE int rows_of(i64 q, i64 end) {
   return end - q < ROWS ? (int)(end - q) : ROWS;
@@ -406,8 +415,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
   }
   for (i64 q = begin; q < end; q += by) {
     delivered();
-    const i64 ahead = q + (STAGES - 1) * by;
-    if (ahead < end) fetch_rows(call, shared + 640 + (at + STAGES - 1) % STAGES * 7424, barriers + (at + STAGES - 1) % STAGES, ahead, rows_of(ahead, end));
+    const i64 later = q + (STAGES - 1) * by;
+    if (later < end) fetch_rows(call, shared + 640 + (at + STAGES - 1) % STAGES * 7424, barriers + (at + STAGES - 1) % STAGES, later, rows_of(later, end));
     fetch_end();
     fetched(barriers + at, parity);
     unsigned char* const stage = shared + 640 + at * 7424;

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.kernels.cuda.standin import Library, _inside, _untouched
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
 from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
-from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.polynomial.load import Sizes
 
 _ENTRIES = ("kernel", "sum", "channels")
 _RUN = """extern "C" const char* run_{entry}_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,

@@ -14,13 +14,14 @@ from torch import Tensor
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.polynomial.load import Sizes, interpreted
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.kernels.polynomial.sweep import PolynomialSweep
-from tpgen.planner.polynomial_plan import OUT, Operand, PolynomialPlan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.kernels.runtime.load import KernelSpec, interpreted_polynomial
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.sweep.monomials import PolynomialSweep
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.problems import POLYNOMIALS
 
 pytestmark = needs_compiler
 ROWS, ELEMENTS = 11, 3
@@ -32,7 +33,7 @@ CALLS = ("forward", "backward", "second")
 @dataclass(frozen=True)
 class Case:
     name: str
-    plan: PolynomialPlan
+    plan: Plan
     call: str
     dtype: str
     channels: int  # fewer than a warp's lanes: several rows a warp
@@ -41,7 +42,7 @@ class Case:
 
     @cached_property
     def sweep(self) -> PolynomialSweep:
-        return kernels_of(self.plan.to_json()).sweep(named_call(self.plan, self.call))
+        return describe_polynomial(self.plan).sweep(named_call(self.plan, self.call))
 
     @property
     def source(self) -> CudaPolynomialSource:
@@ -76,7 +77,8 @@ class Case:
         slots = [self.plan.operand(slot.operand) for slot in self.sweep.call.opened]
         shapes = [(elements if o.weights else rows, o.dim * (channels if o.channels else 1)) for o in slots]
         found = [torch.empty(shape, dtype=torch.float64) for shape in shapes]
-        assert not interpreted(self.plan, self.sweep, torch.float64)(given, found, self.index, self.sizes)
+        spec = KernelSpec(describe_polynomial(self.plan), self.sweep.call, torch.float64)
+        assert not interpreted_polynomial(spec)(given, found, self.sizes, None, self.index)
         return found
 
 

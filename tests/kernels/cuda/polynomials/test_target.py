@@ -17,18 +17,20 @@ from tests.kernels.cuda.fakes import FakeLibrary
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, slow, symmetric
-from tpgen.compiler.autotune import choose_polynomial_strategy
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.config import Config
 from tpgen.errors import EmitError, InputError
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.polynomials import target
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
-from tpgen.kernels.operators.targets import KERNEL_TARGETS, polynomial_target_of, target_of
-from tpgen.kernels.polynomial.operator import kernel_polynomial
-from tpgen.kernels.polynomial.runtime import forward_call, kernels_of, named_call
-from tpgen.planner.polynomial_plan import PolynomialPlan
-from tpgen.planner.polynomial_problems import POLYNOMIALS
+from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, named_call
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import POLYNOMIALS
 
 pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
@@ -65,7 +67,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polynomials
     library.install(monkeypatch, target, generate_polynomial)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
-    caches = (target_of, polynomial_target_of, kernels_of)
+    caches = (target_of, kernels_of)
     for one in caches:
         one.cache_clear()
     yield library
@@ -73,13 +75,13 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polynomials
         one.cache_clear()
 
 
-def both(plan: PolynomialPlan, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
+def both(plan: Plan, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:
     fast = partial(kernel_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
     return [fast(), slow(plan, tensors, index)]
 
 
 @pytest.mark.parametrize("plan, index", [(symmetric(), INDEX), (mixed("ir_mul"), None)], ids=["elements", "one"])
-def test_derivatives_of_two_orders(plan: PolynomialPlan, index: Tensor | None, gpu: Polynomials) -> None:
+def test_derivatives_of_two_orders(plan: Plan, index: Tensor | None, gpu: Polynomials) -> None:
     tensors = operands_of(plan, 7, 1 if index is None else 3, 5)
     values = both(plan, tensors, index)
     torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
@@ -144,7 +146,7 @@ def test_no_rows_launch_nothing(gpu: Polynomials) -> None:
 
 def test_what_a_small_chip_has_no_room_for() -> None:
     plan = POLYNOMIALS["mace-contraction"].plan
-    kernels = kernels_of(plan.to_json())
+    kernels = describe_polynomial(plan)
     forward, second = (kernels.sweep(named_call(plan, name)) for name in ("forward", "second"))
     assert why_no_room(plan, forward, "float32", chip_of(75)) is None
     refused = "with 130 coefficients, needs .* bytes of shared memory, and a block of sm_75 has 65536: use strategy="
@@ -157,7 +159,7 @@ def test_what_a_small_chip_has_no_room_for() -> None:
 
 def test_without_a_gpu_the_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    choice = choose_polynomial_strategy(symmetric(), "auto", torch.float32, "cuda")
+    choice = choose_strategy(symmetric(), Config(device="cuda"))
     assert (choice.strategy, choice.reason) == ("einsum", "torch sees no CUDA device")
 
 
@@ -165,11 +167,11 @@ def test_with_a_gpu_it_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KERNEL_TARGETS, "cuda", replace(KERNEL_TARGETS["cuda"], missing=lambda device: None))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(driver, "capability", lambda device: 75)
-    caches = (target_of, polynomial_target_of)
+    caches = (target_of,)
     for one in caches:
         one.cache_clear()
     plan = POLYNOMIALS["mace-contraction"].plan
-    found = [choose_polynomial_strategy(plan, "auto", dtype, "cuda") for dtype in (torch.float32, torch.float64)]
+    found = [choose_strategy(plan, Config(dtype=dtype, device="cuda")) for dtype in (torch.float32, torch.float64)]
     for one in caches:
         one.cache_clear()
     assert str(found[0]) == "kernel (a generated CUDA C++ kernel, compiled at the first call)"

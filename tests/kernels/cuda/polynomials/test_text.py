@@ -17,8 +17,8 @@ from tests.polynomials import mixed, symmetric
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import header
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.polynomial.runtime import kernels_of, named_call
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.planner.plan import Plan
 
 FOLDER = Path(__file__).parent / "golden"
 GOLDEN = {
@@ -27,8 +27,8 @@ GOLDEN = {
 }
 
 
-def source_of(plan: PolynomialPlan, call: str, dtype: str, arch: int) -> CudaPolynomialSource:
-    sweep = kernels_of(plan.to_json()).sweep(named_call(plan, call))
+def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaPolynomialSource:
+    sweep = describe_polynomial(plan).sweep(named_call(plan, call))
     return generate_polynomial(plan, sweep, dtype, chip_of(arch))
 
 

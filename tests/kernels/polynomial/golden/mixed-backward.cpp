@@ -21,7 +21,7 @@ static void prologue(const num* x_u, const num* x_v, num* a) {
 }
 static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, const real* p_x1_out, real* o_x_a, real* o_x_b, num* o_x_y, const num* a, num* da1, i64 C, i64 c, int n) {
   vec t_x_a[4];
-  t_x_a[0] = get_some(p_x_a + 0 * C + c, n);
+  Items<1>::get(p_x_a + 0 * C + c * 1, n, t_x_a + 0);
   Items<3>::get(p_x_a + 1 * C + c * 3, n, t_x_a + 1);
   vec t_x_b[3];
   Items<3>::get(p_x_b + 0 * C + c * 3, n, t_x_b + 0);
@@ -36,7 +36,7 @@ static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, const r
   t_x_y[7] = vec{} + widen(p_x_y[7]);
   t_x_y[8] = vec{} + widen(p_x_y[8]);
   vec t_x1_out[4];
-  t_x1_out[0] = get_some(p_x1_out + 0 * C + c, n);
+  Items<1>::get(p_x1_out + 0 * C + c * 1, n, t_x1_out + 0);
   Items<3>::get(p_x1_out + 1 * C + c * 3, n, t_x1_out + 1);
   vec d_x_a[4] = {};
   vec d_x_b[3] = {};
@@ -271,7 +271,7 @@ static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, const r
   const vec v149 = t_x_y[8] * v135;
   d_x_y[8] += t_x_y[8] * v135;
   d_x_y[8] += v149;
-  set_some(o_x_a + 0 * C + c, n, d_x_a[0]);
+  Items<1>::set(o_x_a + 0 * C + c * 1, n, d_x_a + 0);
   Items<3>::set(o_x_a + 1 * C + c * 3, n, d_x_a + 1);
   Items<3>::set(o_x_b + 0 * C + c * 3, n, d_x_b + 0);
   o_x_y[0] += sum_some(d_x_y[0], n);
@@ -295,57 +295,51 @@ static void epilogue(const num* x_u, const num* x_v, const num* da1, real* o_x_u
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
   const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
   if (index && !inside(index, rows, elements)) return 2;
-  Tasks t;
-  if (make_tasks(&t, index, rows, elements, 0)) return 1;
+  const Room<i64> tasks_room(tasks_size(rows, elements, 0)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
+  const Tasks t = make_tasks(tasks, index, rows, elements, 0);
+  const Room<num> s_x_y_room(rows * 9 + 1); num* const s_x_y = s_x_y_room.at; if (!s_x_y) return 1;
+  for (i64 m = 0; m < rows * 9; ++m) s_x_y[m] = 0;
   int fault = 0;
-  num* s_x_y = 0;
-  if (posix_memalign((void**)&s_x_y, 64, (rows * 9 + 1) * sizeof(num))) fault = 1;
-  else for (i64 m = 0; m < rows * 9; ++m) s_x_y[m] = 0;
-  if (!fault) {
-    i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-    on_threads(rows * vectors * 468 > 131072, [=]() __attribute__((always_inline)) {
-      num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 24 * W * sizeof(num))) scratch = 0;
-      num* const x_u = scratch + 0 * W;
-      num* const x_v = scratch + 5 * W;
-      num* const a = scratch + 6 * W;
-      num* const da1 = scratch + 15 * W;
-      const real* const p_x_a = given[0];
-      const real* const p_x_b = given[1];
-      const real* const p_x_y = given[2];
-      const real* const p_x_u = given[3];
-      const real* const p_x_v = given[4];
-      const real* const p_x1_out = given[5];
-      real* const o_x_a = opened[0];
-      real* const o_x_b = opened[1];
-      real* const o_x_u = opened[3];
-      real* const o_x_v = opened[4];
-      for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * 1;) {
-        if (!scratch) { *failed = 1; continue; }
-        const i64 e = t.element[b / 1], from = t.begin[b / 1];
-        const i64 to = t.first[e + 1];
-        for (i64 v = 0; v < vectors; ++v) {
-          const i64 c = v * W; const int n = least(W, C - c);
-          if (from == to) {
-            for (int i = 0; i < 5; ++i) set_some(o_x_u + (e * 5 + i) * C + c, n, vec{});
-            for (int i = 0; i < 1; ++i) set_some(o_x_v + (e * 1 + i) * C + c, n, vec{});
-            continue;
-          }
-          for (int i = 0; i < 5; ++i) store(x_u + i * W, get_some(p_x_u + (e * 5 + i) * C + c, n));
-          for (int i = 0; i < 1; ++i) store(x_v + i * W, get_some(p_x_v + (e * 1 + i) * C + c, n));
-          prologue(x_u, x_v, a);
-          clear(da1, 9 * W);
-          for (i64 q = from; q < to; ++q) {
-            const i64 r = t.order[q];
-            row(p_x_a + r * 4 * C, p_x_b + r * 3 * C, p_x_y + r * 9, p_x1_out + r * 4 * C, o_x_a + r * 4 * C, o_x_b + r * 3 * C, s_x_y + r * 9, a, da1, C, c, n);
-          }
-          epilogue(x_u, x_v, da1, o_x_u + e * 5 * C + c, o_x_v + e * 1 * C + c, C, n);
+  i64 next = 0; i64* const taken = &next; int* const failed = &fault;
+  on_threads(rows * vectors * 468 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(24 * W); num* const scratch = scratch_room.at;
+    num* const x_u = scratch + 0 * W;
+    num* const x_v = scratch + 5 * W;
+    num* const a = scratch + 6 * W;
+    num* const da1 = scratch + 15 * W;
+    const real* const p_x_a = given[0];
+    const real* const p_x_b = given[1];
+    const real* const p_x_y = given[2];
+    const real* const p_x_u = given[3];
+    const real* const p_x_v = given[4];
+    const real* const p_x1_out = given[5];
+    real* const o_x_a = opened[0];
+    real* const o_x_b = opened[1];
+    real* const o_x_u = opened[3];
+    real* const o_x_v = opened[4];
+    for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * 1;) {
+      if (!scratch) { *failed = 1; continue; }
+      const i64 e = t.element[b / 1], from = t.begin[b / 1];
+      const i64 to = t.first[e + 1];
+      for (i64 v = 0; v < vectors; ++v) {
+        const i64 c = v * W; const int n = least(W, C - c);
+        if (from == to) {
+          for (int i = 0; i < 5; ++i) set_some(o_x_u + (e * 5 + i) * C + c, n, vec{});
+          for (int i = 0; i < 1; ++i) set_some(o_x_v + (e * 1 + i) * C + c, n, vec{});
+          continue;
         }
+        for (int i = 0; i < 5; ++i) store(x_u + i * W, get_some(p_x_u + (e * 5 + i) * C + c, n));
+        for (int i = 0; i < 1; ++i) store(x_v + i * W, get_some(p_x_v + (e * 1 + i) * C + c, n));
+        prologue(x_u, x_v, a);
+        clear(da1, 9 * W);
+        for (i64 q = from; q < to; ++q) {
+          const i64 r = t.order[q];
+          row(p_x_a + r * 4 * C, p_x_b + r * 3 * C, p_x_y + r * 9, p_x1_out + r * 4 * C, o_x_a + r * 4 * C, o_x_b + r * 3 * C, s_x_y + r * 9, a, da1, C, c, n);
+        }
+        epilogue(x_u, x_v, da1, o_x_u + e * 5 * C + c, o_x_v + e * 1 * C + c, C, n);
       }
-      free(scratch);
-    });
-    for (i64 m = 0; m < rows * 9; ++m) opened[2][m] = narrow(s_x_y[m]);
-  }
-  free(s_x_y);
-  free(t.first);
+    }
+  });
+  for (i64 m = 0; m < rows * 9; ++m) opened[2][m] = narrow(s_x_y[m]);
   return fault;
 }

@@ -21,7 +21,7 @@ static void prologue(const num* x_u, const num* x_v, num* a) {
 }
 static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, real* o_x_out, const num* a, i64 C, i64 c, int n) {
   vec t_x_a[4];
-  t_x_a[0] = get_some(p_x_a + 0 * C + c, n);
+  Items<1>::get(p_x_a + 0 * C + c * 1, n, t_x_a + 0);
   Items<3>::get(p_x_a + 1 * C + c * 3, n, t_x_a + 1);
   vec t_x_b[3];
   Items<3>::get(p_x_b + 0 * C + c * 3, n, t_x_b + 0);
@@ -134,45 +134,41 @@ static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, real* o
   d_x_out[0] += 0.4472136f * v53;
   const vec v54 = t_x_y[8] * t_x_y[8];
   d_x_out[0] += 0.4472136f * v54;
-  set_some(o_x_out + 0 * C + c, n, d_x_out[0]);
+  Items<1>::set(o_x_out + 0 * C + c * 1, n, d_x_out + 0);
   Items<3>::set(o_x_out + 1 * C + c * 3, n, d_x_out + 1);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
   const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
   if (index && !inside(index, rows, elements)) return 2;
-  Tasks t;
-  if (make_tasks(&t, index, rows, elements, 64)) return 1;
+  const Room<i64> tasks_room(tasks_size(rows, elements, 64)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
+  const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
-  if (!fault) {
-    i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-    on_threads(rows * vectors * 187 > 131072, [=]() __attribute__((always_inline)) {
-      num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 15 * W * sizeof(num))) scratch = 0;
-      num* const x_u = scratch + 0 * W;
-      num* const x_v = scratch + 5 * W;
-      num* const a = scratch + 6 * W;
-      const real* const p_x_a = given[0];
-      const real* const p_x_b = given[1];
-      const real* const p_x_y = given[2];
-      const real* const p_x_u = given[3];
-      const real* const p_x_v = given[4];
-      real* const o_x_out = opened[0];
-      for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
-        if (!scratch) { *failed = 1; continue; }
-        const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
-        const i64 to = least(t.first[e + 1], from + 64);
-        const i64 v = b % vectors;
-        const i64 c = v * W; const int n = least(W, C - c);
-        for (int i = 0; i < 5; ++i) store(x_u + i * W, get_some(p_x_u + (e * 5 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x_v + i * W, get_some(p_x_v + (e * 1 + i) * C + c, n));
-        prologue(x_u, x_v, a);
-        for (i64 q = from; q < to; ++q) {
-          const i64 r = t.order[q];
-          row(p_x_a + r * 4 * C, p_x_b + r * 3 * C, p_x_y + r * 9, o_x_out + r * 4 * C, a, C, c, n);
-        }
+  i64 next = 0; i64* const taken = &next; int* const failed = &fault;
+  on_threads(rows * vectors * 187 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(15 * W); num* const scratch = scratch_room.at;
+    num* const x_u = scratch + 0 * W;
+    num* const x_v = scratch + 5 * W;
+    num* const a = scratch + 6 * W;
+    const real* const p_x_a = given[0];
+    const real* const p_x_b = given[1];
+    const real* const p_x_y = given[2];
+    const real* const p_x_u = given[3];
+    const real* const p_x_v = given[4];
+    real* const o_x_out = opened[0];
+    for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
+      if (!scratch) { *failed = 1; continue; }
+      const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
+      const i64 to = least(t.first[e + 1], from + 64);
+      const i64 v = b % vectors;
+      const i64 c = v * W; const int n = least(W, C - c);
+      for (int i = 0; i < 5; ++i) store(x_u + i * W, get_some(p_x_u + (e * 5 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_v + i * W, get_some(p_x_v + (e * 1 + i) * C + c, n));
+      prologue(x_u, x_v, a);
+      for (i64 q = from; q < to; ++q) {
+        const i64 r = t.order[q];
+        row(p_x_a + r * 4 * C, p_x_b + r * 3 * C, p_x_y + r * 9, o_x_out + r * 4 * C, a, C, c, n);
       }
-      free(scratch);
-    });
-  }
-  free(t.first);
+    }
+  });
   return fault;
 }

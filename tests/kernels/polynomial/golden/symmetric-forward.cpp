@@ -38,49 +38,45 @@ static void row(const real* p_x_x, real* o_x_out, const num* a, i64 C, i64 c, in
   const vec v7 = t_x_x[3] * t_x_x[3];
   d_x_out[0] += v7 * load(a + 3 * W);
   d_x_out[3] += t_x_x[3] * load(a + 4 * W);
-  set_some(o_x_out + 0 * C + c, n, d_x_out[0]);
+  Items<1>::set(o_x_out + 0 * C + c * 1, n, d_x_out + 0);
   Items<3>::set(o_x_out + 1 * C + c * 3, n, d_x_out + 1);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
   const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
   if (index && !inside(index, rows, elements)) return 2;
-  Tasks t;
-  if (make_tasks(&t, index, rows, elements, 64)) return 1;
+  const Room<i64> tasks_room(tasks_size(rows, elements, 64)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
+  const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
-  if (!fault) {
-    i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-    on_threads(rows * vectors * 36 > 131072, [=]() __attribute__((always_inline)) {
-      num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 11 * W * sizeof(num))) scratch = 0;
-      num* const x_w0_2 = scratch + 0 * W;
-      num* const x_w0_1 = scratch + 2 * W;
-      num* const x_w1_2 = scratch + 3 * W;
-      num* const x_w1_1 = scratch + 5 * W;
-      num* const a = scratch + 6 * W;
-      const real* const p_x_x = given[0];
-      const real* const p_x_w0_2 = given[1];
-      const real* const p_x_w0_1 = given[2];
-      const real* const p_x_w1_2 = given[3];
-      const real* const p_x_w1_1 = given[4];
-      real* const o_x_out = opened[0];
-      for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
-        if (!scratch) { *failed = 1; continue; }
-        const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
-        const i64 to = least(t.first[e + 1], from + 64);
-        const i64 v = b % vectors;
-        const i64 c = v * W; const int n = least(W, C - c);
-        for (int i = 0; i < 2; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x_w0_1 + i * W, get_some(p_x_w0_1 + (e * 1 + i) * C + c, n));
-        for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
-        prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, a);
-        for (i64 q = from; q < to; ++q) {
-          const i64 r = t.order[q];
-          row(p_x_x + r * 4 * C, o_x_out + r * 4 * C, a, C, c, n);
-        }
+  i64 next = 0; i64* const taken = &next; int* const failed = &fault;
+  on_threads(rows * vectors * 36 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(11 * W); num* const scratch = scratch_room.at;
+    num* const x_w0_2 = scratch + 0 * W;
+    num* const x_w0_1 = scratch + 2 * W;
+    num* const x_w1_2 = scratch + 3 * W;
+    num* const x_w1_1 = scratch + 5 * W;
+    num* const a = scratch + 6 * W;
+    const real* const p_x_x = given[0];
+    const real* const p_x_w0_2 = given[1];
+    const real* const p_x_w0_1 = given[2];
+    const real* const p_x_w1_2 = given[3];
+    const real* const p_x_w1_1 = given[4];
+    real* const o_x_out = opened[0];
+    for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
+      if (!scratch) { *failed = 1; continue; }
+      const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
+      const i64 to = least(t.first[e + 1], from + 64);
+      const i64 v = b % vectors;
+      const i64 c = v * W; const int n = least(W, C - c);
+      for (int i = 0; i < 2; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_w0_1 + i * W, get_some(p_x_w0_1 + (e * 1 + i) * C + c, n));
+      for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
+      prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, a);
+      for (i64 q = from; q < to; ++q) {
+        const i64 r = t.order[q];
+        row(p_x_x + r * 4 * C, o_x_out + r * 4 * C, a, C, c, n);
       }
-      free(scratch);
-    });
-  }
-  free(t.first);
+    }
+  });
   return fault;
 }

@@ -25,7 +25,7 @@ static void row(const real* p_x_x, const real* p_x1_out, const real* p_x2_x, rea
   vec t_x_x[4];
   Items<4>::get(p_x_x + 0 * C + c * 4, n, t_x_x + 0);
   vec t_x1_out[4];
-  t_x1_out[0] = get_some(p_x1_out + 0 * C + c, n);
+  Items<1>::get(p_x1_out + 0 * C + c * 1, n, t_x1_out + 0);
   Items<3>::get(p_x1_out + 1 * C + c * 3, n, t_x1_out + 1);
   vec t_x2_x[4];
   Items<4>::get(p_x2_x + 0 * C + c * 4, n, t_x2_x + 0);
@@ -100,7 +100,7 @@ static void row(const real* p_x_x, const real* p_x1_out, const real* p_x2_x, rea
   d_x1_out[3] += t_x_x[3] * load(a2 + 4 * W) + t_x2_x[3] * load(a + 4 * W);
   d_x_x[3] += v52;
   Items<4>::set(o_x_x + 0 * C + c * 4, n, d_x_x + 0);
-  set_some(o_x1_out + 0 * C + c, n, d_x1_out[0]);
+  Items<1>::set(o_x1_out + 0 * C + c * 1, n, d_x1_out + 0);
   Items<3>::set(o_x1_out + 1 * C + c * 3, n, d_x1_out + 1);
 }
 static void epilogue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, const num* x_w1_1, const num* x2_w0_2, const num* x2_w0_1, const num* x2_w1_2, const num* x2_w1_1, const num* da12, real* o_x_w0_2, real* o_x_w0_1, real* o_x_w1_2, real* o_x_w1_1, i64 C, int n) {
@@ -114,73 +114,69 @@ static void epilogue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, co
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
   const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
   if (index && !inside(index, rows, elements)) return 2;
-  Tasks t;
-  if (make_tasks(&t, index, rows, elements, 0)) return 1;
+  const Room<i64> tasks_room(tasks_size(rows, elements, 0)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
+  const Tasks t = make_tasks(tasks, index, rows, elements, 0);
   int fault = 0;
-  if (!fault) {
-    i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-    on_threads(rows * vectors * 203 > 131072, [=]() __attribute__((always_inline)) {
-      num* scratch = 0; if (posix_memalign((void**)&scratch, 64, 27 * W * sizeof(num))) scratch = 0;
-      num* const x_w0_2 = scratch + 0 * W;
-      num* const x_w0_1 = scratch + 2 * W;
-      num* const x_w1_2 = scratch + 3 * W;
-      num* const x_w1_1 = scratch + 5 * W;
-      num* const x2_w0_2 = scratch + 6 * W;
-      num* const x2_w0_1 = scratch + 8 * W;
-      num* const x2_w1_2 = scratch + 9 * W;
-      num* const x2_w1_1 = scratch + 11 * W;
-      num* const a = scratch + 12 * W;
-      num* const a2 = scratch + 17 * W;
-      num* const da12 = scratch + 22 * W;
-      const real* const p_x_x = given[0];
-      const real* const p_x_w0_2 = given[1];
-      const real* const p_x_w0_1 = given[2];
-      const real* const p_x_w1_2 = given[3];
-      const real* const p_x_w1_1 = given[4];
-      const real* const p_x1_out = given[5];
-      const real* const p_x2_x = given[6];
-      const real* const p_x2_w0_2 = given[7];
-      const real* const p_x2_w0_1 = given[8];
-      const real* const p_x2_w1_2 = given[9];
-      const real* const p_x2_w1_1 = given[10];
-      real* const o_x_x = opened[0];
-      real* const o_x_w0_2 = opened[1];
-      real* const o_x_w0_1 = opened[2];
-      real* const o_x_w1_2 = opened[3];
-      real* const o_x_w1_1 = opened[4];
-      real* const o_x1_out = opened[5];
-      for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
-        if (!scratch) { *failed = 1; continue; }
-        const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
-        const i64 to = t.first[e + 1];
-        const i64 v = b % vectors;
-        const i64 c = v * W; const int n = least(W, C - c);
-        if (from == to) {
-          for (int i = 0; i < 2; ++i) set_some(o_x_w0_2 + (e * 2 + i) * C + c, n, vec{});
-          for (int i = 0; i < 1; ++i) set_some(o_x_w0_1 + (e * 1 + i) * C + c, n, vec{});
-          for (int i = 0; i < 2; ++i) set_some(o_x_w1_2 + (e * 2 + i) * C + c, n, vec{});
-          for (int i = 0; i < 1; ++i) set_some(o_x_w1_1 + (e * 1 + i) * C + c, n, vec{});
-          continue;
-        }
-        for (int i = 0; i < 2; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x_w0_1 + i * W, get_some(p_x_w0_1 + (e * 1 + i) * C + c, n));
-        for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
-        for (int i = 0; i < 2; ++i) store(x2_w0_2 + i * W, get_some(p_x2_w0_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x2_w0_1 + i * W, get_some(p_x2_w0_1 + (e * 1 + i) * C + c, n));
-        for (int i = 0; i < 2; ++i) store(x2_w1_2 + i * W, get_some(p_x2_w1_2 + (e * 2 + i) * C + c, n));
-        for (int i = 0; i < 1; ++i) store(x2_w1_1 + i * W, get_some(p_x2_w1_1 + (e * 1 + i) * C + c, n));
-        prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, x2_w0_2, x2_w0_1, x2_w1_2, x2_w1_1, a, a2);
-        clear(da12, 5 * W);
-        for (i64 q = from; q < to; ++q) {
-          const i64 r = t.order[q];
-          row(p_x_x + r * 4 * C, p_x1_out + r * 4 * C, p_x2_x + r * 4 * C, o_x_x + r * 4 * C, o_x1_out + r * 4 * C, a, a2, da12, C, c, n);
-        }
-        epilogue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, x2_w0_2, x2_w0_1, x2_w1_2, x2_w1_1, da12, o_x_w0_2 + e * 2 * C + c, o_x_w0_1 + e * 1 * C + c, o_x_w1_2 + e * 2 * C + c, o_x_w1_1 + e * 1 * C + c, C, n);
+  i64 next = 0; i64* const taken = &next; int* const failed = &fault;
+  on_threads(rows * vectors * 203 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(27 * W); num* const scratch = scratch_room.at;
+    num* const x_w0_2 = scratch + 0 * W;
+    num* const x_w0_1 = scratch + 2 * W;
+    num* const x_w1_2 = scratch + 3 * W;
+    num* const x_w1_1 = scratch + 5 * W;
+    num* const x2_w0_2 = scratch + 6 * W;
+    num* const x2_w0_1 = scratch + 8 * W;
+    num* const x2_w1_2 = scratch + 9 * W;
+    num* const x2_w1_1 = scratch + 11 * W;
+    num* const a = scratch + 12 * W;
+    num* const a2 = scratch + 17 * W;
+    num* const da12 = scratch + 22 * W;
+    const real* const p_x_x = given[0];
+    const real* const p_x_w0_2 = given[1];
+    const real* const p_x_w0_1 = given[2];
+    const real* const p_x_w1_2 = given[3];
+    const real* const p_x_w1_1 = given[4];
+    const real* const p_x1_out = given[5];
+    const real* const p_x2_x = given[6];
+    const real* const p_x2_w0_2 = given[7];
+    const real* const p_x2_w0_1 = given[8];
+    const real* const p_x2_w1_2 = given[9];
+    const real* const p_x2_w1_1 = given[10];
+    real* const o_x_x = opened[0];
+    real* const o_x_w0_2 = opened[1];
+    real* const o_x_w0_1 = opened[2];
+    real* const o_x_w1_2 = opened[3];
+    real* const o_x_w1_1 = opened[4];
+    real* const o_x1_out = opened[5];
+    for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
+      if (!scratch) { *failed = 1; continue; }
+      const i64 e = t.element[b / vectors], from = t.begin[b / vectors];
+      const i64 to = t.first[e + 1];
+      const i64 v = b % vectors;
+      const i64 c = v * W; const int n = least(W, C - c);
+      if (from == to) {
+        for (int i = 0; i < 2; ++i) set_some(o_x_w0_2 + (e * 2 + i) * C + c, n, vec{});
+        for (int i = 0; i < 1; ++i) set_some(o_x_w0_1 + (e * 1 + i) * C + c, n, vec{});
+        for (int i = 0; i < 2; ++i) set_some(o_x_w1_2 + (e * 2 + i) * C + c, n, vec{});
+        for (int i = 0; i < 1; ++i) set_some(o_x_w1_1 + (e * 1 + i) * C + c, n, vec{});
+        continue;
       }
-      free(scratch);
-    });
-  }
-  free(t.first);
+      for (int i = 0; i < 2; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_w0_1 + i * W, get_some(p_x_w0_1 + (e * 1 + i) * C + c, n));
+      for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
+      for (int i = 0; i < 2; ++i) store(x2_w0_2 + i * W, get_some(p_x2_w0_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x2_w0_1 + i * W, get_some(p_x2_w0_1 + (e * 1 + i) * C + c, n));
+      for (int i = 0; i < 2; ++i) store(x2_w1_2 + i * W, get_some(p_x2_w1_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x2_w1_1 + i * W, get_some(p_x2_w1_1 + (e * 1 + i) * C + c, n));
+      prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, x2_w0_2, x2_w0_1, x2_w1_2, x2_w1_1, a, a2);
+      clear(da12, 5 * W);
+      for (i64 q = from; q < to; ++q) {
+        const i64 r = t.order[q];
+        row(p_x_x + r * 4 * C, p_x1_out + r * 4 * C, p_x2_x + r * 4 * C, o_x_x + r * 4 * C, o_x1_out + r * 4 * C, a, a2, da12, C, c, n);
+      }
+      epilogue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, x2_w0_2, x2_w0_1, x2_w1_2, x2_w1_1, da12, o_x_w0_2 + e * 2 * C + c, o_x_w0_1 + e * 1 * C + c, o_x_w1_2 + e * 2 * C + c, o_x_w1_1 + e * 1 * C + c, C, n);
+    }
+  });
   return fault;
 }

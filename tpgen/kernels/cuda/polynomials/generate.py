@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tpgen.kernels.cpp.polynomial import Phrases, RowText
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, Placed, header, write_numbers
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, Sum, place_polynomial
-from tpgen.kernels.polynomial.expressions import Expressions, slot_name
-from tpgen.kernels.polynomial.placement import segments
-from tpgen.kernels.polynomial.sweep import PolynomialSweep, target_of, terms_of
-from tpgen.kernels.sweep.statements import Component, Local, Statement
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.placement.polynomial import slot_name
+from tpgen.kernels.sweep.monomials import PolynomialSweep
+from tpgen.kernels.sweep.statements import Component
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import terms_text
 
 CHANNELS_ENTRY = "tpgen_channels"
 COUNTS = ("rows", "elements", "channels", "width", "span")
@@ -25,10 +26,20 @@ _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
 _LONG = 2500
 
 
+_LANES = Phrases(
+    "num",
+    "num(1)",
+    f"{{0}}[{{1}} * {LANES}]",
+    f"{{0}}[{{1}} * {LANES}] += {{2}};",
+    "l.alive ? widen(p_{0}[{1}]) : 0",
+    "get<{2}>(p_{0} + {1} * call.channels, l, t_{0} + {1});",
+    "set<{2}>(o_{0} + {1} * call.channels, l, d_{0} + {1});",
+)
+
 CudaPolynomialSource = Placed[CudaPolynomialPlacement]
 
 
-def generate_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialSource:
+def generate_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialSource:
     """The source of a call.  Raises `EmitError` where its coefficients do not fit the chip."""
     placement = place_polynomial(plan, sweep, dtype, chip)
     return CudaPolynomialSource(_Text(placement).write(), placement)
@@ -39,7 +50,7 @@ class _Text:
 
     def __init__(self, at: CudaPolynomialPlacement) -> None:
         self.at, self.sweep, self.w = at, at.sweep, Writer()
-        self._texts = Expressions(at, "num(1)", f"{{name}}[{{index}} * {LANES}]")
+        self.row = RowText(at, self.w, _LANES)
 
     def write(self) -> GeneratedSource:
         self._prelude()
@@ -56,7 +67,7 @@ class _Text:
 
     def _prelude(self) -> None:
         w, at = self.w, self.at
-        for line in [*str(at.plan).split("\n"), *str(at).split("\n")]:
+        for line in [*terms_text(at.plan).split("\n"), *str(at).split("\n")]:
             w.line(f"// {line}")
         tables = f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.kept}, ADDED = {at.added}"
         write_numbers(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.tile * LANES}", tables)
@@ -87,36 +98,20 @@ class _Text:
         kind = "static __device__ __noinline__" if self._apart else "DEVICE"
         with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
-                self._get(slot)
-            for slot in at.swept:
-                w.line(f"num d_{slot_name(slot)}[{at.operands[slot].dim}] = {{}};")
+                self._pointer("const real*", "p", slot)
+                self.row.get(slot)
+            self.row.clear()
             for statement in self.sweep.rows:
-                self._statement(statement)
+                self.row.statement(statement)
             for slot in at.stored:
-                self._set(slot)
+                self._pointer("real*", "o", slot)
+                self.row.set(slot)
             for slot in at.summed:
                 self._sum_channels(slot)
 
-    def _row_of(self, slot: str) -> str:
-        operand = self.at.operands[slot]
-        return f"r * {operand.dim}" + " * call.channels" * operand.channels
-
-    def _get(self, slot: str) -> None:
-        operand, name = self.at.operands[slot], slot_name(slot)
-        self.w.line(f"const real* const p_{name} = call.p_{name} + {self._row_of(slot)};")
-        self.w.line(f"num t_{name}[{operand.dim}];")
-        if not operand.channels:
-            for i in self.at.read[slot]:
-                self.w.line(f"t_{name}[{i}] = l.alive ? widen(p_{name}[{i}]) : 0;")
-            return
-        for start, size in self.at.segments_read(slot):
-            self.w.line(f"get<{size}>(p_{name} + {start} * call.channels, l, t_{name} + {start});")
-
-    def _set(self, slot: str) -> None:
-        name = slot_name(slot)
-        self.w.line(f"real* const o_{name} = call.o_{name} + {self._row_of(slot)};")
-        for start, size in segments(self.at.operands[slot]):
-            self.w.line(f"set<{size}>(o_{name} + {start} * call.channels, l, d_{name} + {start});")
+    def _pointer(self, kind: str, letter: str, slot: str) -> None:
+        name = f"{letter}_{slot_name(slot)}"
+        self.w.line(f"{kind} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
 
     def _sum_channels(self, slot: str) -> None:
         name, dim = slot_name(slot), self.at.operands[slot].dim
@@ -125,18 +120,6 @@ class _Text:
             self.w.line(
                 f"if (l.alive && l.lane % call.width == 0) call.s_{name}[(chunk * call.rows + r) * {dim} + i] = sum;"
             )
-
-    def _statement(self, statement: Statement) -> None:
-        text, target = self._texts.sum(terms_of(statement)), target_of(statement)
-        if isinstance(target, Local):
-            self.w.line(f"const num {target} = {text};")
-            return
-        assert isinstance(target, Component)
-        name = slot_name(target.operand)
-        if target.operand in self.at.scratch:
-            self.w.line(f"{name}[{target.index} * {LANES}] += {text};")
-        else:
-            self.w.line(f"d_{name}[{target.index}] += {text};")
 
     # -- one element --
 
@@ -172,7 +155,7 @@ class _Text:
             for i in used:
                 self.w.line(f"t_{name}[{i}] = widen(call.p_{name}[(e * {dim} + {i}) * call.channels + c]);")
         for place, terms in sums:
-            self.w.line(put(place).format(self._texts.sum(terms) if terms else "0"))
+            self.w.line(put(place).format(self.row.spelling.sum(terms) or "0"))
 
     # -- the kernels --
 
@@ -207,7 +190,7 @@ class _Text:
                 self._deliver_sums()
 
     def _deliver_sums(self) -> None:
-        """Those of all warps, and of all rows of a warp, in their order."""
+        """Write sums of coefficients' gradients over all warps, and over all rows of a warp, in their order."""
         w = self.w
         w.line("__syncthreads();")
         with w.block("for (int n = warp; n < ADDED; n += WARPS) if (lane < width && c < call.channels)"):

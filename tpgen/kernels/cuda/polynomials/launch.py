@@ -1,4 +1,4 @@
-"""What a polynomial's kernels are called with: one structure of pointers and counts, and how many blocks there are."""
+"""Arguments of a polynomial's kernels: one structure of pointers and counts, and how many blocks there are."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.groups import LANES, power_of_two
 from tpgen.kernels.cuda.orders import Order
 from tpgen.kernels.cuda.polynomials.generate import COUNTS
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
-from tpgen.kernels.polynomial.load import Sizes
+from tpgen.kernels.cuda.workspace import order_bytes
 
 _SPAN = 64  # rows of a warp in one task, at most
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How the rows and channels of a call are dealt out to blocks, where so many blocks run at once."""
+    """Shares of a call's rows and channels among blocks, where so many blocks run at once."""
 
     placement: CudaPolynomialPlacement
     sizes: Sizes
@@ -50,7 +51,7 @@ class Geometry:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the kernels are told."""
+        """Numbers that the kernels are called with, by name."""
         known = {**self.sizes._asdict(), "width": self.width, "span": self.span}
         return {name: known[name] for name in COUNTS}
 
@@ -74,6 +75,12 @@ class Geometry:
         shapes = [(self.tasks, p.added, sizes.channels)]
         shapes += [(self.chunks, sizes.rows, p.operands[s].dim) for s in p.summed]
         return [torch.empty(shape, dtype=number, device=device) for shape in shapes]
+
+
+def polynomial_bytes(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> int:
+    """Bytes that the kernels of a polynomial take: sums of tasks and, with an index of elements, the order of rows."""
+    sums = sum(x.nbytes for x in geometry.scratch(dtype, torch.device("meta")))
+    return order_bytes(geometry.sizes.rows, geometry.sizes.elements, sums) if indexed else sums
 
 
 def call_of(

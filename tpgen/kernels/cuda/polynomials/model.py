@@ -1,16 +1,16 @@
-"""What the kernel of a polynomial should reach, from its placement and its batch alone: a model, and no measurement.
+"""Speed that a polynomial's kernel should reach, from its placement and its batch alone: a model, and no measurement.
 
 It counts as `tpgen.kernels.cuda.model` does.  A warp computes one row of 32 channels (or several of fewer) from
 registers; coefficients, and the sums of their gradients, are what it touches in shared memory.
 
 >>> from tpgen.kernels.cuda.chips import chip_of
->>> from tpgen.kernels.polynomial.runtime import kernels_of, named_call
->>> from tpgen.planner.polynomial_problems import POLYNOMIALS
+>>> from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+>>> from tpgen.planner.problems import POLYNOMIALS
 >>> problem = POLYNOMIALS["small-contraction"]
->>> sweep = kernels_of(problem.plan.to_json()).sweep(named_call(problem.plan, "forward"))
+>>> sweep = describe_polynomial(problem.plan).sweep(named_call(problem.plan, "forward"))
 >>> sizes = Sizes(100_000, problem.elements, problem.channels)
 >>> str(predict_polynomial(problem.plan, sweep, "float32", chip_of(90), sizes))
-'58 % of the copy bandwidth'
+'43 % of the copy bandwidth'
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil, log2
 
-from tpgen.kernels.cuda.chips import CACHE, LATENCY, Chip
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.cuda.chips import LATENCY, Chip
 from tpgen.kernels.cuda.counts import products
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles, no_time
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.placement import segments
-from tpgen.kernels.polynomial.sweep import PolynomialSweep, target_of, terms_of
+from tpgen.kernels.placement.polynomial import segments
+from tpgen.kernels.sweep.monomials import PolynomialSweep, target_of, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.plan import Plan
 
 _OVERHEAD = 40  # instructions of a row for its places
 _REGISTERS = 168  # of a thread
@@ -49,12 +49,12 @@ class _Work:
         return self.arithmetic + self.other
 
     def cycles(self, chip: Chip, dtype: str) -> float:
-        """Of a multiprocessor that does nothing else."""
+        """Cycles of a multiprocessor that does nothing else."""
         return cycles(chip, dtype, self.issued, self.arithmetic)
 
 
 def geometry_expected(p: CudaPolynomialPlacement, sizes: Sizes) -> Geometry:
-    """How a batch is dealt out, for as many blocks at once as have registers and shared memory."""
+    """Geometry of a batch, for as many blocks at once as have registers and shared memory."""
     return Geometry(p, sizes, _blocks(p) * p.chip.processors)
 
 
@@ -62,9 +62,7 @@ def _blocks(p: CudaPolynomialPlacement) -> int:
     return min(p.blocks_at_once, max(1, REGISTERS // (_REGISTERS * p.threads)))
 
 
-def predict_polynomial(
-    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes
-) -> Prediction:
+def predict_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes) -> Prediction:
     """The prediction for a batch; raises `EmitError` where a kernel does not fit the chip."""
     p = place_polynomial(plan, sweep, dtype, chip)
     geometry, blocks = geometry_expected(p, sizes), _blocks(p)
@@ -96,7 +94,7 @@ def _weights(geometry: Geometry, _rows: int) -> float:
     longest = max(sum(products(t) for _, terms in part for t in terms) for part in p.epilogue)
     rounds = ceil(geometry.blocks_of_weights / (chip.processors * _blocks(p)))
     read = geometry.tasks * p.added * sizes.channels * p.lane_bytes / LANES
-    return max(rounds * (waits * LATENCY + longest * PACE) / chip.clock, read / (CACHE * chip.bandwidth))
+    return max(rounds * (waits * LATENCY + longest * PACE) / chip.clock, read / chip.cache_bandwidth)
 
 
 def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
@@ -111,7 +109,7 @@ def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
 
 
 def _once(p: CudaPolynomialPlacement) -> _Work:
-    """What all warps of a block do for a task: coefficients, and the sums of their gradients."""
+    """Work of all warps of a block for a task: coefficients, and the sums of their gradients."""
     touched = p.kept + 2 * p.warps * p.added
     return _Work(_arithmetic(p.sweep.prologue), sum(len(p.read[s]) for s in p.weights) + touched, touched)
 

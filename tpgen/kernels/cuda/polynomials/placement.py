@@ -18,18 +18,17 @@ from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.polynomial.expressions import gathered
-from tpgen.kernels.polynomial.placement import PolynomialPlacement, segments
-from tpgen.kernels.polynomial.sweep import PolynomialSweep
+from tpgen.kernels.placement.polynomial import PolynomialPlacement, segments
+from tpgen.kernels.sweep.monomials import PolynomialSweep, gathered
 from tpgen.kernels.sweep.statements import Component, Product
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.planner.plan import Plan
 
 _WARPS = 4
 _TOGETHER = 40
 _BLOCKS = 2  # on a multiprocessor, before warps share a block
 
 Item = TypeVar("Item")
-Sum = tuple[Component, list[Product]]
+Sum = tuple[Component, tuple[Product, ...]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class CudaPolynomialPlacement(PolynomialPlacement):
 
     @property
     def lane_bytes(self) -> int:
-        """Of one number of every lane of a warp."""
+        """Bytes of one number of every lane of a warp."""
         return LANES * (8 if self.target.dtype == "float64" else 4)
 
     @property
@@ -101,7 +100,7 @@ class CudaPolynomialPlacement(PolynomialPlacement):
         """The gradients of weights that each warp computes; without terms, zero."""
         sums = gathered(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]
-        found = [(place, sums.get(place, [])) for place in places]
+        found = [(place, sums.get(place, ())) for place in places]
         return shares(found, [len(terms) + 1 for _, terms in found], self.warps)
 
     def __str__(self) -> str:
@@ -129,8 +128,8 @@ def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list
     return dealt
 
 
-def place_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Where the kernel of a call computes: fewer warps share a block where two blocks have no room beside each other.
+def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
+    """Placement of a call: fewer warps share a block where two blocks have no room beside each other.
 
     Raises `EmitError` where not even one warp has room.
     """
@@ -143,7 +142,7 @@ def place_polynomial(plan: PolynomialPlan, sweep: PolynomialSweep, dtype: str, c
     raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
 
 
-def why_no_room(plan: PolynomialPlan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
+def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
     """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
     needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes

@@ -10,37 +10,34 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tpgen.kernels.arguments import CallSizes, Edges, Sizes
+from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
-from tpgen.kernels.cuda.chips import chip_of
+from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.orders import Order, is_inside, known_order
 from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
+from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of, polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
 from tpgen.kernels.cuda.target import chip_expected
-from tpgen.kernels.cuda.workspace import polynomial_bytes
-from tpgen.kernels.libraries.compiler import DTYPES
-from tpgen.kernels.polynomial.load import Sizes
-from tpgen.kernels.polynomial.sweep import PolynomialSweep
-from tpgen.planner.polynomial_plan import PolynomialPlan
+from tpgen.kernels.sweep.monomials import PolynomialSweep
+from tpgen.planner.plan import Plan
 
 _ELEMENTS = 2  # the fault of an index out of range
 
 
-def obstacle(plan: PolynomialPlan, forward: PolynomialSweep, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why a polynomial has no kernel on a device."""
-    return why_no_room(plan, forward, DTYPES[dtype], chip_of(driver.capability(driver.number_of(device))))
+def obstacle(plan: Plan, forward: PolynomialSweep, dtype: torch.dtype, chip: Chip) -> str | None:
+    """Why a polynomial has no kernel on a chip."""
+    return why_no_room(plan, forward, DTYPES[dtype], chip)
 
 
-def workspace(
-    plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype, sizes: Sizes, indexed: bool, device: torch.device
-) -> int:
+def workspace(plan: Plan, sweep: PolynomialSweep, dtype: torch.dtype, sizes: CallSizes) -> int:
     """Bytes that a call takes beside operands and results."""
-    placement = place_polynomial(plan, sweep, DTYPES[dtype], chip_expected(device))
-    return polynomial_bytes(geometry_expected(placement, sizes), dtype, indexed)
+    placement = place_polynomial(plan, sweep, DTYPES[dtype], chip_expected(sizes.device))
+    return polynomial_bytes(geometry_expected(placement, sizes.counts), dtype, sizes.by_element)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class _Loaded:
 class CudaPolynomialKernel:
     """A call of a polynomial; compiled for a device when it is first met there."""
 
-    def __init__(self, plan: PolynomialPlan, sweep: PolynomialSweep, dtype: torch.dtype) -> None:
+    def __init__(self, plan: Plan, sweep: PolynomialSweep, dtype: torch.dtype) -> None:
         self._made = (plan, sweep, DTYPES[dtype])
         self._loaded: dict[int, _Loaded] = {}
 
@@ -88,7 +85,14 @@ class CudaPolynomialKernel:
             self._loaded[device] = _Loaded(generate_polynomial(*self._made, chip_of(driver.capability(device))), device)
         return self._loaded[device]
 
-    def __call__(self, given: Sequence[Tensor], opened: Sequence[Tensor], index: Tensor | None, sizes: Sizes) -> int:
+    def __call__(
+        self,
+        given: Sequence[Tensor],
+        opened: Sequence[Tensor],
+        sizes: Sizes,
+        _edges: Edges | None = None,
+        index: Tensor | None = None,
+    ) -> int:
         """Launch them on the current stream; a fault where the index points nowhere."""
         if not sizes.rows:
             for x in opened:
@@ -104,6 +108,10 @@ class CudaPolynomialKernel:
         return 0
 
 
+def _device_of(tensors: Sequence[Tensor]) -> int:
+    return tensors[0].get_device()
+
+
 def _launch(
     loaded: _Loaded, given: Sequence[Tensor], opened: Sequence[Tensor], order: Order | None, sizes: Sizes
 ) -> None:
@@ -116,7 +124,3 @@ def _launch(
         loaded.weights.launch(geometry.blocks_of_weights, stream, call)
     if placement.summed:
         loaded.channels.launch(geometry.blocks_of_channels, stream, call)
-
-
-def _device_of(tensors: Sequence[Tensor]) -> int:
-    return tensors[0].get_device()

@@ -1,0 +1,72 @@
+"""Recipes of docs/engines.md, run as they stand there, against stock."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch_sim as ts
+from ase import Atoms, units
+from ase.md.verlet import VelocityVerlet
+from torch_sim.models.mace import MaceModel
+
+from tpgen.conversion.convert import conversion_report
+
+from benchmarks.networks import lattice, mace  # isort: skip  (after tpgen)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+
+
+def recipe(title: str, **given: Any) -> dict[str, Any]:
+    """What the program under a title defines, where some names are given."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python no-run\n(.*?)```", section, re.DOTALL)
+    exec(program, given)
+    return given
+
+
+def crystal(atoms: int, seed: int = 0) -> Atoms:
+    s = lattice(atoms, torch.float64)
+    numbers = np.array([1, 6, 7, 8])[s.species.numpy()]
+    found = Atoms(numbers, positions=s.positions.numpy(), cell=s.cell.numpy(), pbc=True)
+    found.rattle(0.05, seed=seed)
+    return found
+
+
+def stock() -> Any:
+    return mace(27, torch.float32, "8x0e+8x1o").model.float()
+
+
+def test_dynamics_in_ase_follow_those_of_stock() -> None:
+    from mace.calculators import MACECalculator
+
+    torch.set_default_dtype(torch.float32)
+    model = stock()
+    whole = MACECalculator(models=[deepcopy(model)], device="cpu", default_dtype="float32")
+    found = []
+    for calculator in (whole, recipe("ASE", model=model)["calculator"]):
+        atoms = crystal(27)
+        atoms.calc = calculator
+        VelocityVerlet(atoms, 0.5 * units.fs).run(10)
+        found.append((atoms.get_positions(), atoms.get_forces(), atoms.get_stress()))
+    assert conversion_report(calculator.models[0]).replaced
+    for wanted, x in zip(*found, strict=True):
+        np.testing.assert_allclose(x, wanted, atol=1e-4 * abs(wanted).max(), rtol=0)
+
+
+def test_batches_in_torchsim_follow_those_of_stock() -> None:
+    torch.set_default_dtype(torch.float32)
+    systems = [crystal(n, seed) for n, seed in ((27, 0), (36, 1), (27, 2))]
+    given = recipe("TorchSim", mace=stock(), atoms=systems)
+    whole = MaceModel(stock(), device=torch.device("cpu"), dtype=torch.float32)
+    assert conversion_report(given["model"].model).replaced
+    state = ts.initialize_state(systems, torch.device("cpu"), torch.float32)
+    wanted, found = whole(state), given["model"](state)
+    for name in ("energy", "forces", "stress"):
+        assert (found[name] - wanted[name]).abs().max() <= 2e-5 * wanted[name].abs().max()
+    assert given["final"].positions.isfinite().all()
+    assert (given["final"].positions - state.positions).abs().max() > 1e-3

@@ -1,0 +1,35 @@
+"""Files of NequIP's, Allegro's among them, deployed by one line, against stock."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from nequip.model.saved_models import load_utils
+
+from benchmarks.networks import allegro, nequip
+from tests.clients.checks import check_deployed
+from tpgen.cli.app import main
+
+MODELS = {
+    "nequip": partial(nequip, features=4, l_max=1, layers=1),
+    "allegro": partial(allegro, features=4, scalars=8, l_max=1),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_checkpoint_is_deployed_by_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {atoms: MODELS[name](atoms, torch.float64) for atoms in (27, 16)}
+    model = cases[27].model.eval()
+    monkeypatch.setattr(load_utils, "load_saved_model", lambda _: deepcopy(model))  # a checkpoint takes a training run
+    (tmp_path / "best.ckpt").touch()
+    done = CliRunner().invoke(main, ["deploy", "--nequip", f"{tmp_path}/best.ckpt", "--out", f"{tmp_path}/potential"])
+    assert done.exit_code == 0, done.output
+    check_deployed(tmp_path / "potential", model, cases)
+    names = (tmp_path / "potential" / "model.nequip.pt2").read_bytes()
+    assert b"nequip_aoti_inputs" in names
+    assert b"pos edge_index atom_types cell edge_cell_shift" in names

@@ -1,0 +1,20 @@
+"""NequIP as one program."""
+
+from __future__ import annotations
+
+import torch
+from nequip.data import AtomicDataDict as keys
+
+from benchmarks.networks import nequip
+from tests.clients.checks import check_step, check_training
+
+OUTPUTS = [keys.TOTAL_ENERGY_KEY, keys.FORCE_KEY, keys.STRESS_KEY]
+
+
+def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes() -> None:
+    check_step(*(nequip(atoms, torch.float64, features=4, l_max=1, layers=1) for atoms in (27, 36)), outputs=OUTPUTS)
+
+
+def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
+    cases = (nequip(atoms, torch.float64, features=4, l_max=1, layers=1) for atoms in (27, 36))
+    check_training(*cases, outputs=OUTPUTS)

@@ -1,0 +1,109 @@
+"""Every private name of torch that tpgen uses: what it is for, and what there is without it.
+
+Other modules take these names from here, and none from torch, so that a change of torch's is met in one place.  A name
+is looked up when it is first asked for; one that is not there is one error that says what lacks it (`NAMES`), or a
+slower way where ``without`` tells one.  Private C functions of the runtime without Python stand in
+``kernels/runtime/native``, which asks the library for each of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+FLOOR = "2.8"  # the oldest torch that has them all, but for those with another way
+
+
+class Private(NamedTuple):
+    """A private name: where it stands, what for, and what happens where it is not there (an error, if nothing)."""
+
+    module: str
+    name: str
+    use: str
+    without: str = ""
+
+
+_TRANSFORMS = "to leave calls under torch.func, vmap and tracers to the way that has their rules"
+_VMAP = "rules of operators under the older vmap (is_grads_batched=True, vectorize=True)"
+_OPERATORS = "to go from one level of the dispatcher to the next in operators of tpgen's"
+_GRAPHS = "graphs without numbers: explain, dump, reports, compile_step"
+_REPORTS = "tpgen dump and tpgen report"
+_STEP = "compile_step"
+
+NAMES: dict[str, Private] = {
+    "is_functorch_wrapped_tensor": Private("torch._C._functorch", "is_functorch_wrapped_tensor", _TRANSFORMS),
+    "is_legacy_batchedtensor": Private("torch._C._functorch", "is_legacy_batchedtensor", _TRANSFORMS),
+    "is_tracing": Private("torch._C", "_is_tracing", _TRANSFORMS),
+    "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
+    "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),
+    "DispatchModeKey": Private("torch._C", "_TorchDispatchModeKey", _TRANSFORMS),
+    "DispatchKey": Private("torch._C", "DispatchKey", _OPERATORS),
+    "after_autograd": Private("torch._C", "_after_autograd_keyset", _OPERATORS),
+    "BelowAutograd": Private("torch._C", "_AutoDispatchBelowAutograd", _OPERATORS),
+    "forward_mode": Private("torch.autograd.forward_ad", "_set_fwd_grad_enabled", _OPERATORS),
+    "will_run": Private("torch._C", "_will_engine_execute_node", "to compute no gradient that nobody asked for"),
+    "FunctionalizeInterpreter": Private("torch._functorch.pyfunctorch", "FunctionalizeInterpreter", _OPERATORS),
+    "functorch_interpreter": Private(
+        "torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter", _OPERATORS
+    ),
+    "FunctionalizeAPI": Private("torch._subclasses.functional_tensor", "FunctorchFunctionalizeAPI", _OPERATORS),
+    "enter_vmap": Private("torch._C", "_vmapmode_increment_nesting", _VMAP),
+    "leave_vmap": Private("torch._C", "_vmapmode_decrement_nesting", _VMAP),
+    "add_batch_dim": Private("torch", "_add_batch_dim", _VMAP),
+    "remove_batch_dim": Private("torch", "_remove_batch_dim", _VMAP),
+    "without_modes": Private(
+        "torch.utils._python_dispatch", "_disable_current_modes", "constants with values while shapes are computed"
+    ),
+    "DispatchMode": Private("torch.utils._python_dispatch", "TorchDispatchMode", "operations and bytes of a call"),
+    "FakeTensorMode": Private("torch._subclasses.fake_tensor", "FakeTensorMode", _GRAPHS),
+    "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
+    "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
+    "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
+    "fx_graph_cse": Private("torch._functorch.compile_utils", "fx_graph_cse", _STEP),
+    "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
+    "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
+    "pointer_of": Private(
+        "torch._C._aoti", "unsafe_alloc_void_ptr_from_tensor", "large results on memory that was used before",
+        "results of the runtime without Python stand on new memory",
+    ),
+    "foreach_mul": Private("torch", "_foreach_mul", "training of compiled steps: all gradients times a number at once"),
+    "assert_async": Private("torch", "_assert_async", "MACE's species in programs"),
+    "export_joint": Private("torch._functorch.aot_autograd", "aot_export_joint_simple", _REPORTS),
+    "aot_function": Private("torch._functorch.aot_autograd", "aot_function", _REPORTS),
+    "default_partition": Private("torch._functorch.partitioners", "default_partition", _REPORTS),
+    "min_cut_partition": Private("torch._functorch.partitioners", "min_cut_rematerialization_partition", _REPORTS),
+    "DynamoException": Private("torch._dynamo.exc", "TorchDynamoException", _REPORTS),
+    "dynamo_explain": Private("torch._dynamo", "explain", _REPORTS),
+    "clear_compilations": Private("torch._dynamo.utils", "clear_compilation_metrics", _REPORTS),
+    "compilations": Private("torch._dynamo.utils", "get_compilation_metrics", _REPORTS),
+    "run_and_get_code": Private("torch._inductor.utils", "run_and_get_code", _REPORTS),
+    "inductor_config": Private("torch._inductor", "config", _REPORTS, "comments of Inductor's alone name origins"),
+    "CppScheduling": Private("torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "the same"),
+    "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
+    "inductor_graph": Private("torch._inductor.virtualized", "V", _REPORTS, "the same"),
+}  # fmt: skip
+
+
+def __getattr__(asked: str) -> Any:
+    """Look a name up once; an error where torch has it no more, or not yet."""
+    if asked not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
+    private = NAMES[asked]
+    try:
+        found = getattr(import_module(private.module), private.name)
+    except (ImportError, AttributeError):
+        error = AttributeError if private.without else ImportError  # of the first, getattr has another value
+        raise error(
+            f"torch {torch.__version__} has no {private.module}.{private.name}, which tpgen needs ({private.use}): "
+            f"use a torch from {FLOOR} on that docs/versions.md names"
+        ) from None
+    globals()[asked] = found
+    return found
+
+
+def has_tangents() -> bool:
+    """Whether somebody differentiates forwards: torch keeps the level in a variable of a module."""
+    return forward_ad._current_level >= 0

@@ -1,0 +1,167 @@
+"""Measurements as frozen records with the machine they were taken on, to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tpgen.bench.environment import Environment
+from tpgen.errors import TpgenError
+
+SCHEMA = 1
+STATUSES = ("ok", "wrong", "failed", "unavailable")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One contender at one task of one problem.  Seconds and bytes; None where it was not measured."""
+
+    problem: str
+    task: str
+    contender: str
+    status: str  # ok; wrong: failed the gate; failed: raised; unavailable: cannot take part
+    rows: int
+    layout: str
+    reason: str = ""
+    error: float | None = None  # relative to the largest entry of the float64 result
+    median: float | None = None
+    min: float | None = None
+    spread: float | None = None  # third quartile minus first, over the median
+    samples: int = 0
+    calls: int = 0  # of each sample
+    build: float | None = None  # construct the product
+    first: float | None = None  # first call: compile, if it is compiled at the first call
+    peak_bytes: int | None = None  # of torch's allocations during a call, above what was held before
+
+    @property
+    def family(self) -> str:
+        return self.contender.split("/")[0]
+
+    @property
+    def backend(self) -> str:
+        return self.contender.split("/")[-1]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a measurement: dtype, device, and the seconds for each task of each problem."""
+
+    dtype: str
+    device: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Records with their settings and environment.  Equal reports hold the same figures."""
+
+    environment: Environment
+    settings: Settings
+    records: tuple[Record, ...]
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str, str], Record]:
+        return {(r.problem, r.task, r.contender): r for r in self.records}
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.problem for r in self.records))
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.task for r in self.records))
+
+    @cached_property
+    def contenders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.contender for r in self.records))
+
+    def find(self, problem: str, task: str, contender: str) -> Record | None:
+        return self._by_key.get((problem, task, contender))
+
+    def of(self, problem: str, task: str) -> tuple[Record, ...]:
+        return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
+
+    def speedup(self, record: Record, same_backend: bool = False) -> float | None:
+        """Median time of e3nn's best, or of e3nn under the same backend, over that of a record; None without both."""
+        rivals = [
+            r.median
+            for r in self.of(record.problem, record.task)
+            if r.family == "e3nn" and r.median and (r.backend == record.backend or not same_backend)
+        ]
+        return min(rivals) / record.median if rivals and record.median else None
+
+    def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
+        """The mean of a contender's speed-ups at a task over all problems that have one."""
+        found = [
+            (ratio, r.problem)
+            for r in self.records
+            if (r.contender, r.task) == (contender, task) and (ratio := self.speedup(r, same_backend))
+        ]
+        if not found:
+            return None
+        mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
+        return Mean(mean, len(found), *min(found))
+
+    def save_json(self, path: str | Path) -> None:
+        """Write the report; `load_report` reads it back."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(self.to_json() + "\n")
+
+    def to_json(self) -> str:
+        """The report as JSON, as `save_json` writes it."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A geometric mean of speed-ups, over how many problems, and the least of them."""
+
+    mean: float
+    problems: int
+    least: float
+    least_problem: str
+
+
+def load_report(path: str | Path) -> Report:
+    """Read a report that `Report.save_json` wrote; a `TpgenError` says what is wrong with the file."""
+    try:
+        data = json.loads(Path(path).read_text())
+        if data["schema"] != SCHEMA:
+            raise TpgenError(f"{path}: the records have schema {data['schema']!r}, this version reads {SCHEMA}")
+        return Report(
+            read_fields(Environment, data["environment"]),
+            read_fields(Settings, data["settings"]),
+            tuple(read_fields(Record, record) for record in data["records"]),
+        )
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --records` writes one") from None
+
+
+def read_fields(kind: type, data: dict[str, Any]) -> Any:
+    unknown = sorted(set(data) - {f.name for f in fields(kind)})
+    if unknown:
+        raise TypeError(f"unknown entries {', '.join(unknown)}")
+    return kind(**data)
+
+
+def merge_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
+    """Put reports that were measured alike on one machine together; one for each machine and setting is left.
+
+    Where two hold the same contender at the same task of the same problem, the later one counts.
+    """
+    groups: dict[tuple[Environment, Settings], dict[tuple[str, str, str], Record]] = {}
+    for report in reports:
+        groups.setdefault((report.environment, report.settings), {}).update(report._by_key)
+    return tuple(Report(*alike, tuple(_ordered(list(records.values())))) for alike, records in groups.items())
+
+
+def _ordered(records: Sequence[Record]) -> list[Record]:
+    """Records of one problem, then of one task, next to each other."""
+    problems = list(dict.fromkeys(r.problem for r in records))
+    tasks = list(dict.fromkeys(r.task for r in records))
+    return sorted(records, key=lambda r: (problems.index(r.problem), tasks.index(r.task)))

@@ -1,0 +1,221 @@
+"""Run benchmarks: build every contender, check its results, then time all of them in turn."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tpgen._e3nn import default_dtype
+from tpgen.bench.contenders import Contender
+from tpgen.bench.environment import environment
+from tpgen.bench.gate import bound, expected_results, largest_error
+from tpgen.bench.peak import peak_bytes
+from tpgen.bench.records import Record, Report, Settings
+from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
+from tpgen.errors import BackendError, EmitError, TpgenError, unknown
+from tpgen.inspection.clock import now, seconds_of, time_in_turns
+from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
+from tpgen.progress import Progress, bar, no_progress
+
+_WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
+
+
+def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
+    """The problems of those names and suites; all for neither.
+
+    >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
+    ['article', 'mace-large', 'tetris-1']
+    """
+    names, suites = tuple(names), tuple(suites)
+    for suite in suites:
+        if suite not in SUITES:
+            raise TpgenError(unknown("suite", suite, SUITES))
+    wanted = {find_problem(name).name for name in names}
+    wanted |= {p.name for p in PROBLEMS.values() if p.suite in suites or not (names or suites)}
+    return tuple(problem for name, problem in PROBLEMS.items() if name in wanted)
+
+
+def run_benchmarks(
+    problems: Sequence[Problem],
+    contenders: Sequence[Contender],
+    tasks: Sequence[str] = (),
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    seconds: float = 2.0,
+    repeats: int | None = None,
+    rows: int | None = None,
+    progress: bool | Progress = False,
+) -> Report:
+    """Measure contenders on problems and return what was found.
+
+    ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
+    compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
+    ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
+
+    >>> from tpgen.bench.contenders import select_contenders
+    >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
+    >>> [(record.contender, record.status) for record in report.records]
+    [('loop/eager', 'ok')]
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BackendError("this machine has no CUDA device; leave device out, or give 'cpu'")
+    bound(dtype)
+    chosen = select_tasks(tasks)
+    settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
+    records: list[Record] = []
+    with _machine_state(dtype), _shown(progress, len(problems) * len(chosen)) as show:
+        for problem in problems:
+            case = _Case(problem, rows or problem.rows, dtype, device)
+            stage = _Stage(case, seconds, repeats, show)
+            records += stage.run(contenders, chosen)
+            _forget_compiled()
+    return Report(environment(), settings, tuple(records))
+
+
+def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    return (bar if progress else no_progress)(total)
+
+
+@contextmanager
+def _machine_state(dtype: torch.dtype) -> Iterator[None]:
+    """Products are built in the dtype they run in; contenders' warnings are not ours to show."""
+    with default_dtype(dtype), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _forget_compiled() -> None:
+    """e3nn's products share one code object, of which Dynamo keeps eight compilations at most."""
+    if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
+        torch.compiler.reset()
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A problem on a machine."""
+
+    problem: Problem
+    rows: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A contender that is built, with operands in its layout."""
+
+    contender: Contender
+    product: Product
+    operands: Operands
+    build: float
+
+    def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
+        return lambda: task.run(self.product, self.operands)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """A contender that is not there, and why."""
+
+    contender: Contender
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """All tasks of one problem."""
+
+    case: _Case
+    seconds: float
+    repeats: int | None
+    show: Progress
+
+    def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
+        case = self.case
+        operands = make_operands(case.problem.plan, case.rows, case.dtype, case.device)
+        built = [self._build(contender, operands, tasks) for contender in contenders]
+        return [record for task in tasks for record in self._run_task(task, operands, built)]
+
+    def _blank(self, contender: Contender, task: Task) -> Record:
+        layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
+        return Record(self.case.problem.name, task.name, contender.name, "ok", self.case.rows, layout)
+
+    def _build(self, contender: Contender, operands: Operands, tasks: Sequence[Task]) -> _Entry | _Absent:
+        case = self.case
+        self.show.say(f"{case.problem.name}: build {contender.name}")
+        obstacles = [contender.obstacle(task.name, case.device) for task in tasks]
+        if all(obstacles):  # do not build what takes part in nothing
+            return _Absent(contender, "unavailable", obstacles[0] or "")
+        start = now(case.device)
+        try:
+            product = contender.build(case.problem.plan, case.dtype, case.device)
+            build = now(case.device) - start
+        except Exception as error:
+            return _Absent(contender, *_outcome(error))
+        return _Entry(contender, product, in_layout(case.problem.plan, contender.layout, operands), build)
+
+    def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:
+        where = f"{self.case.problem.name}, {task.name}"
+        self.show.say(f"{where}: compute the right results")
+        expected = expected_results(self.case.problem.plan, task, operands)
+        records, ready = {}, {}
+        for entry in built:
+            name = entry.contender.name
+            self.show.say(f"{where}: first calls of {name}")
+            records[name] = self._admit(task, entry, expected)
+            if records[name].status == "ok" and isinstance(entry, _Entry):
+                ready[name] = entry.call(task)
+        self.show.say(f"{where}: time {len(ready)} in turn")
+        timings = time_in_turns(ready, self.case.device, self.seconds, self.repeats, tick=self.show.within)
+        for name, t in timings.items():
+            record = replace(records[name], samples=len(t.samples), calls=t.calls)
+            records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
+        self.show.step()
+        return list(records.values())
+
+    def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
+        """The gate: first call, comparison, warm-up and memory."""
+        record = self._blank(entry.contender, task)
+        if isinstance(entry, _Absent):
+            return replace(record, status=entry.status, reason=entry.reason)
+        record = replace(record, build=entry.build)
+        obstacle = entry.contender.obstacle(task.name, self.case.device)
+        if obstacle:
+            return replace(record, status="unavailable", reason=obstacle)
+        try:
+            return self._first_calls(record, task, entry, expected)
+        except Exception as error:
+            status, reason = _outcome(error)
+            return replace(record, status=status, reason=reason)
+
+    def _first_calls(self, record: Record, task: Task, entry: _Entry, expected: Sequence[Tensor]) -> Record:
+        device, call = self.case.device, entry.call(task)
+        first = seconds_of(call, device)
+        for _ in range(_WARM_CALLS):
+            results = call()
+        error, where = largest_error(self.case.problem.plan, task, entry.contender.layout, results, expected)
+        record = replace(record, first=first, error=error)
+        if not error <= bound(self.case.dtype):
+            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.case.dtype):.0e}"
+            return replace(record, status="wrong", reason=reason)
+        del results
+        return replace(record, peak_bytes=peak_bytes(call, device))
+
+
+def _outcome(error: Exception) -> tuple[str, str]:
+    """Status and reason of a contender that raised; these two errors say that something is not to be had here."""
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, BackendError | EmitError):
+        return "unavailable", lines[0]
+    return "failed", f"{type(error).__name__}: {lines[0]}"[:200]

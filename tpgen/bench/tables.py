@@ -1,0 +1,184 @@
+"""A report as text: tables for the terminal and for Markdown, made of the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tpgen.bench.environment import Environment
+from tpgen.bench.records import Record, Report
+from tpgen.bench.tasks import TASKS
+from tpgen.text import duration, quantity, ratio
+
+# Columns of the table of one problem and task: heading, cell.
+COLUMNS: dict[str, Callable[[Report, Record], str]] = {
+    "contender": lambda report, r: r.contender,
+    "median": lambda report, r: "WRONG" if r.status == "wrong" else duration(r.median),
+    "min": lambda report, r: duration(r.min),
+    "± spread": lambda report, r: "" if r.spread is None else f"{100 * r.spread:.0f} %",
+    "× best e3nn": lambda report, r: ratio(report.speedup(r)),
+    "× same backend": lambda report, r: ratio(report.speedup(r, same_backend=True)),
+    "build": lambda report, r: duration(r.build),
+    "first call": lambda report, r: duration(r.first),
+    "peak memory": lambda report, r: quantity(r.peak_bytes, "B"),
+    "error": lambda report, r: "" if r.error is None else f"{r.error:.0e}",
+}
+_SHOWN = ("ok", "wrong")  # others have a reason instead of figures
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A table before it is drawn: title, headings, rows; ``marks`` names rows to stress (``best``, ``wrong``)."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    marks: tuple[str, ...] = ()
+
+    def rich(self) -> Table:
+        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+        for n, heading in enumerate(self.headings):
+            justify: Literal["left", "right"] = "left" if n == 0 or heading in _WORDS else "right"
+            table.add_column(heading, justify=justify, no_wrap=n == 0)
+        for row, mark in zip(self.rows, self.marks or ("",) * len(self.rows), strict=True):
+            table.add_row(*map(escape, row), style=_STYLES[mark])
+        return table
+
+    def record(self) -> dict[str, Any]:
+        """Return the table as JSON keeps it: its title, and rows as mappings from headings."""
+        return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
+
+    def markdown(self) -> str:
+        lines = [self.headings, tuple("---" if h in _WORDS or not n else "---:" for n, h in enumerate(self.headings))]
+        bold = [mark == "best" for mark in self.marks] or [False] * len(self.rows)
+        for row, stressed in zip(self.rows, bold, strict=True):
+            lines.append(tuple(f"**{cell}**" if stressed and cell else cell.replace("|", "\\|") for cell in row))
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_WORDS = ("contender", "status", "where", "reason", "least at", "worst at", "what", "part", "met", "how")
+_STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
+
+
+def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(COLUMNS)) -> Cells | None:
+    """The table of one problem and task; None where nobody ran."""
+    shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
+    records = sorted(shown, key=lambda r: r.median or float("inf"))
+    if not records:
+        return None
+    rows = tuple(tuple(COLUMNS[c](report, r) for c in columns) for r in records)
+    marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
+    return Cells(f"{problem}, {_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
+
+
+def _label(task: str) -> str:
+    return TASKS[task].label if task in TASKS else task
+
+
+_MEAN_HEADINGS = (
+    "contender", "× best e3nn", "least", "least at", "× same backend", "least, same", "problems"
+)  # fmt: skip
+
+
+def mean_cells(report: Report, task: str) -> Cells | None:
+    """Geometric means of the speed-ups of every contender at a task, the fastest first; None without e3nn."""
+    found = []
+    for contender in report.contenders:
+        best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
+        if best:
+            found.append((best, same, contender))
+    if not found:
+        return None
+    rows = tuple(
+        (
+            contender,
+            ratio(best.mean),
+            ratio(best.least),
+            best.least_problem,
+            ratio(same.mean) if same else "",
+            ratio(same.least) if same else "",
+            str(best.problems),
+        )
+        for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
+    )
+    return Cells(f"{_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
+
+
+def reason_cells(report: Report) -> Cells | None:
+    """Who was not timed where, and why."""
+    reasons: dict[tuple[str, str, str], list[Record]] = {}
+    for r in report.records:
+        if r.status != "ok":
+            reasons.setdefault((r.contender, r.status, r.reason), []).append(r)
+    if not reasons:
+        return None
+    rows = tuple((name, status, _where(report, rs), reason) for (name, status, reason), rs in reasons.items())
+    marks = tuple("wrong" if status == "wrong" else "" for _, status, _ in reasons)
+    return Cells("not timed", ("contender", "status", "where", "reason"), rows, marks)
+
+
+def _where(report: Report, records: Sequence[Record]) -> str:
+    """Problems and tasks in few words."""
+    problems = list(dict.fromkeys(r.problem for r in records))
+    tasks = list(dict.fromkeys(r.task for r in records))
+    names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)
+    return names if len(tasks) == len(report.tasks) else f"{names}: {', '.join(tasks)}"
+
+
+def environment_line(report: Report) -> str:
+    """Name dtype, machine and versions of a report, in a line."""
+    return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
+
+
+def busy_line(report: Report) -> str:
+    """Warn where the machine did something else meanwhile; empty for a quiet one."""
+    spreads = [r.spread for r in report.records if r.spread is not None]
+    middle = median(spreads) if spreads else 0.0
+    if middle <= _QUIET:
+        return ""
+    apart = f"the times of one contender lay {100 * middle:.0f} % apart (*± spread*, the median of all)"
+    return f"{apart}: the machine was busy, and all ratios are rough; measure again when nothing else runs"
+
+
+_QUIET = 0.3  # the largest spread, in the median over all records, at which ratios of medians mean something
+
+
+def machine_line(e: Environment, device: str = "cpu") -> str:
+    """A machine and the versions on it."""
+    where = e.gpu if device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
+    others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
+    return f"{where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
+
+
+@dataclass(frozen=True)
+class ReportTables:
+    """Everything for the terminal: a table for each problem and task, means where there are several problems.
+
+    A narrow terminal gets fewer columns rather than cut ones.
+    """
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        report = self.report
+        columns = tuple(COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
+        cells = [task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
+        if len(report.problems) > 1:
+            cells += [mean_cells(report, task) for task in report.tasks]
+        cells.append(reason_cells(report))
+        yield from (c.rich() for c in cells if c)
+        yield environment_line(report)
+        if busy := busy_line(report):
+            yield Text(busy.replace("*", ""), style="yellow")
+
+
+_FULL_WIDTH = 140
+_NARROW = ("contender", "median", "× best e3nn", "× same backend", "first call", "peak memory")

@@ -1,0 +1,160 @@
+"""Tasks that are timed: the forward product, its first derivatives, and second ones as force training takes them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from tpgen.errors import TpgenError, unknown
+from tpgen.form.form import Layout, layouts_of
+from tpgen.form.sampling import random_operands
+from tpgen.planner.plan import Plan
+
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one problem; all contenders get the same ones."""
+
+    x1: Tensor
+    x2: Tensor
+    w: Tensor  # without entries where the product has no weights
+    out_cotangent: Tensor
+    force_cotangent: Tensor  # of dE/dx2
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        """Operands that gradients are taken with respect to: x1, x2, and w where the product has weights."""
+        return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
+        """New operands, each tensor changed by ``change(name, tensor)``; leaves are leaves again."""
+        changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
+        return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
+
+
+_LEAVES = ("x1", "x2", "w")
+# The leg of the product whose components an operand or a result has; weights have none.
+_LEG = {"x1": 0, "x2": 1, "force": 1, "force_cotangent": 1, "out": 2, "out_cotangent": 2}
+
+
+def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.device | str, seed: str = "") -> Operands:
+    """Random operands in layout ``mul_ir``, the same for the same plan, sizes and seed.
+
+    >>> from tpgen.planner.problems import find_problem
+    >>> make_operands(find_problem("article").plan, 32, torch.float32, "cpu").w.shape
+    torch.Size([103])
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{plan.digest} {rows} {seed}".encode()))
+
+    def draw(*names: str) -> list[Tensor]:
+        return list(random_operands(plan, rows, names, generator=generator, dtype=dtype, device=device).values())
+
+    x1, x2, w, cotangent = draw("x1", "x2", "w", "out")
+    operands = Operands(x1, x2, w if plan.weight_numel else w.flatten(), cotangent, *draw("x2"))
+    return operands.map(lambda name, tensor: tensor)
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to time: ``run`` returns the tensors named in ``results`` (no ``w`` where there are no weights)."""
+
+    name: str
+    about: str
+    results: tuple[str, ...]
+    run: Callable[[Product, Operands], tuple[Tensor, ...]]
+    label: str = ""  # as tables and pictures name it
+
+
+def _forward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return (product(operands.x1, operands.x2, operands.w),)
+
+
+def _backward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+    out = product(operands.x1, operands.x2, operands.w)
+    return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
+
+
+def _double(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+    # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
+    cotangent = operands.out_cotangent.detach().requires_grad_()
+    out = product(operands.x1, operands.x2, operands.w)
+    (force,) = torch.autograd.grad(out, operands.x2, cotangent, create_graph=True)
+    cotangents = (operands.out_cotangent, operands.force_cotangent)
+    return force.detach(), *torch.autograd.grad((out, force), (cotangent, *operands.leaves), cotangents)
+
+
+TASKS: dict[str, Task] = {
+    "forward": Task("forward", "the product, without gradients", ("out",), _forward, "forward"),
+    "backward": Task(
+        "backward", "forward, and gradients of x, y and w", ("out", "x1", "x2", "w"), _backward, "forward+backward"
+    ),
+    "double": Task(
+        "double",
+        "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
+        ("force", "out_cotangent", "x1", "x2", "w"),
+        _double,
+        "training on forces",
+    ),
+}
+
+
+def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
+    """The tasks of those names, in the order of `TASKS`; all for no names.
+
+    >>> [task.name for task in select_tasks(["double", "forward"])]
+    ['forward', 'double']
+    """
+    wanted = tuple(names) or tuple(TASKS)
+    for name in wanted:
+        if name not in TASKS:
+            raise TpgenError(unknown("task", name, TASKS))
+    return tuple(task for task in TASKS.values() if task.name in wanted)
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+
+
+def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
+    """Operands that are in ``mul_ir`` brought into another layout."""
+    if layout == "mul_ir":
+        return operands
+    return operands.map(lambda name, tensor: reorder(plan, layout, name, tensor))
+
+
+def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
+    """The operand or result of that name, in ``mul_ir``, brought into another layout."""
+    leg = _LEG.get(name)
+    if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
+        return tensor
+    irreps = (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg]
+    return tensor[:, components_outside(irreps).to(tensor.device)]
+
+
+def components_outside(irreps: Irreps) -> Tensor:
+    """Index of each entry of an ``ir_mul`` operand in the ``mul_ir`` one.
+
+    >>> components_outside(Irreps("2x1o")).tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    pieces, start = [], 0
+    for mul, ir in irreps:
+        pieces.append(start + torch.arange(mul * ir.dim).reshape(mul, ir.dim).T.flatten())
+        start += mul * ir.dim
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long)
+
+
+def rows_of(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
+    """Some of the rows; shared weights stay whole."""
+    whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
+    return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])

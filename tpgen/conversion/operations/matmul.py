@@ -1,0 +1,69 @@
+"""Matrix products with large results, by the kernels of linear layers.
+
+BLAS clears a result before it adds to it, and lays both factors out anew.  Where the inner axis is short, as in nets
+that make the weights of edges, that is much of the time.  A kernel does neither, and its results stand on memory that
+was used before: torch takes new memory for each, whose pages the system clears as they are first touched.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_product
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.nn.autocast import autocasting
+from tpgen.nn.multilinear import is_plain, is_traced
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
+from tpgen.remember import remembered
+
+WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
+LONG, MANY = 32, 2**22  # products in a sum, and in all sums
+WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
+
+
+def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+    """``x @ (scale * w)`` of two matrices, differentiable to any order.
+
+    >>> matmul(torch.ones(2, 3), torch.ones(3, 4), scale=2.0)
+    tensor([[6., 6., 6., 6.],
+            [6., 6., 6., 6.]])
+    """
+    if torch.compiler.is_compiling() or autocasting(x.device) or not _is_worth(x, w):
+        return x @ (w * scale)
+    layer = _layer(*w.shape)
+    if kernel_supported(layer):
+        return x @ (w * scale)
+    weights = w * (scale / layer.paths[0].coefficient)
+    return kernel_product(x, x[:, :0], weights.flatten(), describe(layer))
+
+
+def why_no_matmul(*weights: Tensor) -> str | None:
+    """Why products with these weights are torch's whatever their size; None where kernels take them.
+
+    A weight that torch computes from others, as weight_norm does, may have scales among these, which are no matrices.
+
+    >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
+    'kernels compute in float32, float64 or bfloat16, not in float16'
+    """
+    matrices = (w for w in weights if w.dim() == 2)
+    found = (kernel_supported(_layer(*w.shape), dtype=w.dtype, device=w.device) for w in matrices)
+    return next(filter(None, found), None)
+
+
+def _is_worth(x: Tensor, w: Tensor) -> bool:
+    if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
+        return False
+    inner, outputs = w.shape
+    if is_plain(x):
+        made = x.shape[0] * outputs
+        return made >= WORTH or (inner >= LONG and made * inner >= MANY)
+    known = type(inner) is type(outputs) is int  # they may be symbols
+    return known and is_traced(x) and inner >= LONG and inner * outputs >= WEIGHTS
+
+
+@remembered("layers of large products", entries=256)
+def _layer(inputs: int, outputs: int) -> Plan:
+    return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e")

@@ -1,0 +1,280 @@
+r"""Pairs of edges: what depends on the length of an edge alone is computed once for both of its directions.
+
+A list of neighbours holds i → j and j → i, whose vectors are negatives of each other.  As functions of the positions
+their lengths are one, so what a net makes of them is one too.  With x the rows of edges, :math:`\bar x` those of pairs
+and p(e) the pair of an edge,
+
+.. math:: \bar x_p = \tfrac12 (x_e + x_{e'}), \qquad \text{net}(x)_e = \text{net}(\bar x)_{p(e)}.
+
+Both rows of a pair are the same numbers, so their mean is exact, and each edge gets half of the pair's gradient.  So
+gradients by single edges differ from those without pairs; their sums over a pair do not, nor what is made of them:
+forces, stress, gradients of parameters, and the derivatives of these.
+
+Who computes rows of edges from lengths marks them (`mark`).  A net finds the mark on the tensor that it is given: no
+tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs: a sum over edges is one over
+the first edges of all pairs and one over the second, which read the same weights.
+
+A network that is written down as a program cannot look for pairs: while that goes on, nets take pairs that the program
+is given, and the `Recording` gets what they are to be found from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tpgen.conversion.operations.local_rows import rows_of
+from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
+from tpgen.kernels.runtime.registration import apply_of
+from tpgen.networks.recording import Recording, recorded_program
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.multilinear import is_plain, is_traced, is_usual, writes_to
+
+FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
+WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
+SHARE = 4  # edges to each pair at most: where fewer have a reverse, putting rows in order costs what they save
+
+Net = Callable[[Tensor], Tensor]
+
+
+def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
+    """Let nets that are given ``x`` compute it once for each pair of edges, where that saves work.
+
+    ``x`` has a row for each edge, which depends on the length of its vector alone, and on what it points from and to in
+    a way that is the same for both directions.  ``vectors`` are those of the edges, or what else becomes its negative
+    with the direction.  Edges whose rows differ are no pair; ``alike`` says that none do, which a program relies on.
+    """
+    program = recorded_program()
+    if program is not None:
+        _mark_recorded(program, x, edge_index, vectors, alike)
+        return
+    if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH:
+        return
+    pairs = find_pairs(edge_index, vectors, x)
+    if pairs is not None and len(x) <= SHARE * pairs.pairs:
+        _marks[x] = pairs, writes_to(x)
+
+
+def _mark_recorded(program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool) -> None:
+    if program.source is None and alike:
+        program.source = edge_index, vectors
+    if program.given is not None and program.source is not None and program.source[0] is edge_index:
+        _marks[x] = program.given, writes_to(x)
+
+
+def carry_over(x: Tensor, made: Tensor) -> None:
+    """Mark rows that were made of marked ones, each of its own row alone."""
+    pairs = pairs_of(x)
+    if pairs is not None and _is_seen(made) and made.shape[0] == x.shape[0]:  # of a trace, a length would be fixed
+        _marks[made] = pairs, writes_to(made)
+
+
+def pairs_of(x: Tensor) -> EdgePairs | None:
+    """The pairs that rows of edges are marked with, if they are as they were then."""
+    return _found(_marks, x)
+
+
+def once_for_pairs(net: Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
+    """``net(x)`` of a net that takes each row by itself.
+
+    Where ``convolves`` says that nothing but `convolved` gets the result, that may be rows of pairs.  The mark is that
+    of other rows of the same edges where they are ``marked``.
+    """
+    pairs = pairs_of(x if marked is None else marked)
+    if pairs is None:
+        return net(x)
+    made = net(_mean(x, pairs))
+    if not (convolves and _is_seen(made)):
+        return _spread(made, pairs)
+    _weights[made] = pairs, writes_to(made)
+    return made
+
+
+def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """``conv(x, y, weight, src, dst)``, where weights may be rows of pairs."""
+    pairs = _found(_weights, weight)
+    if pairs is None:
+        return conv.forward(x, y, weight, src, dst, rows_of(x))
+    weights = weight, weight if pairs.numbers == pairs.pairs else weight[: pairs.pairs]
+    if is_plain(y):
+        beside = pairs, *_state(src), *_state(dst)
+        first, second, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
+    else:
+        first, second, _ = _in_order(pairs, y, src, dst)
+    return _sum(conv, x, weights[0], *first).add_(_sum(conv, x, weights[1], *second))  # on memory that is there
+
+
+def _sum(conv: TensorProductConv, x: Tensor, weight: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return conv.forward(x, y, weight, src, dst, rows_of(x))
+
+
+# Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
+_marks: Any = WeakTensorKeyDictionary()
+_weights: Any = WeakTensorKeyDictionary()
+
+
+# What the first net or layer makes of such a tensor, for those that follow: means of rows, what a convolution reads.
+_means: Any = WeakTensorKeyDictionary()
+_ordered: Any = WeakTensorKeyDictionary()
+
+
+def _once(kept: Any, x: Tensor, beside: tuple, make: Callable[[], Any]) -> Any:
+    """Call ``make`` once for a tensor, and again only when the tensor or one of the values ``beside`` it has changed.
+
+    Not remembered where torch counts no writes, nor of a leaf: its gradient's way back would keep it alive.
+    """
+    records = torch.is_grad_enabled() and x.requires_grad
+    if x.is_inference() or (records and x.is_leaf) or not is_usual(x):
+        return make()
+    state = (x._version, records, *beside)
+    found, made = kept.get(x, (None, None))
+    if found != state:
+        made = make()
+        kept[x] = state, made
+    return made
+
+
+def _state(index: Tensor) -> tuple[int, ...]:
+    """Fingerprint of an index: equal ones of live tensors mean equal numbers (address, writes, shape, strides)."""
+    return index.data_ptr(), writes_to(index), *index.shape, *index.stride()
+
+
+def _found(marked: Any, x: Tensor) -> EdgePairs | None:
+    if torch.compiler.is_compiling() or not _is_seen(x):
+        return None
+    pairs, version = marked.get(x, (None, 0))
+    return pairs if version == writes_to(x) else None
+
+
+def _is_seen(x: Tensor) -> bool:
+    """Whether a tensor is numbers at hand, or part of a program that is recorded."""
+    return is_plain(x) or (recorded_program() is not None and is_traced(x))
+
+
+def _are_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
+    """Whether all are numbers at hand, in the shapes that they have for edges."""
+    index = type(edge_index) is Tensor and edge_index.device.type == "cpu" and not edge_index.is_floating_point()
+    return (
+        is_plain(x)
+        and is_plain(vectors)
+        and index
+        and x.dim() == 2
+        and vectors.shape == (len(x), 3)
+        and edge_index.shape == (2, len(x))
+    )
+
+
+# -- rows of edges and rows of pairs: linear, each the other's derivative ----------------------------------------------
+
+
+def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
+    """A row for each number, of rows that are the same for both edges of a pair."""
+    return _once(_means, x, (pairs,), lambda: _means_of(x, pairs))
+
+
+def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
+    return _mean_recorded(x, pairs) if _has_rules(x) else _shared_out(_gathered(x, pairs), pairs)
+
+
+def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
+    """Half of each row of a pair, all of the others."""
+    if pairs.numbers == pairs.pairs:
+        return y * 0.5
+    shares = y.new_ones(pairs.numbers, 1)
+    shares[: pairs.pairs] = 0.5
+    return y * shares
+
+
+def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
+    """The row of its number for each edge."""
+    return _spread_recorded(y, pairs) if _has_rules(y) else y.index_select(0, pairs.number)
+
+
+def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
+    """The sum of the rows of each number's edges."""
+    if _has_rules(x):
+        return _gathered_recorded(x, pairs)
+    into = torch.arange(pairs.pairs, device=x.device)
+    return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
+
+
+def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Any]:
+    """Rows of edges and their ends, of those with a number and of the others of pairs; and the ends as they are."""
+    rows = _permuted(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)
+    first, second = zip(*(x.split([pairs.numbers, pairs.pairs]) for x in rows), strict=True)
+    return first, second, ends
+
+
+def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+    return _permuted_recorded(y, order, place) if _has_rules(y) else y.index_select(0, order)
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        return _selected(x, pairs.first)  # as both rows are the same
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _spread(_shared_out(g, ctx.pairs), ctx.pairs), None
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        return _selected(y, pairs.number)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _gathered(g, ctx.pairs), None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
+        ctx.pairs = pairs
+        found, second = _selected(x, pairs.first), _selected(x, pairs.second)
+        if pairs.numbers == pairs.pairs:
+            return found.add_(second)
+        found[: pairs.pairs] += second
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _spread(g, ctx.pairs), None
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        ctx.permutation = order, place
+        return _selected(y, order)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        order, place = ctx.permutation
+        return _permuted(g, place, order), None, None
+
+
+_mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded = map(
+    apply_of, (_Mean, _Spread, _Gathered, _Permuted)
+)
+
+
+def _has_rules(x: Tensor) -> bool:
+    """Whether the derivatives below are those of a call, as they are of most, or torch's rules for its operations."""
+    return is_usual(x) or (recorded_program() is not None and is_traced(x))
+
+
+def _selected(x: Tensor, rows: Tensor) -> Tensor:
+    if not is_plain(x):
+        return x.index_select(0, rows)
+    out = empty((len(rows), *x.shape[1:]), x.dtype)
+    return torch.index_select(x, 0, rows, out=out)

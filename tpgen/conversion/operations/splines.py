@@ -1,0 +1,114 @@
+"""Weights of edges as cubic splines of lengths, in the place of the nets that make them: for inference.
+
+A net of lengths alone is a function of one number for each of its results.  A table of splines costs three
+multiplications for each result, where the last product of a net costs 64.  It is made at the first call, in float64,
+with so many steps that slopes, which forces are made of, err by a millionth of the largest at most; and made anew when
+the net has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tpgen.conversion.swap import Swap
+from tpgen.errors import OptionError
+from tpgen.functions.lengths import Lengths, lengths_of
+from tpgen.functions.spline import CLOSE, Spline, evaluate_spline, make_spline, takes_spline
+
+SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
+Net = Callable[[Tensor], Tensor]
+_made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
+
+
+def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
+    """Let the nets among swapped modules be splines; an `OptionError` where there is none."""
+    found = [_splined(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
+    if not any(SPLINED in swap.extra for swap in found):
+        raise OptionError(
+            "radial='spline' is for networks whose weights of edges are made of lengths by nets that tpgen converts, "
+            "as those of MACE, NequIP and SevenNet: there is none here; leave radial out"
+        )
+    return found
+
+
+def is_splined(network: nn.Module) -> bool:
+    """Whether weights of edges may be splines in a network."""
+    return any(getattr(module, SPLINED, False) for module in network.modules())
+
+
+def without_splines(network: nn.Module) -> None:
+    """Let the nets of a network compute weights again."""
+    for module in network.modules():
+        if getattr(module, SPLINED, False):
+            setattr(module, SPLINED, False)
+
+
+def _splined(swap: Swap) -> Swap:
+    return replace(swap, now=_now, extra={**swap.extra, SPLINED: True})
+
+
+def _now(net: nn.Module, _extra: Any) -> str:
+    """Name what computes weights, for the report."""
+    _, spline = _made.get(net, (None, None))
+    if spline is None:
+        return f"cubic splines of lengths (made at the first call, slopes within {CLOSE:.0e} of the largest)"
+    return str(spline)
+
+
+def net_or_spline(net: Any, compute: Net, x: Tensor) -> tuple[Net, Tensor]:
+    """Choose what makes weights: a net with its rows, or its splines with the lengths that these are of.
+
+    The net where no splines are asked for, where ``x`` is not known to be of lengths alone, and in calls that no kernel
+    takes, as those that are traced, transformed or not on a CPU.
+    """
+    if not getattr(net, SPLINED):
+        return compute, x
+    lengths = lengths_of(x) if takes_spline(x) else None
+    if lengths is None or not _is_inside(lengths):
+        return compute, x
+    constants = (*net.parameters(), *lengths.constants)
+    spline = _spline_of(net, compute, lengths, constants)
+    if spline.slopes_error > CLOSE:
+        return compute, x
+    return lambda r: evaluate_spline(spline, r, constants), lengths.column
+
+
+def _is_inside(lengths: Lengths) -> bool:
+    return lengths.ends or not lengths.column.numel() or bool(lengths.column.detach().max() <= lengths.end)
+
+
+def _spline_of(net: nn.Module, compute: Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
+    state = (lengths.shape, lengths.column.dtype, *map(_fingerprint, constants))
+    known, spline = _made.get(net, (None, None))
+    if spline is None or known != state:
+        with torch.no_grad():
+            wide = {f"net.{name}": p.double() for name, p in net.named_parameters()}
+            of_lengths = _OfLengths(net, compute, lengths.rows)
+            spline = make_spline(lambda r: functional_call(of_lengths, wide, (r,)), lengths.start, lengths.end)
+        spline = spline.to(lengths.column.dtype)
+        _made[net] = state, spline
+    return spline
+
+
+def _fingerprint(x: Tensor) -> tuple:
+    """Tell that numbers have changed, also when they were written through ``.data``, which torch does not count."""
+    x = x.detach().flatten()
+    return len(x), float(x.norm()), float(x @ torch.linspace(1, 2, len(x), dtype=x.dtype))
+
+
+class _OfLengths(nn.Module):
+    """A net as a function of lengths."""
+
+    def __init__(self, net: nn.Module, compute: Net, rows: Net) -> None:
+        super().__init__()
+        self.net, self.compute, self.rows = net, compute, rows
+
+    def forward(self, r: Tensor) -> Tensor:
+        return self.compute(self.rows(r))

@@ -1,0 +1,83 @@
+"""MACE (package ``mace-torch``): convolutions of its interaction blocks, and symmetric contractions.
+
+A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
+``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.conversion.convolutions import convolving
+from tpgen.conversion.obstacles import not_fused
+from tpgen.conversion.operations.pairs import convolved
+from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction
+from tpgen.conversion.projects.mace_reshape import is_reshape, reshape_swap
+from tpgen.conversion.radial import find_weights
+from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+
+_FUSION = "conv_fusion"
+_MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
+_TOO_OLD = (
+    f"a block without {_FUSION}, which gathers and sums itself: its product alone is converted; "
+    "newer versions of mace-torch have it"
+)
+
+
+@compile_mode("script")
+class MaceConvolution(o3.TensorProduct):
+    """MACE's product on edges, with the gather before it and the sum after it."""
+
+    takes_pairs = True
+
+    def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
+        """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        if not torch.jit.is_scripting():
+            return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
+        return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
+
+
+def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+    """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    for module in network.modules():
+        if _gathers(module):
+            yield from _interaction(network, module, options)
+        elif is_contraction(module):
+            yield contraction_swap(module, options)
+        elif is_reshape(module):
+            found = reshape_swap(module, options)
+            if found is not None:
+                yield found
+    if any(type(module).__module__ == _MODELS for module in network.modules()):
+        yield from import_module("tpgen.conversion.projects.mace_models").model_swaps(network, options)
+
+
+def _gathers(module: nn.Module) -> bool:
+    """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
+    return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
+
+
+def _asks_for_fusion(block: nn.Module) -> bool:
+    code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
+    return code is not None and _FUSION in code.co_consts
+
+
+def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[Finding]:
+    why = not_fused(network, block, "conv_tp") if _asks_for_fusion(block) else _TOO_OLD
+    if why:
+        yield Kept(block, why)
+    elif mark_of(block.conv_tp) is None:
+        found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
+        yield found
+        if isinstance(found, Swap):
+            yield Swap(block, type(block), "", {_FUSION: True})
+            if type(block).__module__ == _BLOCKS:  # these hand weights to the product as they are
+                yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)

@@ -1,0 +1,215 @@
+"""MACE's symmetric contraction, computed by a generated kernel from the weights where MACE has them.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from e3nn.o3 import Irreps
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen._torch import assert_async
+from tpgen.conversion.notices import say_once
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
+from tpgen.conversion.operations.rows import run_polynomial
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.nn.multilinear import is_plain, is_traced
+from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
+from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.plan import Plan
+from tpgen.planner.read import read_plan
+
+_KIND = "SymmetricContraction"
+_NOW = "tpgen polynomial, kernel (weights by element, each monomial once)"
+_TRACKED = (
+    "symmetric contractions run MACE's own code: node_attrs need a gradient, as MACE's models of dipoles ask for, and "
+    "kernels that choose weights by element give none"
+)
+_OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
+
+
+@compile_mode("script")
+class MaceContraction(nn.Module):
+    """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
+
+    What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
+    devices and dtypes, children that got hooks since, and couplings that were loaded and are none of tpgen's.
+    """
+
+    _tpgen_plan: str
+    _tpgen_call: str
+    _tpgen_signs: list[list[float]]  # of the paths of each weight, highest degree first; empty where there is no path
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The contraction, as MACE's."""
+        called = len(self._tpgen_signs) == 0
+        if not torch.jit.is_scripting():
+            called = called or any(map(has_more, self.contractions))  # type: ignore[arg-type]
+        elements = None if called or not runs_on(x) else chosen_by(y)
+        if elements is None:
+            return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
+        tensors, n = [x], 0
+        for contraction in self.contractions:  # type: ignore[union-attr]
+            weights = [contraction.weights_max]
+            for weight in contraction.weights:
+                weights.append(weight)
+            for weight in weights:
+                signs = self._tpgen_signs[n]
+                if len(signs) > 0:
+                    tensors.append(_signed(weight, signs))
+                n += 1
+        return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
+        try:
+            self._tpgen_signs = _signs(self, read_plan(self._tpgen_plan), state_dict, prefix)
+        except TpgenError as error:
+            self._tpgen_signs = []
+            warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _signed(weight: Tensor, signs: list[float]) -> Tensor:
+    if min(signs) > 0:
+        return weight
+    return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
+
+
+def _now(module: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes a contraction, for the report."""
+    like = module.contractions[0].weights_max
+    if not extra["_tpgen_signs"]:
+        return _OWN
+    return _NOW if _takes(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
+
+
+def _takes(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
+def runs_on(x: Tensor) -> bool:
+    """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
+    good = _takes(x)
+    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (as below)
+        if not torch.compiler.is_compiling():
+            say_once(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
+    return good
+
+
+def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+    """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
+    if y.requires_grad:
+        if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
+            if not torch.compiler.is_compiling():
+                say_once(_TRACKED)
+        return None
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling() and is_plain(y):
+            return find_ones(y)
+    one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
+    if not torch.jit.is_scripting():  # noqa: SIM102 (as above)
+        if torch.compiler.is_compiling() or is_traced(y):  # neither chooses by values: both ask for them at each run
+            assert_async(one_hot, "a compiled MACE takes one-hot node_attrs alone: run it as it is, in Python")
+            return y.argmax(dim=1)
+    return y.argmax(dim=1) if bool(one_hot) else None
+
+
+def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
+    """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
+    why = _changed(module)
+    if why:
+        return Kept(module, why)
+    strategy = options.get("strategy", "auto")
+    if strategy not in ("auto", "kernel"):
+        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
+    why = _unreadable(module)
+    if why:
+        return Kept(module, why)
+    try:
+        plan = _planned(module)
+        signs = _signs(module, plan)
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    like = module.contractions[0].weights_max
+    why = kernel_supported(plan, dtype=like.dtype, device=like.device)
+    if why:
+        return Kept(module, f"without a kernel: {why}")
+    extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
+    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
+
+
+def _changed(module: Any) -> str | None:
+    """Why a contraction must stay: somebody changed it, or one of the children that would no longer be called."""
+    why = replaced(module)
+    for child in module.contractions:
+        if why is None and not _of_mace(child, "Contraction"):
+            why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
+        why = why or replaced(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
+    return why
+
+
+def _unreadable(module: Any) -> str | None:
+    """Why couplings do not say which of tpgen's they are."""
+    held = [module.get_buffer(name) for _, _, name in _couplings(module)]
+    if any(u.is_meta for u in held):
+        return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
+    for u in held:
+        if u.dtype in (torch.float16, torch.bfloat16):
+            return f"of rounded couplings: convert it in float32, then .to({u.dtype})"
+    return None
+
+
+def _planned(module: Any) -> Plan:
+    outputs = zip(module.irreps_out, module.contractions, strict=True)
+    degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
+    elements = module.contractions[0].weights_max.shape[0]
+    return SymmetricContraction(
+        module.irreps_in, module.irreps_out, degrees, num_elements=elements, internal_weights=False, strategy="einsum"
+    ).plan
+
+
+def _couplings(module: Any) -> Iterator[tuple[int, int, str]]:
+    """Output, degree and name of the couplings of each weight, in the order of the weights."""
+    for n, contraction in enumerate(module.contractions):
+        for degree in range(contraction.correlation, 0, -1):
+            yield n, degree, f"contractions.{n}.U_matrix_{degree}"
+
+
+def _signs(module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = "") -> list[list[float]]:
+    """The sign that each path of each weight goes with, from couplings of a state_dict where it has them."""
+    names, found = {operand.name for operand in plan.weights}, []
+    for n, degree, name in _couplings(module):
+        theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
+        live = f"w{n}_{degree}" in names
+        output = module.irreps_out[n].ir
+        found.append(coupling_signs(name, theirs, module.irreps_in, output, degree).tolist() if live else [])
+    return found
+
+
+def _exact(module: Any, signs: list[list[float]]) -> None:
+    """Write the couplings in full precision: those of a model built in float32 are rounded."""
+    one = Irreps([(1, ir) for _, ir in module.irreps_in])
+    for (n, degree, name), sign in zip(_couplings(module), signs, strict=True):
+        if sign:
+            ours = generalized_couplings([one] * degree, module.irreps_out[n].ir, natural=degree == MAX_DEGREE)
+            held = module.get_buffer(name)
+            held.copy_((torch.from_numpy(ours) * torch.tensor(sign, dtype=torch.float64)).view_as(held))
+
+
+def is_contraction(module: nn.Module) -> bool:
+    """Whether a module is MACE's own, and stock."""
+    return _of_mace(module, _KIND)
+
+
+def _of_mace(module: nn.Module, name: str) -> bool:
+    return type(module).__module__.startswith("mace.") and type(module).__name__ == name

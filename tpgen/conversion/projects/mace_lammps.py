@@ -1,0 +1,32 @@
+"""MACE in LAMMPS's Python interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
+
+from tpgen.conversion.convert import convert
+from tpgen.conversion.projects.lammps import Converted
+from tpgen.conversion.projects.mace_files import read_model
+from tpgen.conversion.swap import mark_of
+
+
+class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
+    """A converted model, also on CPUs: stock asks for ``MACE_ALLOW_CPU`` there, when the file is written."""
+
+    def __init__(self, model: Any) -> None:
+        model.lammps_mliap = True
+        super().__init__(model)
+        self.config.allow_cpu = True
+
+    def prepare(self, data: Any) -> None:
+        if not self.initialized:
+            self._initialize_device(data)
+
+
+def for_lammps(source: Path, **options: Any) -> LammpsMace:
+    """Make the module that LAMMPS calls, from the file of a model."""
+    model = read_model(source)
+    return LammpsMace(model if any(map(mark_of, model.modules())) else convert(model, **options))

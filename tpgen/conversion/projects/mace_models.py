@@ -1,0 +1,159 @@
+"""MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
+
+A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
+them, nothing is marked.  It imports MACE: `swaps` of `conversion.projects.mace` loads it where a network holds a model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from types import MethodType
+from typing import Any
+
+import torch
+from e3nn.nn import FullyConnectedNet
+from mace.modules import blocks, models
+from mace.modules.radial import BesselBasis, PolynomialCutoff
+from torch import Tensor, nn
+
+from tpgen.conversion.obstacles import has_more, may_be_kernels
+from tpgen.conversion.operations.pairs import FEEDS, mark
+from tpgen.conversion.swap import Swap, mark_of
+from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
+from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.remember import remembered
+
+# the graph of the call that runs, where its edges may be pairs
+_graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
+# arguments that ask for gradients by single edges
+_SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
+_SHIFTS = ("shifts", "unit_shifts")
+
+
+class _Paired:
+    """Says to the embedding, while a call runs, what graph it is about."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        """An empty model, as a copy or an unpickled one begins; one that is built is a stock one."""
+        return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        before = _graph.set(_paired_graph(self, args, given))
+        try:
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        finally:
+            _graph.reset(before)
+
+
+def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, Tensor] | None:
+    try:
+        asked = _bound(model, args, given).arguments
+    except TypeError:  # which the call itself will say
+        return None
+    graph = asked.get("data")
+    if not isinstance(graph, dict) or any(asked.get(name) for name in _SINGLE):
+        return None
+    shifts = [graph.get(name) for name in _SHIFTS]
+    return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
+
+
+def _bound(model: Any, args: tuple, given: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call by name; a `TypeError` where they do not fit."""
+    forward = model.forward
+    if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
+        return inspect.signature(forward).bind(*args, **given)
+    return _signature(forward.__func__).bind(forward.__self__, *args, **given)
+
+
+_signature = remembered("signatures of models", entries=64)(inspect.signature)
+
+
+class MACE(_Paired, models.MACE):
+    """A model of MACE's; what reads its name finds the stock one's."""
+
+
+class ScaleShiftMACE(_Paired, models.ScaleShiftMACE):
+    """A `ScaleShiftMACE` whose radial nets run once for each pair of edges."""
+
+
+class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
+    """MACE's functions of the lengths of edges."""
+
+    def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
+        """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
+        if torch.compiler.is_compiling() or not _is_known(self):
+            return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        found = _by_kernel(self, lengths) if self._tpgen_kernels else None
+        if found is None:
+            found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        graph = _graph.get()
+        if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
+            return found
+        if isinstance(shifts := graph.get("shifts"), Tensor):
+            mark(found[0], edge_index, shifts)
+        return found
+
+
+def _by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
+    """Compute the radial embedding of lengths ``(edges, 1)`` by a kernel; None where none does."""
+    basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
+    if not (_are_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
+        return None
+    shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
+    return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
+
+
+def _are_cut_bessel(embedding: Any) -> bool:
+    """Whether functions are Bessel's of the lengths themselves, times the cutoff."""
+    return (
+        type(embedding.bessel_fn) is BesselBasis
+        and type(embedding.cutoff_fn) is PolynomialCutoff
+        and getattr(embedding, "apply_cutoff", True)
+        and not hasattr(embedding, "distance_transform")
+    )
+
+
+def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes an embedding, for the report."""
+    return NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+
+
+def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:
+    return f"{_now(embedding, extra)}; {FEEDS}"
+
+
+_MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
+
+
+def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+    """Swaps of embeddings, and of models that MACE itself builds where nets run once for each pair of edges."""
+    paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
+    extra = {"_tpgen_kernels": may_be_kernels(options)}
+    for embedding in network.modules():
+        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_known(embedding):
+            continue
+        model: Any = paired.get(embedding)
+        if model is not None and _feeds(embedding, model.interactions):
+            yield Swap(embedding, RadialEmbeddingBlock, _now_paired, extra, paired=True)
+            yield Swap(model, _MODELS[type(model)], "")
+        elif extra["_tpgen_kernels"] and _are_cut_bessel(embedding):
+            yield Swap(embedding, RadialEmbeddingBlock, _now, extra)
+
+
+def _feeds(embedding: Any, interactions: Any) -> bool:
+    """Whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff."""
+    nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
+    return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
+
+
+def _is_known(embedding: nn.Module) -> bool:
+    """Whether all that an embedding computes with is MACE's own, as it stands there."""
+    return all(_root(part) in ("mace", "tpgen") and not has_more(part) for part in embedding.modules())
+
+
+def _root(module: nn.Module) -> str:
+    return type(module).__module__.partition(".")[0]

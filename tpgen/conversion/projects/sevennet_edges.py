@@ -1,0 +1,101 @@
+"""SevenNet's functions of lengths by a kernel, and its nets of edges once for each pair, where its outputs allow that.
+
+SevenNet differentiates by the vectors of edges, and makes forces and stress of what both edges of a pair have together.
+A virial of each atom is made of single edges: where that is asked for, nothing is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import sevenn._keys as keys
+import torch
+from sevenn.nn.edge_embedding import BesselBasis, EdgeEmbedding, EdgePreprocess, PolynomialCutoff
+from sevenn.nn.force_output import ForceStressOutputFromEdge
+from torch import Tensor, nn
+
+from tpgen.conversion.obstacles import has_more, may_be_kernels
+from tpgen.conversion.operations.pairs import FEEDS, mark
+from tpgen.conversion.projects.sevennet_outputs import TpgenForceStress
+from tpgen.conversion.swap import Swap
+from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
+from tpgen.functions.bessel_kernel import CutBessel
+
+_GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
+# what the embedding of the versions known here reads and writes, by the names in its code: another one runs as it is
+_ADDS = (
+    *("KEY", "EDGE_VEC", "torch", "linalg", "norm", "EDGE_LENGTH", "basis_function", "cutoff_function", "unsqueeze"),
+    *("EDGE_EMBEDDING", "spherical", "EDGE_ATTR"),
+)
+
+
+class TpgenEdgeEmbedding(EdgeEmbedding):
+    """SevenNet's functions of the vectors of edges."""
+
+    def __call__(self, data: Any) -> Any:
+        """As SevenNet's, and marked."""
+        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _by_kernel(self, data)):
+            data = super().__call__(data)
+        vectors = data[keys.EDGE_VEC]
+        if isinstance(vectors, Tensor) and _may_be_pairs(self, data, vectors):
+            mark(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
+        return data
+
+
+def _by_kernel(embedding: Any, data: Any) -> bool:
+    """Add to a graph what the embedding adds to it; whether that was possible."""
+    basis, cutoff = embedding.basis_function, embedding.cutoff_function
+    if not _are_cut_bessel(embedding) or any(map(has_more, embedding.modules())):
+        return False
+    vectors = data[keys.EDGE_VEC]
+    lengths = torch.linalg.norm(vectors, dim=-1)
+    if not takes(lengths, basis.coeffs):
+        return False
+    shape = CutBessel(basis.prefactor, cutoff.cutoff_length, int(cutoff.p), ends=False)
+    data[keys.EDGE_LENGTH] = lengths
+    data[keys.EDGE_EMBEDDING] = cut_bessel(lengths, basis.coeffs, shape)[0]
+    data[keys.EDGE_ATTR] = embedding.spherical(vectors)
+    return True
+
+
+def _are_cut_bessel(embedding: Any) -> bool:
+    """Whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here."""
+    return (
+        EdgeEmbedding.forward.__code__.co_names == _ADDS
+        and type(embedding.basis_function) is BesselBasis
+        and type(embedding.cutoff_function) is PolynomialCutoff
+        and float(embedding.cutoff_function.p).is_integer()
+    )
+
+
+def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes an edge embedding, for the report."""
+    own = NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+    return f"{own}; {FEEDS}"
+
+
+def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+    """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
+    (holder,) = embedding._tpgen_holder
+    beside = list(holder.children())
+    outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
+    if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
+        return False
+    if not (torch.is_grad_enabled() and vectors.requires_grad) or _are_computed(beside):
+        return True
+    asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
+    return bool(outputs) and not asked
+
+
+def _are_computed(beside: Iterable[nn.Module]) -> bool:
+    """Whether vectors are none that somebody gave, and so may ask about: SevenNet makes them of positions."""
+    return any(type(m) is EdgePreprocess for m in beside)
+
+
+def paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+    """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
+    holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
+    for module, holder in holders.items():
+        extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": may_be_kernels(options)}
+        yield Swap(module, TpgenEdgeEmbedding, _now, extra)

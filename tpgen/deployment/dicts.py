@@ -1,0 +1,49 @@
+"""Networks of dicts, as the field's are, as networks of tensors, which is what a program takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class OfTensors(nn.Module):
+    """A network that takes a dict and returns one, as a module that takes tensors and returns tensors.
+
+    ``inputs`` are the names of what changes from call to call, ``outputs`` those of what is returned, ``fixed`` what
+    stays as it is in every call, and ``options`` the further arguments of the network.  Derivatives that the network
+    takes itself are in the results, which are values: it is called with gradients enabled.
+
+    >>> class Energy(nn.Module):
+    ...     def forward(self, data, scale):
+    ...         x = data["x"].requires_grad_()
+    ...         energy = scale * (x**2).sum()
+    ...         return {"energy": energy, "forces": -torch.autograd.grad(energy, x)[0]}
+    >>> energy, forces = OfTensors(Energy(), ["x"], ["energy", "forces"], scale=0.5)(torch.ones(3))
+    >>> energy, forces
+    (tensor(1.5000), tensor([-1., -1., -1.]))
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        fixed: dict[str, Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.network, self.inputs, self.outputs, self.options = network, tuple(inputs), tuple(outputs), options
+        self.fixed = tuple(fixed or {})
+        for name in self.fixed:
+            self.register_buffer(f"fixed_{name}", (fixed or {})[name].detach())
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The outputs for tensors in the order of the inputs."""
+        given = {name: x.detach() for name, x in zip(self.inputs, tensors, strict=True)}
+        given |= {name: getattr(self, f"fixed_{name}") for name in self.fixed}
+        with torch.enable_grad():
+            found = self.network(given, **self.options)
+        return tuple(found[name].detach() for name in self.outputs)

@@ -1,0 +1,167 @@
+"""Models of MACE, NequIP and SevenNet as networks of the same five tensors, so that all are deployed and called alike.
+
+A structure is positions, edges, the number of each atom's element, a cell, and by how many cells an edge is shifted;
+they have the names that ``pair_nequip`` of LAMMPS gives them.  All are float64, whatever the model computes in, in eV
+and Å.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.conversion.projects.mace_files import read_model
+from tpgen.errors import DeployError
+
+INPUTS = ("pos", "edge_index", "atom_types", "cell", "edge_cell_shift")
+OUTPUTS = ("atomic_energy", "total_energy", "forces", "stress", "virial")
+Structure = dict[str, Tensor]
+_VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a project: its elements in the order of their numbers, and how a structure is computed."""
+
+    elements: tuple[str, ...]
+    cutoff: float
+    compute: Callable[[nn.Module, Structure], Sequence[Tensor]]  # of `OUTPUTS`
+    metadata: dict[str, str] = field(default_factory=dict)  # of its own
+
+    def described(self) -> dict[str, Any]:
+        """Entries of a manifest."""
+        units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
+        named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
+        return {**named, "inputs": list(INPUTS), "outputs": list(OUTPUTS)}
+
+    def package(self) -> dict[str, str]:
+        """Metadata of the package, as ``pair_nequip`` reads it."""
+        return {
+            **self.metadata,
+            "r_max": repr(self.cutoff),
+            "num_types": str(len(self.elements)),
+            "type_names": " ".join(self.elements),
+            "model_dtype": "float64",
+            "allow_tf32": "0",
+            "nequip_aoti_inputs": " ".join(INPUTS),
+            "nequip_aoti_outputs": " ".join(OUTPUTS),
+        }
+
+    def example(self) -> list[Tensor]:
+        """Eight atoms of a shaken cube, and all pairs below the cutoff."""
+        generator = torch.Generator().manual_seed(0)
+        places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
+        shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
+        positions = 0.4 * self.cutoff * shaken
+        edges = (torch.cdist(positions, positions) < self.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
+        types, cell = torch.arange(len(places)) % len(self.elements), 4 * self.cutoff * torch.eye(3).double()
+        return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()]
+
+
+class OfStructures(nn.Module):
+    """A model of the tensors of a structure, in the order of `INPUTS`; returns `OUTPUTS`."""
+
+    def __init__(self, network: nn.Module, model: Model) -> None:
+        super().__init__()
+        self.network, self.compute = network, model.compute
+        self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given = {n: x.to(self.dtype) if x.is_floating_point() else x for n, x in zip(INPUTS, tensors, strict=True)}
+        with torch.enable_grad():
+            found = self.compute(self.network, {name: x.detach() for name, x in given.items()})
+        return tuple(x.detach().double() for x in found)
+
+
+def model_of(network: nn.Module) -> Model:
+    """The model that a network is; raises `DeployError` for one of no known project."""
+    kinds = {kind.__module__.partition(".")[0] for kind in type(network).__mro__}
+    for project, (_, make) in PROJECTS.items():
+        if project in kinds:
+            return make(network)
+    raise DeployError(
+        f"{type(network).__name__} is no model of {', '.join(PROJECTS)}, whose inputs are known: give the tensors of "
+        "one call as inputs"
+    )
+
+
+def read_file(project: str, source: Path) -> nn.Module:
+    """The network in a file of a project's: a model of MACE's, a checkpoint or package of NequIP's, or SevenNet's."""
+    return PROJECTS[project][0](source).eval()
+
+
+def _mace(network: Any) -> Model:
+    return Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace)
+
+
+def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+    positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
+    elements = len(network.atomic_numbers)  # type: ignore[arg-type]
+    batch = torch.zeros_like(types)
+    data = {
+        "positions": positions, "edge_index": edges, "cell": cell[0], "unit_shifts": shifts, "shifts": shifts @ cell[0],
+        "node_attrs": nn.functional.one_hot(types, elements).to(positions.dtype), "batch": batch, "ptr": types[:2],
+        "head": types.new_zeros(1),
+    }  # fmt: skip
+    found = network(data, training=False, compute_virials=True, compute_stress=True)
+    energies, energy = found["node_energy"].unsqueeze(1), found["energy"].unsqueeze(1)
+    return energies, energy, found["forces"], found["stress"], found["virials"]
+
+
+def _nequip(network: Any) -> Model:
+    held = network if hasattr(network, "metadata") else next(iter(network.values()))
+    known = dict(held.metadata)
+    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known)
+
+
+def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+    found = network(dict(given))
+    return [found[name] for name in OUTPUTS]
+
+
+def _sevenn(network: Any) -> Model:
+    network.set_is_batch_data(False)
+    numbers = {place: number for number, place in network.type_map.items()}
+    return Model(_symbols([numbers[n] for n in range(len(numbers))]), float(network.cutoff), _of_sevenn)
+
+
+def _of_sevenn(network: Any, given: Structure) -> Sequence[Tensor]:
+    positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
+    vectors = (positions[dst] - positions[src] + shifts @ cell[0]).requires_grad_()
+    places = torch.tensor([number for number, _ in sorted(network.type_map.items(), key=lambda item: item[1])])
+    volume = torch.linalg.det(cell[0]).abs()
+    data = {
+        "x": types, "atomic_numbers": places[types], "edge_index": given["edge_index"], "edge_vec": vectors,
+        "cell_volume": volume, "num_atoms": torch.ones_like(types).sum(), "pos": positions,
+    }  # fmt: skip
+    found = network(data)
+    stress = -found["inferred_stress"].reshape(6)[list(_VOIGT)].reshape(1, 3, 3)
+    energy = found["inferred_total_energy"].reshape(1, 1)
+    return found["atomic_energy"], energy, found["inferred_force"], stress, -stress * volume.clamp_min(1e-3)
+
+
+def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
+    symbols = import_module("ase.data").chemical_symbols  # which all of these projects have
+    return tuple(symbols[n] for n in numbers)
+
+
+def _read_nequip(source: Path) -> nn.Module:
+    return import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source))
+
+
+def _read_sevenn(source: Path) -> nn.Module:
+    return import_module("sevenn.util").model_from_checkpoint(str(source))[0]
+
+
+# project -> what reads its file, and what says which model a network is
+PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
+    "mace": (read_model, _mace),
+    "nequip": (_read_nequip, _nequip),
+    "sevenn": (_read_sevenn, _sevenn),
+}

@@ -1,0 +1,191 @@
+r"""Cubic splines of many functions of one number, such as the weights of edges as functions of their lengths.
+
+On a step of length h, with t = (r - r_i) / h, the polynomial
+
+.. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
+    d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
+
+has the values and slopes of the function at both ends.  Between, values err by :math:`h^4 |f''''| / 384` at most,
+slopes by :math:`\sqrt3\, h^3 |f''''| / 216`.  A kernel computes values, another call of it the gradient by r.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import TpgenError
+from tpgen.functions.numbers import can_build, kernel_of
+from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.registration import apply_of, asked_for
+from tpgen.nn.autocast import autocasting
+from tpgen.nn.multilinear import is_usual
+
+STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
+CLOSE = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
+_NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
+
+
+@dataclass(frozen=True, eq=False)
+class Spline:
+    """Cubic splines of functions on an interval; outside of it they stay what they are at its ends.
+
+    Parameters
+    ----------
+    start, step
+        where the first step begins, and how long each is.
+    table
+        ``(steps, 4, functions)``: the coefficients of 1, t, t^2 and t^3.
+    values_error, slopes_error
+        the largest errors that were measured between nodes, each relative to the largest of its kind.
+    """
+
+    start: float
+    step: float
+    table: Tensor
+    values_error: float
+    slopes_error: float
+
+    def to(self, dtype: torch.dtype) -> Spline:
+        """Convert the table, which is made in float64."""
+        return replace(self, table=self.table.to(dtype))
+
+    def __str__(self) -> str:
+        return (
+            f"cubic splines of lengths, {len(self.table)} steps, "
+            f"values within {self.values_error:.0e}, slopes within {self.slopes_error:.0e} of the largest"
+        )
+
+
+def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
+    """Make splines of functions, with so many steps that slopes err by no more than `CLOSE`, or with the most.
+
+    ``function`` takes places ``(n, 1)`` in float64, each row by itself, and returns ``(n, functions)``; it is
+    differentiated twice.
+
+    >>> spline = make_spline(lambda r: torch.cat([r.sin(), r.cos()], 1), 0.0, 3.0)
+    >>> spline.table.shape, spline.slopes_error < 1e-6
+    (torch.Size([256, 4, 2]), True)
+    """
+    for steps in STEPS:
+        spline = _with_steps(function, start, end, steps)
+        if spline.slopes_error <= CLOSE:
+            break
+    return spline
+
+
+def _with_steps(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
+    step = (end - start) / steps
+    ends = start + step * torch.arange(steps + 1, dtype=torch.float64).unsqueeze(1)
+    f, slopes = _differentiated(function, ends)
+    m = slopes * step
+    d, e = f.diff(dim=0) - m[:-1], m.diff(dim=0)
+    spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
+    return replace(
+        spline, values_error=_error(function, spline, 0.5, 0), slopes_error=_error(function, spline, _WORST, 1)
+    )
+
+
+def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
+    """The largest error of values or slopes at such a part of each step, relative to the largest of them."""
+    between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
+    wanted, found = (_differentiated(f, between)[order] for f in (function, spline_rows(spline)))
+    return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
+
+
+def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
+    """Values, and slopes by two passes backwards: levels of forward mode are those of all threads."""
+    with torch.enable_grad():
+        r = r.detach().requires_grad_()
+        values = function(r)
+        u = torch.zeros_like(values, requires_grad=True)
+        (sums,) = torch.autograd.grad(values, r, u, create_graph=True)
+        (slopes,) = torch.autograd.grad(sums.sum(), u)
+    return values.detach(), slopes
+
+
+def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
+    """Functions of places ``(n, 1)`` in torch's operations: the definition, differentiable to any order."""
+
+    def rows(r: Tensor) -> Tensor:
+        at = (r.reshape(-1, 1) - spline.start) / spline.step
+        which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
+        t = (at - which).clamp(0, 1)
+        one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
+        return one + t * (by_t + t * (by_square + t * by_cube))
+
+    return rows
+
+
+def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
+    """Values ``(n, functions)`` at places ``r`` of shape ``(n, 1)``, in the dtype of the table.
+
+    There is a gradient by ``r``, and no more: one by the ``constants`` that the functions were made with, and a second
+    derivative, are each a `TpgenError` where a backward pass asks for them.
+    """
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
+        return _call(spline, r, None)
+    return _values(spline, r, *constants)
+
+
+def takes_spline(r: Tensor) -> bool:
+    """Whether a kernel computes splines at such places."""
+    return not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device) and can_build()
+
+
+_NO_TRAINING = (
+    "radial='spline' is for inference: it has values and forces, and no {}. Train the network as tpgen.restore(network)"
+    " gives it back, or converted without radial='spline'"
+)
+
+
+class _Values(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, spline: Spline, r: Tensor, *_constants: Tensor) -> Tensor:
+        ctx.save_for_backward(r)
+        ctx.spline = spline
+        return _call(spline, r, None)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        by_r, *by_constants = asked_for(ctx.needs_input_grad[1:], ctx.next_functions)
+        if any(by_constants):
+            raise TpgenError(_NO_TRAINING.format("gradients of parameters"))
+        (r,) = ctx.saved_tensors
+        slope = _slope if torch.is_grad_enabled() else _call
+        return (None, slope(ctx.spline, r, g) if by_r else None, *(None for _ in by_constants))
+
+
+class _Slope(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, spline: Spline, r: Tensor, g: Tensor) -> Tensor:
+        return _call(spline, r, g)
+
+    @staticmethod
+    def backward(_ctx: Any, _cotangent: Tensor) -> tuple:
+        raise TpgenError(_NO_TRAINING.format("second derivatives"))
+
+
+_values, _slope = apply_of(_Values), apply_of(_Slope)
+
+
+def _call(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
+    """Values ``(n, functions)``; or, for a cotangent of these, the gradient by r, in its shape."""
+    functions, dtype = spline.table.shape[2], spline.table.dtype
+    r, g = r.contiguous(), None if g is None else g.contiguous()
+    out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
+    numbers = (spline.start, spline.step, len(spline.table), functions)
+    grid = (_NUMBERS[dtype] * len(numbers))(*numbers)
+    rows, by_r = (out.data_ptr(), 0) if g is None else (0, out.data_ptr())
+    given = 0 if g is None else g.data_ptr()
+    torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
+    kernel_of("spline", dtype)(
+        r.data_ptr(), spline.table.data_ptr(), ctypes.addressof(grid), given, rows, by_r, 0, 0, r.numel()
+    )
+    return out

@@ -1,0 +1,177 @@
+"""Requests of polynomials, whose directions are calls; and the request of any plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, ClassVar
+
+from tpgen.emitter.emit import Emission
+from tpgen.emitter.polynomial import emit_polynomial
+from tpgen.form.call import Call
+from tpgen.form.polynomial import Polynomial, polynomial_of
+from tpgen.form.sampling import polynomial_shape
+from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
+from tpgen.inspection.stages.cuda import AnySource, number_of, shown_chip
+from tpgen.inspection.stages.request import GRAPHS, Line, Request
+from tpgen.inspection.stages.served import of_factors, of_statements
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
+from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.polynomials import CALLS, PolynomialDescription, describe_polynomial, named_call
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
+from tpgen.planner.plan import Leg, Plan
+
+
+@dataclass(frozen=True)
+class PolynomialRequest(Request):
+    """One call of a polynomial, and how it is to be written and run.
+
+    Directions are ``forward``, ``backward``, ``second``, or any call in full.
+    """
+
+    channels: int = 32
+    elements: int = 1  # weights are chosen row by row where there are more
+
+    _not_asked: ClassVar[tuple[str, ...]] = (
+        *("plan", "direction", "layout", "backend", "streams", "dynamic", "fullgraph", "mode", "max_bytes"),
+    )
+    _said: ClassVar[str] = "of a polynomial: "
+    shared: ClassVar[str] = "all terms"  # products of components are shared between them
+
+    def directions(self, shows: str = "") -> tuple[str, ...]:
+        return CALLS[:1] if shows == GRAPHS else CALLS
+
+    def check_direction(self, stage: str, shows: str) -> None:
+        call = self.call  # or it is none
+        if call != named_call(self.plan, "forward") and shows == GRAPHS:
+            self._check_shown(stage, shows)
+
+    @cached_property
+    def call(self) -> Call:
+        return named_call(self.plan, self.direction)
+
+    @property
+    def form(self) -> Polynomial:
+        return polynomial_of(self.plan)
+
+    @property
+    def form_lines(self) -> list[Line]:
+        return [(str(m), of_factors(self.plan, m.factors)) for m in self.form.monomials]
+
+    def emission(self, backend: str | None = None) -> Emission:
+        strategy = replace(self, backend=backend or self.backend).choice.strategy
+        return emit_polynomial(self.plan, strategy, self.elements > 1)
+
+    @property
+    def described(self) -> str:
+        return self.plan.to_json()
+
+    def shape(self, argument: str) -> tuple[int, ...] | None:
+        if argument == "index":
+            return None
+        return polynomial_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
+
+    @property
+    def indexed(self) -> int:
+        return self.elements
+
+    @property
+    def kernels(self) -> PolynomialDescription:
+        return describe_polynomial(self.plan)
+
+    def why_no_kernel(self) -> str | None:
+        return kernel_supported(self.plan, dtype=self.dtype, device=self.device)
+
+    @property
+    def placement(self) -> PolynomialPlacement:
+        return self.kernels.placement(self.call, self.dtype)
+
+    @property
+    def sweep_lines(self) -> list[Line]:
+        sweep = self.kernels.sweep(self.call)
+        parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
+        served = iter(of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        lines: list[Line] = [(str(sweep).split("\n")[0], ())]
+        for name, statements in parts.items():
+            lines += [(f"{name}:", ())] if statements else []
+            lines += [(f"  {statement}", next(served)) for statement in statements]
+        return lines
+
+    @property
+    def placement_lines(self) -> list[Line]:
+        return [(text, ()) for text in str(self.placement).split("\n")]
+
+    @property
+    def cpp(self) -> GeneratedSource:
+        return self.kernels.source(self.call, self.dtype)
+
+    @property
+    def cuda(self) -> AnySource:
+        return generate_polynomial(self.plan, self.kernels.sweep(self.call), number_of(self.dtype), shown_chip())
+
+    @property
+    def title(self) -> str:
+        return f"{', '.join(f'{o.name}: {o.irreps}' for o in self.plan.inputs)} -> {self.plan.out.irreps}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"rows": self.rows, "channels": self.channels, "elements": self.elements}
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return tuple(o.layout for o in self.plan.operands if not o.weights)
+
+    @property
+    def scheduled(self) -> dict[int, str]:
+        return dict.fromkeys(self.plan.by_instruction, "channel")
+
+    @property
+    def module_options(self) -> dict[str, Any]:
+        elements = self.elements if self.elements > 1 else None
+        return {"channels": self.channels, "num_elements": elements, "strategy": self.strategy}
+
+    @property
+    def channels_of_a_row(self) -> int:
+        return self.channels
+
+    def numbers(self, leg: Leg) -> int:
+        return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
+
+    def _sweep(self, call: str) -> PolynomialSweep:
+        return make_sweep(self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights))
+
+    @property
+    def flops(self) -> int:
+        """Operations of the sweep, whatever the strategy: what terms share counts once."""
+        sweep = self._sweep("forward")
+        return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
+
+    def bytes(self, nodes: int | None = None) -> int:
+        shapes = [polynomial_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
+        return self.dtype.itemsize * sum(map(prod, shapes))
+
+    def on(self, gpu: str, nodes: int | None = None) -> OnGpu:
+        return polynomial_on(gpu, self.plan, Sizes(self.rows, self.elements, self.channels), self.dtype)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        weights = {o.name for o in self.plan.weights}
+        sweeps = {name: self._sweep(name) for name in CALLS[:2]}
+        return {
+            "channels": self.channels,
+            "elements": self.elements,
+            "monomials": len({tuple(f for f in m.factors if f.tensor not in weights) for m in self.form.monomials}),
+            "coefficients": sweeps["forward"].coefficients,
+            "operations": {name: sweep.operations for name, sweep in sweeps.items()},
+        }
+
+
+def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
+    """The request of a plan.  Raises `EmitError` for an option that it does not have."""
+    kind = PolynomialRequest if plan.polynomial else Request
+    kind.check(options)
+    return kind(plan, direction, **options)

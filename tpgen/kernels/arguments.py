@@ -1,0 +1,61 @@
+"""Arguments of a kernel besides operands and results: the sizes of a call, and the edges of a convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_CHECKED, _NARROW_SRC, _NARROW_DST = 1, 2, 4  # bits of `Edges.how`, as kernels/cpp/edges.h has them
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Source and destination of each edge, int64 or int32, how many rows they point into, and whether to check that."""
+
+    src: Tensor
+    dst: Tensor
+    sources: int
+    destinations: int
+    check: bool
+
+    @property
+    def how(self) -> int:
+        """Flags that a C++ kernel takes: check the indices, and which of them are int32."""
+        narrow = (self.src.dtype == torch.int32) * _NARROW_SRC | (self.dst.dtype == torch.int32) * _NARROW_DST
+        return self.check * _CHECKED | narrow
+
+    def wide(self) -> Edges:
+        """Convert both indices to int64; no copy of one that is int64 already."""
+        return replace(self, src=self.src.long(), dst=self.dst.long())
+
+
+class Sizes(NamedTuple):
+    """Rows, elements and channels of a call; the rows of a convolution are its edges."""
+
+    rows: int
+    elements: int = 1
+    channels: int = 1
+
+
+class CallSizes(NamedTuple):
+    """Sizes that the scratch memory of a call depends on."""
+
+    device: torch.device
+    rows: int
+    ends: dict[str, int] | None = None  # by slot: sources of x1, destinations of out
+    int32_indices: int = 0
+    elements: int = 1
+    channels: int = 1
+    by_element: bool = False  # whether an index says the element of each row
+
+    @property
+    def counts(self) -> Sizes:
+        """Rows, elements and channels."""
+        return Sizes(self.rows, self.elements, self.channels)
+
+    def owners(self, owner: str | None) -> int:
+        """Count the rows that edges are summed into, for the slot that owns the sums."""
+        return (self.ends or {}).get(owner or "", 0)

@@ -1,0 +1,220 @@
+"""From source text to a function: compile once per machine, load once per process.
+
+>>> cache_info().path.endswith("kernels")
+True
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.spawn import get_executable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpgen.errors import BackendError
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.build import cache
+from tpgen.kernels.build.cache import CacheInfo, Entry
+from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
+from tpgen.kernels.build.units import compile_library, cores
+from tpgen.remember import Watched, watched
+
+_loaded: dict[str, ctypes.CDLL] = {}
+_building: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+watched(Watched("libraries loaded", _loaded.__len__, None, None))
+_alone = True  # whether this process had a single thread when it was last forked
+
+_POINTERS = [ctypes.c_void_p] * 8
+# operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and flags: their
+# dtypes, and whether to check them
+_ARGUMENTS = {
+    False: [*_POINTERS, ctypes.c_int64],
+    True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A library to be: its source, the function that it must have, and the files of what it calls."""
+
+    text: str
+    entry: str = ENTRY
+    links: tuple[str, ...] = ()
+    kind: str = cache.KERNEL
+
+    def key(self, compiler: Compiler) -> str:
+        return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
+
+
+def load(text: str, indexed: bool = False) -> Callable[..., int]:
+    """The entry point of a kernel's source, compiled if the cache has it not.
+
+    Raises `BackendError` where there is no compiler or it fails.
+    """
+    function = getattr(load_library(Wanted(text)), ENTRY)
+    function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
+    return function
+
+
+def address_of(function: Any) -> int | None:
+    """Address of an entry point, by which the runtime can call it; None for a function of Python."""
+    with suppress(ctypes.ArgumentError):
+        return ctypes.cast(function, ctypes.c_void_p).value
+    return None
+
+
+def load_library(wanted: Wanted) -> ctypes.CDLL:
+    """A library, compiled if the cache has it not.  Raises `BackendError` as `load` does."""
+    compiler = need_compiler()
+    key = wanted.key(compiler)
+    with _guard:
+        lock = _building.setdefault(key, threading.Lock())
+    with lock:
+        if key not in _loaded:
+            _loaded[key] = _found_or_made(key, wanted, compiler)
+        return _loaded[key]
+
+
+def _found_or_made(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    found = cache.finished(key, wanted.kind)
+    if found:
+        with suppress(BackendError):  # removed in between, or broken: seen to under the lock
+            return _opened(found.library, wanted)
+    directory = cache.current_directory()
+    try:
+        return _make(Entry(directory, key, wanted.kind), wanted, compiler)
+    except OSError as error:  # the directory went away, became read-only or filled up
+        cache.forget_directory()
+        instead = cache.fallback(str(directory), error.strerror or str(error))
+    try:
+        return _make(Entry(instead, key, wanted.kind), wanted, compiler)
+    except OSError as again:
+        raise BackendError(
+            f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
+        ) from again
+
+
+def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    """The library, built, tried and published, unless another process was faster."""
+    with entry.locked():
+        if entry.intact():
+            with suppress(BackendError):  # whole and yet not to be loaded: once more
+                return _opened(entry.library, wanted)
+        _say_once()
+        cache.write_whole(entry.source, wanted.text)
+        built = entry.new_file(entry.library.suffix)
+        try:
+            compile_library(compiler, entry, built, wanted.links)
+            _try(compiler, built, wanted)
+            entry.publish(built)
+        finally:
+            built.unlink(missing_ok=True)
+        return _opened(entry.library, wanted)
+
+
+_said = threading.Event()
+
+
+def _say_once() -> None:
+    """Tell who sits at a terminal why first calls are slow."""
+    if sys.stderr.isatty() and not _said.is_set():
+        _said.set()
+        print("tpgen compiles kernels, once for this machine: first calls take longer", file=sys.stderr)
+
+
+def _before_fork() -> None:
+    global _alone
+    _alone = _threads() == 1
+
+
+def _threads() -> int:
+    """Threads of this process, OpenMP's among them; two where the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 2
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads that held locks; GNU's OpenMP runtime waits for its own for ever.
+
+    It has a pool of them once torch or a kernel has computed on several threads.
+    """
+    global _guard
+    _guard = threading.Lock()
+    _building.clear()
+    if not _alone and Path(openmp_runtime()).name.startswith("libgomp"):
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
+    try:
+        opened = ctypes.CDLL(str(library))
+        getattr(opened, wanted.entry)
+        return opened
+    except (OSError, AttributeError) as error:
+        raise BackendError(
+            f"the built kernel {library} cannot be loaded: {error}; the directory may forbid running code from it, "
+            "set TPGEN_CACHE_DIR to one that allows it"
+        ) from error
+
+
+def load_all(texts: Sequence[tuple[str, bool]]) -> None:
+    """Load several sources, compiling those that are missing side by side."""
+    with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
+        for future in [pool.submit(load, text, indexed) for text, indexed in texts]:
+            future.result()
+
+
+def cache_info() -> CacheInfo:
+    """Directory of the cache, the number of kernels in it and their bytes."""
+    return cache.info()
+
+
+def cache_clear() -> int:
+    """Remove all kernels from the cache; returns how many."""
+    return cache.clear()
+
+
+# loads a library as this process will: after the OpenMP runtime that it binds to, and what it calls
+_TRIAL = """
+import ctypes, sys
+entry, library, *before = sys.argv[1:]
+for file in before:
+    ctypes.CDLL(file, ctypes.RTLD_GLOBAL)
+getattr(ctypes.CDLL(library), entry)
+"""
+
+
+def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
+    """Load a new library in a process of its own: a broken one may end the process that loads it."""
+    python = get_executable()
+    if not python:  # an embedded interpreter that names none
+        _opened(library, wanted)
+        return
+    before = [*([compiler.runtime] if compiler.runtime else []), *wanted.links]
+    command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, wanted.entry, str(library), *before]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]
+        raise BackendError(
+            f"the compiler {compiler.path} ended without an error, but what it wrote cannot be loaded: {reason}\n"
+            "set TPGEN_CXX to g++ 12 or later or clang; or TPGEN_CACHE_DIR, where the directory forbids running code"
+        )

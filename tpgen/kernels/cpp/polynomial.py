@@ -1,0 +1,242 @@
+"""C++ of a polynomial's sweep where its placement says: vectors over channels, rows in the order of their elements.
+
+Which rows a task has follows from the rows alone, and where weights are open it has all of an element: sums have one
+order, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tpgen.kernels.cpp.driver import room
+from tpgen.kernels.cpp.expressions import Spelling
+from tpgen.kernels.cpp.prelude import header, prelude
+from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.placement.polynomial import PolynomialPlacement, segments, slot_name
+from tpgen.kernels.sweep.monomials import gathered, target_of, terms_of
+from tpgen.kernels.sweep.statements import Component, Local, Statement
+from tpgen.planner.polynomial_plan import terms_text
+
+FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
+_WORTH = 1 << 17  # operations on vectors that are worth a second thread
+
+
+class Phrases(NamedTuple):
+    """Words of a target for what a row does: names of slots, components and sizes of segments are filled in."""
+
+    number: str  # the type of what is computed with
+    one: str
+    kept: str  # a coefficient, or the gradient of one
+    add: str
+    spread: str  # a component that all channels share
+    get: str  # a segment
+    set: str
+
+
+_VECTORS = Phrases(
+    "vec",
+    "(vec{} + 1)",
+    "load({0} + {1} * W)",
+    "add({0} + {1} * W, {2});",
+    "vec{{}} + widen(p_{0}[{1}])",
+    "Items<{2}>::get(p_{0} + {1} * C + c * {2}, n, t_{0} + {1});",
+    "Items<{2}>::set(o_{0} + {1} * C + c * {2}, n, d_{0} + {1});",
+)
+
+
+class RowText:
+    """Writes what a row does between memory and registers, and its statements."""
+
+    def __init__(self, at: PolynomialPlacement, w: Writer, words: Phrases) -> None:
+        self.at, self.w, self.words = at, w, words
+        texts = {s: words.kept.format(slot_name(s), "{}") for s in at.scratch}
+        texts |= {s: f"t_{slot_name(s)}[{{}}]" for s in at.read if s not in texts}
+        self.spelling = Spelling(at.target.dtype, texts, one=words.one)
+
+    def get(self, slot: str) -> None:
+        operand, name = self.at.operands[slot], slot_name(slot)
+        self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
+        if operand.channels:
+            for start, size in self.at.segments_read(slot):
+                self.w.line(self.words.get.format(name, start, size))
+        else:
+            for i in self.at.read[slot]:
+                self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
+
+    def clear(self) -> None:
+        for slot in self.at.swept:
+            self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
+
+    def statement(self, statement: Statement) -> None:
+        text, target = self.spelling.sum(terms_of(statement)), target_of(statement)
+        if isinstance(target, Local):
+            self.w.line(f"const {self.words.number} {target} = {text};")
+            return
+        assert isinstance(target, Component)
+        name = slot_name(target.operand)
+        if target.operand in self.at.scratch:
+            self.w.line(self.words.add.format(name, target.index, text))
+        else:
+            self.w.line(f"d_{name}[{target.index}] += {text};")
+
+    def set(self, slot: str) -> None:
+        for start, size in segments(self.at.operands[slot]):
+            self.w.line(self.words.set.format(slot_name(slot), start, size))
+
+
+def generate(placement: PolynomialPlacement) -> GeneratedSource:
+    """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
+
+    The entry takes arrays of pointers to the given tensors and to the opened ones, the element of every row (null:
+    all rows are of element 0, or each of its own), the number of elements and of channels, and the number of rows.
+    """
+    return _Text(placement).write()
+
+
+def _list(kind: str, prefix: str, slots: list[str]) -> list[str]:
+    return [f"{kind} {prefix}{slot_name(s)}" for s in slots]
+
+
+class _Text:
+    """Writes one source."""
+
+    def __init__(self, at: PolynomialPlacement) -> None:
+        self.at, self.sweep, self.w = at, at.sweep, Writer()
+        self.row = RowText(at, self.w, _VECTORS)
+        self.dim = {slot: operand.dim for slot, operand in at.operands.items()}
+
+    def write(self) -> GeneratedSource:
+        for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
+            self.w.line(f"// {line}")
+        self.w.raw(prelude(self.at.target, self.at.tiles, self.at.target.lanes))
+        for name in ("order", "tasks", "channels"):
+            self.w.raw(header(name))
+        if self.at.coefficients:
+            self._prologue()
+        self._rows()
+        if self.at.folded:
+            self._epilogue()
+        self._entry()
+        return self.w.done()
+
+    # -- one row --
+
+    def _rows(self) -> None:
+        at = self.at
+        arguments = _list("const real*", "p_", at.inputs) + _list("real*", "o_", at.stored)
+        arguments += _list("num*", "o_", at.summed)
+        arguments += _list("const num*", "", at.coefficients) + _list("num*", "", at.adjoints)
+        with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
+            for slot in at.inputs:
+                self.row.get(slot)
+            self.row.clear()
+            for statement in self.sweep.rows:
+                self.row.statement(statement)
+            for slot in at.stored:
+                self.row.set(slot)
+            for name, i in ((slot_name(s), i) for s in at.summed for i in range(self.dim[s])):
+                self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
+
+    # -- one element --
+
+    def _prologue(self) -> None:
+        arguments = _list("const num*", "", self.at.weights) + _list("num*", "", self.at.coefficients)
+        with self.w.block(f"static void prologue({', '.join(arguments)})"):
+            for target, terms in gathered(self.sweep.prologue).items():
+                value = self.row.spelling.sum(terms)
+                self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
+
+    def _epilogue(self) -> None:
+        arguments = _list("const num*", "", [*self.at.weights, *self.at.adjoints])
+        arguments += _list("real*", "o_", self.at.folded)
+        sums = gathered(self.sweep.epilogue)
+        with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
+            for slot, i in ((s, i) for s in self.at.folded for i in range(self.dim[s])):
+                text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
+                self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
+
+    # -- the entry point --
+
+    def _entry(self) -> None:
+        arguments = "const real* const* given, real* const* opened, const i64* index, const i64* sizes"
+        unused = ", const void*, const void*, const void*, const void*"
+        head = 'extern "C" __attribute__((visibility("default"))) int tpgen_kernel'
+        sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.summed]
+        with self.w.block(f"{head}({arguments}{unused}, i64 rows)"):
+            self.w.line("const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;")
+            self.w.line("if (index && !inside(index, rows, elements)) return 2;")
+            room(self.w, "i64", "tasks", f"tasks_size(rows, elements, {self.at.span})")
+            self.w.line(f"const Tasks t = make_tasks(tasks, index, rows, elements, {self.at.span});")
+            for name, size, _ in sums:
+                room(self.w, "num", name, f"{size} + 1")
+                self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
+            self.w.line("int fault = 0;")
+            self._parallel()
+            for name, size, n in sums:
+                self.w.line(f"for (i64 m = 0; m < {size}; ++m) opened[{n}][m] = narrow({name}[m]);")
+            self.w.line("return fault;")
+
+    def _parallel(self) -> None:
+        """Threads take tasks; one takes all channels of its rows where something is summed over channels."""
+        groups = "1" if self.at.whole_rows else "vectors"
+        self.w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
+        worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
+        with self.w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
+            self._scratch()
+            with self.w.block(
+                f"for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * {groups};)"
+            ):
+                self.w.line("if (!scratch) { *failed = 1; continue; }")
+                self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
+                end = "t.first[e + 1]"
+                self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
+                if self.at.whole_rows:
+                    with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
+                        self._task()
+                else:
+                    self.w.line("const i64 v = b % vectors;")
+                    self._task()
+
+    def _scratch(self) -> None:
+        size = max(1, sum(self.at.scratch.values()))
+        self.w.line(f"const Room<num> scratch_room({size} * W); num* const scratch = scratch_room.at;")
+        at = 0
+        for slot, count in self.at.scratch.items():
+            self.w.line(f"num* const {slot_name(slot)} = scratch + {at} * W;")
+            at += count
+        for n, slot in enumerate(self.at.given):
+            if slot in self.at.read:
+                self.w.line(f"const real* const p_{slot_name(slot)} = given[{n}];")
+        for n, slot in enumerate(self.at.opened):
+            if slot not in self.at.summed:
+                self.w.line(f"real* const o_{slot_name(slot)} = opened[{n}];")
+
+    def _task(self) -> None:
+        """One vector of channels of a task's rows."""
+        self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
+        if self.at.folded:
+            with self.w.block("if (from == to)"):
+                for slot in self.at.folded:
+                    place = f"o_{slot_name(slot)} + (e * {self.dim[slot]} + i) * C + c"
+                    self.w.line(f"for (int i = 0; i < {self.dim[slot]}; ++i) set_some({place}, n, vec{{}});")
+                self.w.line("continue;")
+        for slot in self.at.weights:
+            value = f"get_some(p_{slot_name(slot)} + (e * {self.dim[slot]} + i) * C + c, n)"
+            self.w.line(f"for (int i = 0; i < {self.dim[slot]}; ++i) store({slot_name(slot)} + i * W, {value});")
+        if self.at.coefficients:
+            self.w.line(f"prologue({', '.join(map(slot_name, (*self.at.weights, *self.at.coefficients)))});")
+        for slot in self.at.adjoints:
+            self.w.line(f"clear({slot_name(slot)}, {self.sweep.coefficients} * W);")
+        with self.w.block("for (i64 q = from; q < to; ++q)"):
+            self.w.line("const i64 r = t.order[q];")
+            self.w.line(f"row({', '.join(self._row_call())});")
+        if self.at.folded:
+            places = [f"o_{slot_name(s)} + e * {self.dim[s]} * C + c" for s in self.at.folded]
+            values = [*map(slot_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
+            self.w.line(f"epilogue({', '.join(values)});")
+
+    def _row_call(self) -> list[str]:
+        at = self.at
+        rows = [("p", at.inputs), ("o", at.stored), ("s", at.summed)]
+        values = [f"{p}_{slot_name(s)} + r * {at.row_of(s)}" for p, slots in rows for s in slots]
+        return [*values, *map(slot_name, (*at.coefficients, *at.adjoints)), "C", "c", "n"]

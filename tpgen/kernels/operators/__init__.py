@@ -1,1 +1,0 @@
-"""What torch calls: operators, their derivatives, and the tensors they run on."""

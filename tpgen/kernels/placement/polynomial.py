@@ -1,0 +1,189 @@
+"""Places of a polynomial's sweep: which slots are weights, which rows and channels a task has, what stands in scratch.
+
+Vectors run over channels.  A *task* is an element, some of its rows and one vector of channels: it computes the
+coefficients of its element, runs the rows past them while they stay in the nearest cache, and folds the gradients of
+the coefficients into those of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.form.call import Slot
+from tpgen.kernels.placement.values import Target
+from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads
+from tpgen.kernels.sweep.statements import Component
+from tpgen.planner.plan import Operand, Plan
+
+SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes
+
+Segment = tuple[int, int]  # first component, components
+
+
+@dataclass(frozen=True)
+class PolynomialPlacement:
+    """A sweep on a target; all that a writer prints is decided here."""
+
+    plan: Plan
+    sweep: PolynomialSweep
+    target: Target
+
+    @cached_property
+    def operands(self) -> dict[str, Operand]:
+        """The operand of every slot."""
+        call = self.sweep.call
+        return {str(s): self.plan.operand(s.operand) for s in (*call.given, *call.opened)}
+
+    @cached_property
+    def read(self) -> dict[str, list[int]]:
+        """The components that some statement reads, by slot."""
+        values = {v for v in reads(self.sweep.statements) if isinstance(v, Component)}
+        found: dict[str, list[int]] = {}
+        for value in sorted(values, key=lambda v: (v.operand, v.index)):
+            found.setdefault(value.operand, []).append(value.index)
+        return found
+
+    def segments_read(self, slot: str) -> list[Segment]:
+        """The segments of a slot of which some component is read."""
+        used = set(self.read[slot])
+        return [(i, size) for i, size in segments(self.operands[slot]) if used.intersection(range(i, i + size))]
+
+    @cached_property
+    def given(self) -> list[str]:
+        return [str(s) for s in self.sweep.call.given]
+
+    @cached_property
+    def opened(self) -> list[str]:
+        return [str(s) for s in self.sweep.call.opened]
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        """Slots that are read row by row."""
+        return [s for s in self.given if s in self.read and not self.operands[s].weights]
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """Slots that are read once per task."""
+        return [s for s in self.given if s in self.read and self.operands[s].weights]
+
+    @cached_property
+    def swept(self) -> list[str]:
+        """Open slots that are written row by row."""
+        return [s for s in self.opened if not self.operands[s].weights]
+
+    @cached_property
+    def summed(self) -> list[str]:
+        """Open slots that have one copy for all channels: sums over the vectors of a row."""
+        return [s for s in self.swept if not self.operands[s].channels]
+
+    @cached_property
+    def stored(self) -> list[str]:
+        """Open slots of which each vector stores its own channels."""
+        return [s for s in self.swept if s not in self.summed]
+
+    @cached_property
+    def folded(self) -> list[str]:
+        """Open slots of weights: sums over the rows of an element."""
+        return [s for s in self.opened if self.operands[s].weights]
+
+    @cached_property
+    def coefficients(self) -> list[str]:
+        """Slots that the prologue computes, one for each set of levels."""
+        return [s for s in self.read if s.startswith(COEFFICIENTS)]
+
+    @cached_property
+    def adjoints(self) -> list[str]:
+        """Gradients of coefficients, which the rows add to."""
+        return [s for s in self.read if s.startswith(ADJOINTS)]
+
+    @cached_property
+    def scratch(self) -> dict[str, int]:
+        """Vectors that each thread keeps, by slot."""
+        sizes = {s: self.operands[s].dim for s in self.weights}
+        return sizes | dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
+
+    @property
+    def span(self) -> int:
+        """Rows of a task at most; 0: all of its element, so that sums over rows have one order."""
+        return 0 if self.folded else SPAN
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether a task has all channels of its rows, rather than one vector of them."""
+        return bool(self.summed)
+
+    def row_of(self, slot: str, channels: str = "C") -> str:
+        """Numbers of one row of a slot, as text."""
+        operand = self.operands[slot]
+        return f"{operand.dim}" + f" * {channels}" * operand.channels
+
+    @property
+    def tiles(self) -> set[int]:
+        """Sizes of segments that stand channel by channel and are transposed into vectors."""
+        sizes = {size for o in self.operands.values() if o.channels for _, size in segments(o)}
+        return {size for size in sizes if size < self.target.lanes}
+
+    def __str__(self) -> str:
+        lanes, areas = self.target.lanes, sum(self.scratch.values())
+        number = max(4, self.target.itemsize)  # what is computed with
+        rows = f"up to {self.span}" if self.span else "all"
+        channels = "all channels" if self.whole_rows else f"one vector of {lanes} channels"
+        parts = [
+            f"{self.sweep.call}: {self.target.dtype}, vectors of {lanes} over channels",
+            f"a task: {rows} rows of one element, {channels}",
+            f"scratch of a thread: {areas} vectors, {areas * lanes * number} bytes"
+            + (f" ({', '.join(f'{s} {n}' for s, n in self.scratch.items())})" if self.scratch else ""),
+        ]
+        for slot in self.given:
+            parts.append(f"  {slot}: {self._reading(slot)}")
+        for slot in self.opened:
+            parts.append(f"  -> {slot}: {self._writing(slot)}")
+        return "\n".join(parts)
+
+    def _reading(self, slot: str) -> str:
+        if slot not in self.read:
+            return "not read"
+        if slot in self.weights:
+            return "read once per task"
+        operand = self.operands[slot]
+        return "read row by row, " + (_pieces(operand) if operand.channels else "one copy spread over the channels")
+
+    def _writing(self, slot: str) -> str:
+        if slot in self.folded:
+            return "summed over the rows of an element, stored once per task"
+        if slot in self.summed:
+            return "summed over channels, stored when all tasks are done"
+        return f"stored row by row, {_pieces(self.operands[slot])}"
+
+
+def slot_name(slot: Slot | str) -> str:
+    """A slot as a C++ name; levels stand first, for no operand's name begins where they end.
+
+    >>> slot_name("x.12"), slot_name("@a")
+    ('x12_x', 'a')
+    """
+    operand, _, levels = str(slot).partition(".")
+    scratch = {COEFFICIENTS: "a", ADJOINTS: "da"}
+    return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"
+
+
+def segments(operand: Operand) -> Sequence[Segment]:
+    """Components that stand side by side for each channel."""
+    if operand.layout == "channel":
+        return ((0, operand.dim),)
+    if operand.layout == "ir_mul":
+        return tuple((i, 1) for i in range(operand.dim))
+    return tuple((s.start, s.stop - s.start) for s in operand.irreps.slices() if s.stop > s.start)
+
+
+def _pieces(operand: Operand) -> str:
+    """Text of the components of a vector and how they are found.
+
+    >>> from e3nn.o3 import Irreps
+    >>> _pieces(Operand("x", Irreps("0e+1o")))
+    'components 0, 1:4 transposed'
+    """
+    found = [f"{start}" if size == 1 else f"{start}:{start + size} transposed" for start, size in segments(operand)]
+    return f"components {', '.join(found)}"

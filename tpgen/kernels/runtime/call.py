@@ -1,0 +1,135 @@
+"""Calls of kernels as values, from the operators down to the compiled function.
+
+A `FormCall` is any call of a form; a `Call` one of a product without levels, in a fixed number of arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from tpgen.form.call import Call as Slots
+from tpgen.form.call import Slot
+from tpgen.kernels.sweep.terms import SLOTS
+
+SLOT_BITS = X1, X2, W, OUT = tuple(1 << n for n in range(4))
+
+
+# What the first axis of a tensor counts; one that all rows share has no such axis.
+ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS = COUNTS = ("rows", "shared", "sources", "destinations", "elements")
+
+
+class OperandShape(NamedTuple):
+    """Shape of an operand's tensors: what their first axis counts, and the numbers of a row.
+
+    With ``channels`` a row holds any number of channels of ``dim`` numbers each.  A row stands on one axis where
+    ``flat``, else on any axes.
+    """
+
+    dim: int
+    counts: str = ROWS
+    irreps: str = ""
+    channels: bool = False
+    flat: bool = True
+
+
+class FormCall(NamedTuple):
+    """Tensors of the given slots in the order of a call's text, the indices of their rows, and what they belong to.
+
+    A named tuple, because autograd and torch.func take arguments by position: positions have their names here alone.
+    """
+
+    tensors: Sequence[Tensor]
+    src: Tensor | None  # of each row: the row of x1
+    dst: Tensor | None  # of each row: the row of out
+    description: str
+    call: str
+    elements: Tensor | None = None  # of each row: the element, where weights have elements
+    nodes: int = 0  # rows of out, where it is found by an index and not given
+
+    @property
+    def indexed(self) -> bool:
+        """Whether rows are edges."""
+        return self.src is not None or self.dst is not None
+
+    @property
+    def slots(self) -> Slots:
+        """The slots that are given and opened.  Raises `PlanError` where the text is no call."""
+        return Slots.parse(self.call)
+
+
+class Call(NamedTuple):
+    """Four operands, one of which may be open alone and absent, the slots to open, and the edges of a convolution."""
+
+    x1: Tensor
+    x2: Tensor
+    w: Tensor
+    g: Tensor | None  # the cotangent of the product
+    src: Tensor | None
+    dst: Tensor | None
+    description: str
+    mask: int  # bits of the open slots
+    nodes: int = 0  # rows of the product, where it is indexed
+
+    @property
+    def point(self) -> tuple[Tensor | None, ...]:
+        """Tensors in the slots x1, x2, w, out; None for an operand that is not given."""
+        return self.x1, self.x2, self.w, self.g
+
+    @property
+    def indexed(self) -> bool:
+        """Whether rows are edges."""
+        return self.src is not None
+
+    def listed(self) -> FormCall:
+        """The same call with its tensors as a list, those that it reads."""
+        x1, x2, w, g, src, dst, description, mask, nodes = self
+        tensors = (x1, x2, w) if g is None or mask == OUT else (x1, x2, w, g)
+        rows = nodes if g is None else g.shape[0] if g.dim() else 0
+        return FormCall(tensors, src, dst, description, opening(mask), None, rows)
+
+
+def call_of(opened: tuple[str, ...]) -> Slots:
+    """The call without levels that opens some operands of a product; the cotangent is given where it is read.
+
+    >>> print(call_of(("out",)))
+    x1 x2 w -> out
+    >>> print(call_of(("x1", "out")))
+    x1 x2 w out -> x1 out
+    """
+    given = SLOTS[:3] if opened == ("out",) else SLOTS
+    return Slots(tuple(map(Slot, given)), tuple(map(Slot, opened)))
+
+
+@cache
+def opening(mask: int) -> str:
+    """The text of the call that opens the slots of a mask."""
+    return str(call_of(slots_of(mask)))
+
+
+@cache
+def slots_in(mask: int) -> tuple[int, ...]:
+    """Positions of the slots in a mask.
+
+    >>> slots_in(X1 | OUT)
+    (0, 3)
+    """
+    return tuple(n for n, bit in enumerate(SLOT_BITS) if mask & bit)
+
+
+@cache
+def slots_of(mask: int) -> tuple[str, ...]:
+    """Names of the slots in a mask.
+
+    >>> slots_of(X1 | OUT)
+    ('x1', 'out')
+    """
+    return tuple(SLOTS[n] for n in slots_in(mask))
+
+
+def mask_of(chosen: Any) -> int:
+    """The mask of the slots that are chosen, by position."""
+    return sum(bit for bit, yes in zip(SLOT_BITS, chosen, strict=False) if yes)

@@ -1,0 +1,249 @@
+"""A form as one string: what an operator of a saved program needs to find its kernel again.
+
+A product or a linear layer is described by its plan, layout and paths, a polynomial by its plan alone.  A description
+may come from a file, so `read_description` checks every field before anything is generated from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from tpgen.errors import EmitError, InputError, PlanError, unknown
+from tpgen.form.call import Call
+from tpgen.form.form import Form, Term, form_of, layouts_of
+from tpgen.kernels.build.compiler import target
+from tpgen.kernels.cpp.generate import FAULTS, generate
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.placement.matrix import AnySchedule
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.runtime.call import DESTINATIONS, ROWS, SHARED, SOURCES, OperandShape, call_of
+from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
+from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.planner.plan import Plan
+from tpgen.planner.polynomial_plan import POLYNOMIAL
+from tpgen.planner.read import read_plan
+from tpgen.planner.strict import MAX_TEXT
+from tpgen.remember import Shelf, remembered
+
+FORMAT = "tpgen.kernel/1"
+_FIELDS = ("check_index", "format", "layout", "paths", "plan")
+
+# Which paths of a plan a kernel computes.
+PATHS: dict[str, Callable[[Term], bool]] = {
+    "all": lambda term: True,
+    "weighted": lambda term: term.leg("w") is not None,
+}
+
+DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
+
+
+def schedule(form: Form, dtype: torch.dtype) -> AnySchedule:
+    """The layout of a form for the vectors of this machine, whatever is open.
+
+    Raises `EmitError` where the text would be too long, or where a number in it is none in this dtype.
+    """
+    beyond = next((t for t in form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
+    if beyond is not None:
+        raise EmitError(
+            f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond {target(dtype).dtype}: "
+            "choose other path weights or variances, or convert the product with .double()"
+        )
+    return plan_schedule(form, target(dtype))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A product as a kernel computes it, whatever the dtype and the open slots."""
+
+    plan: Plan
+    layout: tuple[str, ...]
+    paths: str = "all"
+    check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
+
+    any_level = False  # kernels take calls without levels, and some at one
+
+    @cached_property
+    def form(self) -> Form:
+        form = form_of(self.plan, self.layout)
+        return replace(form, terms=tuple(t for t in form.terms if PATHS[self.paths](t)))
+
+    @cached_property
+    def dims(self) -> tuple[int, int, int, int]:
+        """Row lengths of x1, x2, w, out."""
+        found = {operand.name: operand.dim for operand in self.form.operands}
+        d1, d2, dw, dout = (found.get(slot, 0) for slot in SLOTS)
+        return d1, d2, dw, dout
+
+    def schedule(self, dtype: torch.dtype) -> AnySchedule:
+        return schedule(self.form, dtype)
+
+    def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
+        """The source of a kernel that computes a call."""
+        opened, raised = self.read(call)
+        return generate(self.schedule(dtype), opened, indexed, raised)
+
+    def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Read the operands that a call opens, and those that it is given cotangents for, at level 1.
+
+        Raises `InputError` where it is neither a gradient nor a second derivative of a product.
+        """
+        opened = tuple(slot.operand for slot in call.opened)
+        raised = tuple(slot.operand for slot in call.given if slot.levels)
+        known = set(opened) <= set(SLOTS) and set(raised) <= set(SLOTS)
+        if not known or call not in (call_of(opened), raised_call(opened, raised)):
+            raise InputError(
+                f"call {str(call)[:60]!r}: a product is given x1 x2 w, then out where gradients are opened, then "
+                "cotangents at level 1, as in 'x1 x2 w -> out' or 'x1 x2 w out x1.1 w.1 -> x2 out'"
+            )
+        return opened, raised
+
+    def parts(self, call: Call, indexed: bool) -> tuple[Call, ...]:
+        """Calls of a kernel each: x1 and out are two ends of a gather, which takes a sweep in each order."""
+        opened, raised = self.read(call)
+        if not (indexed and "x1" in opened and "out" in opened):
+            return (call,)
+        rest = tuple(o for o in opened if o != "out")
+        return tuple(raised_call(o, raised) if raised else call_of(o) for o in (rest, ("out",)))
+
+    def shapes(self, indexed: bool) -> dict[str, OperandShape]:
+        """Shapes of the operands' tensors, those first that say how many rows there are."""
+        d1, d2, dw, dout = self.dims
+        return {
+            "x2": OperandShape(d2),
+            "x1": OperandShape(d1, SOURCES if indexed else ROWS),
+            "w": OperandShape(dw, ROWS if dw and not self.plan.shared_weights else SHARED),
+            "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
+        }
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether any path contributes."""
+        return bool(self.form.live_terms)
+
+    def rounds(self, call: Call, indexed: bool) -> bool:
+        """Whether sums over edges go through memory, where bfloat16 would round each part."""
+        ends = indexed and any(slot.operand in ("x1", "out") for slot in call.opened)
+        return ends and self.schedule(torch.bfloat16).name == "batch"
+
+    @cached_property
+    def per_row(self) -> str:
+        """The description of the same product with weights for every row."""
+        plan = self.plan.remade(shared_weights=False)
+        return describe(plan, self.layout, self.paths, self.check_index)
+
+    @cached_property
+    def weighted(self) -> str:
+        """The description of the weighted paths alone: what is left where something else stands in the weights' place.
+
+        The form is linear in the weights only there; an unweighted path has no slot for them.
+        """
+        everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
+        return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
+
+    other_dtypes = "convert it with .float() or .bfloat16() (a module with its operands), or use strategy='grouped'"
+    other_devices = "strategy='unrolled'"
+
+    def fault(self, code: int) -> str:
+        """Say what a kernel stopped at; an index out of range by its name."""
+        return FAULTS.get(code, f"fault {code}")
+
+
+AnyDescription = Description | PolynomialDescription
+
+
+@remembered("descriptions of kernels")
+def describe(plan: Plan, layout: str | tuple[str, ...] = "mul_ir", paths: str = "all", check_index: bool = True) -> str:
+    """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
+
+    Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
+    undefined behaviour.
+
+    >>> from tpgen.planner.product import make_plan
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> read_description(describe(plan)).plan == plan
+    True
+    """
+    fields = {
+        "check_index": check_index,
+        "format": FORMAT,
+        "layout": list(layouts_of(plan, layout)),
+        "paths": paths,
+        "plan": json.loads(plan.to_json()),
+    }
+    text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index)
+    return text
+
+
+_made: Shelf[str, Description] = Shelf("descriptions that were made here")  # they need no reading
+
+
+@remembered("descriptions that were read")
+def read_description(text: str) -> AnyDescription:
+    """Read a description, strictly; one that this process has made is at hand.
+
+    Raises `PlanError` that names the field where something is missing, unknown or out of range.
+    """
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise PlanError(
+            f"kernel description: must be text of at most {MAX_TEXT} characters; make one with describe(plan, layout)"
+        )
+    if (made := _made.get(text)) is not None:
+        return made
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of numbers with too many digits
+        raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
+    if isinstance(fields, dict) and fields.get("format") == POLYNOMIAL.format:
+        return describe_polynomial(read_plan(text))
+    if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
+        raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
+    if fields["format"] != FORMAT:
+        raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
+    layout = fields["layout"]
+    if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
+        raise PlanError("kernel description: layout must be a list of names")
+    paths = fields["paths"]
+    if not isinstance(paths, str) or paths not in PATHS:
+        raise PlanError(f"kernel description: paths must be one of {', '.join(PATHS)}, got {str(paths)[:40]!r}")
+    check_index = fields["check_index"]
+    if not isinstance(check_index, bool):
+        raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
+    try:
+        plan = _read_plan(fields["plan"])
+        return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index)
+    except EmitError as error:
+        raise PlanError(f"kernel description: {error}") from None
+
+
+def _read_plan(fields: Any) -> Plan:
+    plan = read_plan(json.dumps(fields))
+    if plan.polynomial:
+        raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
+    return plan
+
+
+def kernel_source(
+    plan: Plan,
+    layout: str | tuple[str, ...] = "mul_ir",
+    direction: str = "forward",
+    dtype: torch.dtype = torch.float32,
+) -> GeneratedSource:
+    """The generated C++ of one direction, with the paths that each line serves.
+
+    Raises `EmitError` for an unknown direction or a product that is too large to write out.
+
+    >>> from tpgen.planner.product import make_plan
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> "// path 0: 8x0e x 1x1o -> 8x1o (uvu)" in kernel_source(plan).text
+    True
+    """
+    if direction not in DIRECTIONS:
+        raise EmitError(unknown("direction", direction, DIRECTIONS))
+    return Description(plan, layouts_of(plan, layout)).source(call_of(DIRECTIONS[direction]), dtype)

@@ -1,0 +1,189 @@
+"""A call of a form made something to call: its text compiled, or its statements run one by one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tpgen.form.call import Call
+from tpgen.form.polynomial import read_operand, write_operand
+from tpgen.kernels.arguments import CallSizes, Edges, Sizes
+from tpgen.kernels.build import build
+from tpgen.kernels.interpreter.interpret import interpret
+from tpgen.kernels.interpreter.polynomial import interpret as interpret_polynomial
+from tpgen.kernels.placement.blocks import MOST_BLOCKS
+from tpgen.kernels.placement.place import Placement, place
+from tpgen.kernels.runtime.description import schedule
+from tpgen.kernels.sweep.sweep import make_sweep, path_terms
+from tpgen.kernels.sweep.terms import SLOTS, operand_of
+from tpgen.planner.plan import Operand
+
+_INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
+_ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
+
+
+class KernelSpec(NamedTuple):
+    """What a kernel is built for: a call of a form, in a dtype, of rows or of edges."""
+
+    description: Any  # `AnyDescription`
+    call: Call
+    dtype: torch.dtype
+    indexed: bool = False
+
+
+# given tensors and results, each in the order of the call, sizes, edges, the element of every row -> fault, 0 for none
+Kernel = Callable[[Sequence[Tensor], Sequence[Tensor], Sizes, Edges | None, Tensor | None], int]
+
+
+# -- compiled C++ ------------------------------------------------------------------------------------------------------
+
+
+class CompiledKernel:
+    """A compiled function, with its address where it stands in a library: there the runtime can call it.
+
+    Without levels it takes the tensors of a product one by one, null where there is none; else as two arrays.
+    """
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self._function: Callable[..., int] = build.load(source_of(spec).text, spec.indexed)
+        self.address = build.address_of(self._function)
+        flat = not spec.description.any_level and not spec.call.levels
+        self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None
+
+    def __call__(
+        self,
+        given: Sequence[Tensor],
+        opened: Sequence[Tensor],
+        sizes: Sizes,
+        edges: Edges | None = None,
+        index: Tensor | None = None,
+    ) -> int:
+        if self._places is not None:
+            places = [0] * (2 * len(SLOTS))
+            for n, x in enumerate(given):
+                places[n] = x.data_ptr()
+            for n, x in zip(self._places, opened, strict=True):
+                places[len(SLOTS) + n] = x.data_ptr()
+        else:
+            arrays = _pointers(given), _pointers(opened), (ctypes.c_int64 * 2)(sizes.elements, sizes.channels)
+            array, to, counts = map(ctypes.addressof, arrays)
+            places = [array, to, 0 if index is None else index.data_ptr(), counts, 0, 0, 0, 0]
+        if edges is None:
+            return self._function(*places, sizes.rows)
+        indices = edges.src.data_ptr(), edges.dst.data_ptr()
+        return self._function(*places, sizes.rows, *indices, edges.sources, edges.destinations, edges.how)
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
+    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+
+
+def source_of(spec: KernelSpec) -> Any:
+    """The C++ source of a kernel, for the vectors of this machine."""
+    return spec.description.source(spec.call, spec.dtype, spec.indexed)
+
+
+# -- statement by statement, in float64 --------------------------------------------------------------------------------
+
+
+def interpreted(spec: KernelSpec) -> Kernel:
+    """A product's sweep as it stands: rows gathered, the sweep, and rows that meet summed."""
+    form = spec.description.form
+    opened, raised = spec.description.read(spec.call)
+    sweep = make_sweep(path_terms(form), opened, raised=raised)
+    names = [str(slot) for slot in spec.call.given]
+
+    def run(
+        given: Sequence[Tensor], results: Sequence[Tensor], sizes: Sizes, edges: Edges | None = None, _index: Any = None
+    ) -> int:
+        index = {} if edges is None else {"x1": edges.wide().src, "out": edges.wide().dst}
+        gathered = {
+            slot: x[index[operand_of(slot)]] if operand_of(slot) in index else x
+            for slot, x in zip(names, given, strict=True)
+        }
+        found = interpret(sweep, form, gathered)
+        for name, result in zip(opened, results, strict=True):
+            if name in index:
+                result.copy_(torch.zeros_like(result, dtype=torch.float64).index_add_(0, index[name], found[name]))
+            else:
+                result.copy_(found[name])
+        return 0
+
+    return run
+
+
+def interpreted_polynomial(spec: KernelSpec) -> Kernel:
+    """A polynomial's sweep as it stands."""
+    plan, call, sweep = spec.description.plan, spec.call, spec.description.sweep(spec.call)
+
+    def run(
+        given: Sequence[Tensor],
+        opened: Sequence[Tensor],
+        sizes: Sizes,
+        _edges: Any = None,
+        index: Tensor | None = None,
+    ) -> int:
+        pairs = zip(call.given, given, strict=True)
+        tensors = {str(slot): _components(plan.operand(slot.operand), x.double()) for slot, x in pairs}
+        results = [plan.operand(slot.operand) for slot in call.opened]
+        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(call.opened, results, strict=True)}
+        if index is None:
+            index = torch.arange(sizes.rows) if sizes.elements == sizes.rows else torch.zeros(sizes.rows).long()
+        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < sizes.elements:
+            return 2
+        found = interpret_polynomial(sweep, tensors, shapes, index)
+        for slot, o, x in zip(call.opened, results, opened, strict=True):
+            value = found[str(slot)]
+            x.copy_((value if o.weights else write_operand(o, value.transpose(1, 2))).reshape(x.shape))
+        return 0
+
+    return run
+
+
+def _components(o: Operand, x: Tensor) -> Tensor:
+    """A tensor as ``[row or element, component, channel]``."""
+    return read_operand(o, x).transpose(1, 2)
+
+
+def _shape(o: Operand, sizes: Sizes) -> tuple[int, int, int]:
+    return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
+
+
+# -- bytes of a call on the CPU, beside operands and results -----------------------------------------------------------
+
+
+def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
+    """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
+    opened, raised = spec.description.read(spec.call)
+    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised)
+    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
+    order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
+    scratch = max(sum(placed.scratch.values()), 1) * torch.get_num_threads()
+    weights = placed.weight_scratch if "w" in placed.given else 0
+    return order + (scratch + weights + _sums(placed, rows)) * number
+
+
+def _sums(placed: Placement, rows: int) -> int:
+    """Numbers in the blocks' parts of a sum over all rows, as the kernel cuts them."""
+    if not placed.sums_weights:
+        return 0
+    most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
+    span = ((rows + most - 1) // most + tile) // tile * tile
+    return (rows // span + 2) * max(placed.weight_scratch, placed.schedule.target.lanes)
+
+
+def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
+    """Count the bytes of a polynomial's kernel.
+
+    Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
+    """
+    placed = spec.description.placement(spec.call, spec.dtype)
+    most = sizes.elements + (sizes.rows // placed.span if placed.span else 0) + 1
+    tasks = (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
+    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
+    scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
+    return tasks + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)

@@ -1,0 +1,32 @@
+"""Functions in C++ that Python calls with addresses: of tensors that it has checked, for one purpose each."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tpgen.errors import BackendError
+from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.cache import RUNTIME
+from tpgen.kernels.cpp.text import read_header
+
+_ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
+
+
+@cache
+def native_function(name: str, entry: str, arguments: str) -> Any:
+    """A function of the header ``name`` beside this file, which returns an int64; None where nothing can be compiled.
+
+    ``arguments`` has a letter for each: ``p`` for an address, ``i`` for an int64.
+    """
+    here = Path(__file__).parent
+    texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]
+    try:
+        library = load_library(Wanted("\n".join(["typedef long long i64;", *texts]), entry, (), RUNTIME))
+    except BackendError:  # without a compiler there are no kernels either, and who asks for one is told
+        return None
+    function = getattr(library, entry)
+    function.argtypes, function.restype = [_ARGUMENTS[letter] for letter in arguments], ctypes.c_int64
+    return function

@@ -1,0 +1,121 @@
+// The operators that tpgen's own calls in this process go through, and the tables of kernels that Python fills as they
+// are built.  What does not fit has no result, and Python says why.  Compiled programs call the same by names that do not
+// change from process to process, and there it is an error.  Needs: torch, product, form.
+
+static const char* const SCHEMAS[] = {
+    "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
+    " SymInt nodes=0) -> Tensor[]",
+    "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
+    "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
+    " SymInt nodes=0) -> Tensor[]",
+    "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
+};
+enum { MOST = 1 << 16 };
+static Product* products[MOST];
+static Form* forms[MOST];
+static i64 known, known_forms;
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+extern "C" void aoti_torch_check(bool, const char* function, const char* file, unsigned line, const char* message);
+
+// Numbers by names: places of a table that is at most half full.  One thread at a time writes.
+struct Names { i64 names[2 * MOST], numbers[2 * MOST]; };  // a number is one more than it says: 0 where nothing is
+static Names product_names, form_names;
+
+static i64 place_of(const Names& table, i64 name) {
+  u64 at = (u64)name * 0x9e3779b97f4a7c15ull >> 40;
+  while (__atomic_load_n(&table.numbers[at % (2 * MOST)], __ATOMIC_ACQUIRE) && table.names[at % (2 * MOST)] != name) ++at;
+  return at % (2 * MOST);
+}
+static i64 number_of(const Names& table, i64 name) { return table.numbers[place_of(table, name)] - 1; }
+EXPORTED void tpgen_name(i64 of_forms, i64 name, i64 number) {
+  Names& table = of_forms ? form_names : product_names;
+  const i64 at = place_of(table, name);
+  table.names[at] = name;
+  __atomic_store_n(&table.numbers[at], number + 1, __ATOMIC_RELEASE);
+}
+
+// The number of a new product, -1 where there are too many.  One thread at a time: Python holds a lock.
+EXPORTED i64 tpgen_add_product(const i64* fields) {
+  if (known == MOST) return -1;
+  Product* made = new Product();
+  for (int n = 0; n < 4; ++n) made->dims[n] = fields[n];
+  made->shared = fields[4], made->check = fields[5], made->limit = fields[6];
+  products[known] = made;
+  __atomic_store_n(&known, known + 1, __ATOMIC_RELEASE);
+  return known - 1;
+}
+EXPORTED void tpgen_set_kernel(i64 product, i64 edges, i64 dtype, i64 mask, void* kernel) {
+  __atomic_store_n(&products[product]->kernels[edges][dtype][mask], kernel, __ATOMIC_RELEASE);
+}
+// The number of a new call of a form, -1 where there are too many of them, or of its tensors.  The fields: dtype, limit,
+// whether edges are checked, how many tensors are given and opened, then what is known of each of these.
+EXPORTED i64 tpgen_add_form(const i64* fields, void* kernel) {
+  const i64 count = fields[3], opens = fields[4];
+  if (known_forms == MOST || count > MOST_SLOTS || opens > MOST_SLOTS) return -1;
+  Given* given = new Given[count];
+  Opened* opened = new Opened[opens];
+  const i64* at = fields + 5;
+  for (i64 n = 0; n < count; ++n, at += 4) given[n] = {at[0], at[1], at[2], at[3]};
+  for (i64 n = 0; n < opens; ++n, at += 4) opened[n] = {at[0], at[1], at[2], at[3]};
+  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2]};
+  __atomic_store_n(&known_forms, known_forms + 1, __ATOMIC_RELEASE);
+  return known_forms - 1;
+}
+// Who makes room for large results, before the first call.
+EXPORTED void tpgen_make_large_by(void* function) { make_large = (Handle(*)(const i64*, i64, i64))function; }
+
+static const char UNFIT_CALL[] =
+    "tpgen: a call of a compiled program has no kernel in this process, or tensors of other shapes than its kernel takes, "
+    "or an index out of range";
+
+// A call by its number, or by its name, for which it is an error that nothing is done.
+template <bool named>
+static void run_boxed(u64* stack, u64, u64) {
+  static const Product none = {};
+  const i64 number = named ? number_of(product_names, (i64)stack[3]) : (i64)stack[3];
+  const bool there = number >= 0 && number < __atomic_load_n(&known, __ATOMIC_ACQUIRE);
+  bool done;
+  {
+    Call c = {there ? *products[number] : none,
+              {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], optional(stack[5])},
+              optional(stack[6]),
+              optional(stack[7]),
+              (i64)stack[4],
+              (i64)stack[8],
+              {}};
+    Handle list = 0;
+    torch_new_list_reserve_size(4, &list);
+    done = there && !run(c);
+    for (Tensor& x : c.results) if (done && x) torch_list_push_back(list, (u64)x.give());
+    stack[0] = (u64)list;
+  }
+  if (named) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
+}
+template <bool named>
+static void form_boxed(u64* stack, u64, u64) {
+  const i64 number = named ? number_of(form_names, (i64)stack[2]) : (i64)stack[2];
+  const bool there = number >= 0 && number < __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE);
+  bool done;
+  {
+    Arguments a(stack[0], stack[1], stack[3], stack[4]);
+    Tensor results[MOST_SLOTS];
+    Handle list = 0;
+    torch_new_list_reserve_size(4, &list);
+    done = there && a.count == (u64)forms[number]->count && !run(*forms[number], a, results);
+    for (i64 n = 0; done && n < forms[number]->opens; ++n) torch_list_push_back(list, (u64)results[n].give());
+    stack[0] = (u64)list;
+  }
+  if (named) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
+}
+// Register the operators; 0, or that torch refused.
+EXPORTED int tpgen_register() {
+  Handle library = 0, cpu = 0;
+  int failed = aoti_torch_library_init_fragment("tpgen_native", __FILE__, __LINE__, &library);
+  for (const char* schema : SCHEMAS) failed = failed || aoti_torch_library_def(library, schema);
+  return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
+         torch_library_impl(cpu, "run", run_boxed<false>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "form", form_boxed<false>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "named_run", run_boxed<true>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "named_form", form_boxed<true>, STABLE_SINCE);
+}

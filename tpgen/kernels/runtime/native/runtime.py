@@ -1,0 +1,164 @@
+"""The runtime of this process: two operators in C++, and tables of the kernels that have been built.
+
+Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` (products without
+levels) or ``tpgen_native::form`` (all other calls) checks operands, makes room and calls it.  They take only what is
+usual: strided tensors on the CPU that fit.  For all else, and for all faults, they return nothing: then Python does the
+call, and says what is wrong.  Room for large results is made by a function in Python that the runtime calls, since what
+is kept for them stands there.
+
+The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operators are
+functions that return nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen import _torch
+from tpgen.errors import BackendError
+from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.cache import RUNTIME
+from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
+
+NOTHING = -1  # the number of a product whose kernels are not in the table
+_UNUSUAL = (
+    *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
+    *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
+)
+_DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
+_BY_NUMBER = tuple(DTYPES)
+_GIVE: Any = getattr(_torch, "pointer_of", None)  # a tensor's handle, in a capsule
+_open_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64)
+def _make_large(sizes: Any, dim: int, dtype: int) -> int | None:
+    """The handle of an empty tensor, which the runtime will own; none where there is no memory: Python says so then."""
+    with suppress(RuntimeError, MemoryError):
+        return _open_capsule(_GIVE(empty(tuple(sizes[:dim]), _BY_NUMBER[dtype])), None)
+    return None
+
+
+class Runtime:
+    """The operators and their tables."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        library.tpgen_add_product.restype = ctypes.c_int64
+        library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
+        library.tpgen_name.argtypes = [ctypes.c_int64] * 3
+        library.tpgen_add_form.restype = ctypes.c_int64
+        library.tpgen_add_form.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._library = library
+        self._guard = threading.Lock()
+        self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
+        self._forms: dict[tuple[int, ...], int] = {}  # other calls in the same way, by all that is entered
+        if library.tpgen_register():
+            raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
+        self._registered = _register_unusual()
+        if _GIVE:  # else large results are left to Python
+            library.tpgen_make_large_by(_make_large)
+        self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
+        self.form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.form.default
+
+    def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
+        """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
+        fields = (ctypes.c_int64 * 7)(*dims, shared, check, limit)
+        with self._guard:
+            if description not in self._numbers:
+                self._numbers[description] = self._library.tpgen_add_product(fields)
+            return self._numbers[description]
+
+    def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
+        """Enter the kernel that opens the slots of a mask."""
+        self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
+
+    def name(self, text: str, number: int, form: bool = False) -> int:
+        """Let compiled programs call a product, or a form with a list, by a number made of its text; returns it."""
+        name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+        with self._guard:
+            self._library.tpgen_name(form, name, number)
+        return name
+
+    def add_form(
+        self,
+        dtype: torch.dtype,
+        limit: int,
+        check: bool,
+        given: Sequence[Sequence[int]],
+        opened: Sequence[Sequence[int]],
+        address: int,
+    ) -> int:
+        """The number of a call of a form with its kernel, the same for the same, or `NOTHING`.
+
+        ``given`` and ``opened`` are what `native_fields` says of each tensor; ``check``: whether edges are checked.
+        """
+        head = [_DTYPES[dtype], limit, int(check), len(given), len(opened)]
+        numbers = [*head, *(int(n) for row in (*given, *opened) for n in row)]
+        fields = (ctypes.c_int64 * len(numbers))(*numbers)
+        key = (address, *numbers)
+        with self._guard:
+            if key not in self._forms:
+                self._forms[key] = self._library.tpgen_add_form(fields, address)
+            return self._forms[key]
+
+
+def _register_unusual() -> torch.library.Library:
+    library = torch.library.Library("tpgen_native", "FRAGMENT")
+    for name in ("run", "form"):
+        for key in _UNUSUAL:
+            library.impl(name, lambda *_: [], key)
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
+        library.impl(f"named_{name}", torch.library.fallthrough_kernel, "Autograd")
+    return library
+
+
+_guard = threading.Lock()  # kernels are built side by side, and the first of them asks for the runtime
+
+
+def runtime() -> Runtime | None:
+    """The runtime, built at first; None where it cannot be, which is said once, or is not wanted (TPGEN_NATIVE=0)."""
+    with _guard:
+        return _runtime()
+
+
+@cache
+def _runtime() -> Runtime | None:
+    if os.environ.get("TPGEN_NATIVE") == "0":
+        return None
+    reason: Any = lacking()
+    try:
+        if not reason:
+            return Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
+    except BackendError as error:
+        reason = error
+    warnings.warn(
+        f"kernels are called from Python, some ten microseconds slower a call: {reason}; "
+        "TPGEN_NATIVE=0 does so without this message",
+        stacklevel=2,
+    )
+    return None
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads that held the lock."""
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

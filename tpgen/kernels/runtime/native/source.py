@@ -1,0 +1,56 @@
+"""The text of the runtime, from the headers beside this file, and what torch must have for it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_COMMON = ("torch", "product", "form")  # each needs those before it
+
+
+@cache
+def process_text() -> str:
+    """The source of a process's own runtime; its text names the torch it is for.
+
+    >>> "tpgen_register" in process_text()
+    True
+    """
+    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "process"))])
+
+
+def deployed_text(table: str) -> str:
+    """The source of a runtime for programs without Python, with a table of its kernels.
+
+    >>> "none of it" in deployed_text("// none of it")
+    True
+    """
+    return "\n".join([*map(_header, (*_COMMON, "entry")), table, _header("deployed")])
+
+
+def _header(name: str) -> str:
+    return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
+
+
+def libtorch() -> str:
+    """The file of the library that exports torch's stable functions; empty where there is none of a known name."""
+    files = (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")
+    return next((str(file) for file in sorted(files) if file.suffix in (".so", ".dylib")), "")
+
+
+def lacking() -> str:
+    """Say what the torch in use lacks for the runtime; empty where nothing is missing."""
+    file = libtorch()
+    if not file:
+        return f"torch {torch.__version__} brings no libtorch_cpu"
+    exported = ctypes.CDLL(file)
+    missing = [name for name in _needed() if not hasattr(exported, name)]
+    return f"torch {torch.__version__} has no {missing[0]}" if missing else ""
+
+
+def _needed() -> list[str]:
+    """Every function of torch that is declared."""
+    return re.findall(r"^int (\w+)\(", _header("torch"), re.MULTILINE)

@@ -1,0 +1,34 @@
+"""torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from tpgen._torch import enter_vmap, is_legacy_batchedtensor, leave_vmap, remove_batch_dim
+
+
+@contextmanager
+def below_vmap() -> Iterator[int]:
+    """The level of the innermost older vmap; what is called inside is one level further out."""
+    level = leave_vmap() + 1
+    try:
+        yield level
+    finally:
+        enter_vmap()
+
+
+def unwrap_batched(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
+    """Unwrap the arguments of that vmap: the size of the batch, the axis of each (0 or None), the tensors below it."""
+    batched: dict[int, Tensor] = {
+        # of a tensor that only a level further out has batched this makes one with a batch of one
+        n: remove_batch_dim(x, level, 1, 0)
+        for n, x in enumerate(values)
+        if isinstance(x, Tensor) and is_legacy_batchedtensor(x)
+    }
+    size = max(x.shape[0] for x in batched.values())
+    below = [batched[n].expand(size, *batched[n].shape[1:]) if n in batched else x for n, x in enumerate(values)]
+    return size, [0 if n in batched else None for n in range(len(below))], below

@@ -1,0 +1,133 @@
+"""Polynomials as kernels compute them: what describes one, and its calls by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.form.call import Call, Slot
+from tpgen.form.polynomial import Polynomial, polynomial_of
+from tpgen.kernels.build.compiler import target
+from tpgen.kernels.cpp.polynomial import FAULTS, generate
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
+from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
+from tpgen.planner.plan import OUT, Plan
+from tpgen.remember import remembered
+
+LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
+
+
+@dataclass(frozen=True)
+class PolynomialDescription:
+    """A polynomial as a kernel computes it, whatever the dtype and the open slots."""
+
+    plan: Plan
+    check_index: bool = True
+
+    other_dtypes = "convert it, or use strategy='einsum'"
+    other_devices = "strategy='einsum'"
+    live = True
+    any_level = True  # kernels take calls at any levels
+
+    @cached_property
+    def form(self) -> Polynomial:
+        """The scalar form, of one row and one channel."""
+        return polynomial_of(self.plan)
+
+    def sweep(self, call: Call) -> PolynomialSweep:
+        """The program of a call.  Raises `BackendError` where it is too large to be written out."""
+        sweep = make_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
+        if sweep.operations > LARGEST:
+            raise BackendError(
+                f"a kernel of this polynomial ({call}) takes "
+                f"{sweep.operations} operations a row, more than {LARGEST}: "
+                "use strategy='einsum', or fewer irreps or a lower degree"
+            )
+        return sweep
+
+    def placement(self, call: Call, dtype: torch.dtype) -> PolynomialPlacement:
+        """Where the C++ of a call computes."""
+        return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
+
+    def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
+        """The source of a kernel that computes a call."""
+        return generate(self.placement(call, dtype))
+
+    def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Read the slots that a call opens, and those that are given at a level.
+
+        Raises `PlanError` where a slot is none of the polynomial's.
+        """
+        names = [o.name for o in self.plan.operands]
+        for slot in (*call.given, *call.opened):
+            if slot.operand not in names or slot.levels & ~call.levels:
+                raise PlanError(
+                    f"call {str(call)[:60]!r}: {slot} is no slot of this polynomial; its operands: {', '.join(names)}"
+                )
+        return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
+
+    def parts(self, call: Call, indexed: bool) -> tuple[Call, ...]:
+        """The call itself, which is one kernel."""
+        self.read(call)
+        return (call,)
+
+    def shapes(self, indexed: bool) -> dict[str, OperandShape]:
+        """Shapes of the operands' tensors.  Raises `InputError` for edges, which no polynomial has."""
+        if indexed:
+            raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
+        return {
+            o.name: OperandShape(o.dim, ELEMENTS if o.weights else ROWS, str(o.irreps), o.channels, False)
+            for o in self.plan.operands
+        }
+
+    def rounds(self, call: Call, indexed: bool) -> bool:
+        """Whether sums go through memory between rows: they never do."""
+        return False
+
+    def fault(self, code: int) -> str:
+        """Say what a kernel stopped at."""
+        return FAULTS.get(code, f"fault {code}")
+
+
+@remembered("polynomials as kernels compute them")
+def describe_polynomial(plan: Plan) -> PolynomialDescription:
+    """What kernels compute of a plan, prepared once per process."""
+    return PolynomialDescription(plan)
+
+
+def forward_call(plan: Plan) -> Call:
+    """The call that computes the output from inputs and weights, in the order of the operands."""
+    return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
+
+
+CALLS = ("forward", "backward", "second")
+
+
+def named_call(plan: Plan, name: str) -> Call:
+    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (the gradients of those), or any in full.
+
+    >>> from e3nn.o3 import Irreps
+    >>> from tpgen.planner.plan import Operand
+    >>> from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
+    >>> plan = make_polynomial_plan([Operand("x", Irreps("1o")), Operand("out", Irreps("0e"))],
+    ...                             [PolynomialTerm(("x", "x"), 0)])
+    >>> print(named_call(plan, "backward"))
+    x out.1 -> x
+    """
+    if name not in CALLS:
+        if "->" not in name:
+            raise PlanError(
+                f"not a call: {name[:60]!r}; calls are {', '.join(CALLS)}, or one in full like 'x w -> out'"
+            )
+        call = Call.parse(name)
+        PolynomialDescription(plan).read(call)
+        return call
+    call = forward_call(plan)
+    for _ in range(CALLS.index(name)):
+        call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
+    return call

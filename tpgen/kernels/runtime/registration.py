@@ -1,0 +1,298 @@
+"""Registration of operators: a function for each level of torch's dispatcher, and what autograd and torch.func ask.
+
+The derivative of a call is a call again, of products as of polynomials.  So an operator says of itself how a call is
+evaluated, pulled back, pushed forward and batched (`Operator`); recording, transforming and dispatching stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from tpgen._torch import (
+    BelowAutograd,
+    DispatchKey,
+    FunctionalizeAPI,
+    FunctionalizeInterpreter,
+    add_batch_dim,
+    after_autograd,
+    forward_mode,
+    functorch_interpreter,
+    has_tangents,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    will_run,
+)
+from tpgen.errors import BackendError
+from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS
+
+library = torch.library.Library("tpgen", "DEF")
+
+# dispatch keys of the devices that some target takes: there is nothing between them and a kernel
+KERNEL_KEYS = {getattr(DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values() if t.device}
+_DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so, and what to do
+# torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
+_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+
+
+def define(schema: str) -> None:
+    """Make an operator known.  Raises `BackendError` where a deployed network has brought one of its name."""
+    try:
+        library.define(schema)
+    except RuntimeError as error:
+        raise BackendError(
+            "the operators of a deployed network (libtpgen.so) are in this process already: import tpgen before you "
+            "load one, and it serves both"
+        ) from error
+
+
+C = TypeVar("C", bound=NamedTuple)  # the calls of an operator
+Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+class Operator(Generic[C]):
+    """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
+
+    indices: int  # how many of the tensors of a call have no derivative: they stand behind those that have
+    constants: int  # how many arguments, behind the tensors, are none
+
+    def flat(self, call: C) -> tuple:
+        """The arguments of a call one by one: autograd and torch.func see tensors at the top level alone."""
+        return call
+
+    def call(self, arguments: Sequence[Any]) -> C:
+        """The call of such arguments."""
+        raise NotImplementedError
+
+    def evaluate(self, call: C) -> list[Tensor]:
+        """The open slots, by the dispatcher."""
+        raise NotImplementedError
+
+    def run(self, call: C) -> list[Tensor]:
+        """Compute the open slots by a kernel, where no transform or mode stands before it."""
+        raise NotImplementedError
+
+    def redispatch(self, keys: Any, call: C) -> list[Tensor]:
+        """Compute the open slots by the dispatcher, for the dispatch keys that are left."""
+        raise NotImplementedError
+
+    def shapes(self, call: C) -> list[Tensor]:
+        """Results without values."""
+        raise NotImplementedError
+
+    def ahead(self, call: C, wanted: Sequence[bool]) -> None:
+        """Build the kernels of a call and of the gradients that it is wanted for."""
+
+    def asks(self, call: C) -> bool:
+        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
+        return True
+
+    def pull_back(
+        self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        """Gradients of the tensors of a call for cotangents of its results."""
+        raise NotImplementedError
+
+    def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Tangents of the results of a call for tangents of its tensors."""
+        raise NotImplementedError
+
+    def fold(self, size: int, dims: Sequence[int | None], call: C) -> tuple[C, Unfold]:
+        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of all arguments."""
+        raise NotImplementedError
+
+    def quick(self, call: C) -> Sequence[Tensor]:
+        """The open slots where the runtime takes the call, with nothing recorded; else nothing."""
+        return ()
+
+    def needs_grad(self, call: C) -> bool:
+        """Whether a tensor of a call requires a gradient."""
+        return any(isinstance(x, Tensor) and x.requires_grad for x in self.flat(call))
+
+    # -- by the shortest way -------------------------------------------------------------------------------------------
+
+    def at_once(self, call: C) -> Sequence[Tensor]:
+        """The open slots of a usual call, recorded where it asks for it, past the dispatcher's levels in Python.
+
+        Nothing where those are needed: see `tpgen.kernels.runtime.native`.
+        """
+        if torch.compiler.is_compiling() or has_tangents():
+            return ()
+        made = self.quick(call)
+        if made and torch.is_grad_enabled() and self.needs_grad(call):
+            return _record(self, made, *self.flat(call))
+        return made
+
+    def form(self, call: C) -> Sequence[Tensor]:
+        """The open slots of any call."""
+        return self.at_once(call) or self.evaluate(call)
+
+    # -- levels of the dispatcher --------------------------------------------------------------------------------------
+
+    def recorded(self, keys: Any, call: C) -> list[Tensor]:
+        """In autograd's graph where something asks for it."""
+        records = torch.is_grad_enabled() and self.needs_grad(call)
+        if not records and not has_tangents():
+            return self.below_autograd(keys, (), call)
+        arguments = self.flat(call)
+        operands = arguments[: len(arguments) - self.indices - self.constants]
+        with torch.no_grad(), forward_mode(False):
+            made = self.below_autograd(keys, [x is not None and x.requires_grad for x in operands], call)
+        return list(_Recorded.apply(self, made, *arguments))
+
+    def below_autograd(self, keys: Any, wanted: Sequence[bool], call: C) -> list[Tensor]:
+        """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
+        rest = keys & after_autograd
+        if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
+            if any(wanted):
+                self.ahead(call, wanted)
+            return self.run(call)
+        with BelowAutograd():
+            return self.redispatch(rest, call)
+
+    def transformed(self, call: C) -> list[Tensor]:
+        """Under torch.func."""
+        interpreter = functorch_interpreter()
+        if isinstance(interpreter, FunctionalizeInterpreter):
+            return self.functional(FunctionalizeAPI(interpreter), call)
+        return list(_Transformed.apply(self, *self.flat(call)))
+
+    def functional(self, level: Any, call: C) -> list[Tensor]:
+        """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
+        below = self.call(level.unwrap_tensors(tuple(self.flat(call))))
+        with level.redispatch_to_next():
+            made = self.evaluate(below)
+        return list(level.wrap_tensors(tuple(made)))
+
+    def batched(self, call: C) -> list[Tensor]:
+        """Under torch's older vmap."""
+        with below_vmap() as level:
+            size, dims, below = unwrap_batched(level, self.flat(call))
+            folded, unfold = self.fold(size, dims, self.call(below))
+            return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
+
+
+def register(operator: Operator[C], name: str, call_of: Callable[..., C], single: bool = False) -> None:
+    """One operator at every level; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
+
+    def result(made: list[Tensor]) -> Any:
+        return made[0] if single else made
+
+    def at(level: Callable[[C], list[Tensor]]) -> Callable:
+        return lambda *args, **options: result(level(call_of(*args, **options)))
+
+    def recorded(keys: Any, *args: Any, **options: Any) -> Any:
+        return result(operator.recorded(keys, call_of(*args, **options)))
+
+    for device in _DEVICES:
+        library.impl(name, at(operator.run), device)
+    library.impl(name, recorded, "Autograd", with_keyset=True)
+    library.impl(name, at(operator.transformed), _TRANSFORMS)
+    library.impl(name, at(operator.batched), "Batched")
+    torch.library.register_fake(f"tpgen::{name}", at(operator.shapes), lib=library)
+
+
+# -- autograd and torch.func -------------------------------------------------------------------------------------------
+
+
+class _Recorded(torch.autograd.Function):
+    """An operator as autograd records it: ``made`` are the results of the call, computed already."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, made: Sequence[Tensor], *arguments: Any) -> tuple[Tensor, ...]:
+        _remember(ctx, operator, arguments)
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        call, wanted = _remembered(ctx), ctx.needs_input_grad[2 : 2 + ctx.operands]
+        if ctx.operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
+            wanted = asked_for(wanted, ctx.next_functions)
+        return (None, None, *_pulled_back(ctx, call, cotangents, wanted))
+
+    @staticmethod
+    def jvp(ctx: Any, _operator: Any, _made: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        return _pushed_forward(ctx, tangents)
+
+
+def apply_of(function: Any) -> Callable[..., Any]:
+    """Return what calls a `torch.autograd.Function` without a look at transforms of torch.func, which costs time."""
+    return super(torch.autograd.Function, function).apply
+
+
+_record = apply_of(_Recorded)
+
+
+class _Transformed(torch.autograd.Function):
+    """An operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
+
+    @staticmethod
+    def forward(operator: Operator, *arguments: Any) -> tuple[Tensor, ...]:
+        return tuple(operator.evaluate(operator.call(arguments)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        operator, *arguments = inputs
+        _remember(ctx, operator, arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        return (None, *_pulled_back(ctx, _remembered(ctx), cotangents, ctx.needs_input_grad[1 : 1 + ctx.operands]))
+
+    @staticmethod
+    def jvp(ctx: Any, _operator: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        return _pushed_forward(ctx, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, operator: Operator, *arguments: Any) -> tuple:
+        folded, unfold = operator.fold(info.batch_size, in_dims[1:], operator.call(arguments))
+        results = unfold(_Transformed.apply(operator, *operator.flat(folded)))
+        return results, (0,) * len(results)
+
+
+def _remember(ctx: Any, operator: Operator, arguments: Sequence[Any]) -> None:
+    tensors = arguments[: len(arguments) - operator.constants]
+    ctx.save_for_backward(*tensors)
+    if has_tangents():
+        ctx.save_for_forward(*tensors)
+    ctx.operator, ctx.operands = operator, len(tensors) - operator.indices
+    ctx.constants = arguments[len(tensors) :]
+    ctx.set_materialize_grads(False)
+
+
+def _remembered(ctx: Any) -> Any:
+    return ctx.operator.call((*ctx.saved_tensors, *ctx.constants))
+
+
+def _pulled_back(ctx: Any, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> tuple:
+    found = ctx.operator.pull_back(call, cotangents, wanted)
+    return (*found, *[None] * (ctx.operator.indices + ctx.operator.constants))
+
+
+def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
+    return tuple(ctx.operator.push_forward(_remembered(ctx), tangents[: ctx.operands]))
+
+
+def added(total: Tensor, more: Tensor) -> Tensor:
+    """A sum of results of calls, which nothing else holds: in place, as new memory costs more than the sum."""
+    recorded = torch.is_grad_enabled() or has_tangents()
+    if recorded or is_functorch_wrapped_tensor(more) or is_legacy_batchedtensor(more):
+        return total + more
+    return total.add_(more)
+
+
+def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
+    """Say of each possible gradient whether the running pass wants it, by the nodes behind the tensors."""
+    return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
+
+
+def _runs(node: Any) -> bool:
+    """Whether the running pass goes on to a node of its graph."""
+    try:
+        return will_run(node)
+    except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for
+        return True

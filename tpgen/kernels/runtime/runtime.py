@@ -1,0 +1,276 @@
+"""Run kernels: check the tensors, allocate the open slots, call the compiled function.
+
+This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps it into operators.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import BackendError, InputError
+from tpgen.form.call import Call as Slots
+from tpgen.kernels.arguments import Edges
+from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.runtime.call import (
+    DESTINATIONS,
+    SLOT_BITS,
+    SOURCES,
+    Call,
+    FormCall,
+)
+from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
+from tpgen.kernels.runtime.load import Kernel, KernelSpec
+from tpgen.kernels.runtime.memory import LARGE
+from tpgen.kernels.runtime.native.runtime import NOTHING, runtime
+from tpgen.kernels.runtime.signature import Counts, Signature, native_fields
+from tpgen.kernels.runtime.targets import KernelTarget, target_of
+from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.remember import remembered
+
+_SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element
+
+
+class Kernels:
+    """The kernels of one form, each built when it is first called."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.description: AnyDescription = read_description(text)
+        self._kernels: dict[tuple[Slots, torch.dtype, bool, str], Kernel] = {}
+        self._signatures: dict[tuple[str, bool], Signature] = {}
+        self._fused: dict[tuple[torch.dtype, str], bool] = {}
+        # what the runtime in C++ knows: calls by their text, and a product without levels, whose calls it takes by mask
+        self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
+        self._native: Callable[..., list[Tensor]] | None = None
+        self._number = NOTHING
+        self._entering = threading.Lock()
+
+    @property
+    def product(self) -> Description:
+        """The description of a product or a linear layer.  Raises `InputError` where it is a polynomial's."""
+        if self.description.any_level:
+            raise InputError("the description must be one of a product or a linear layer, not of a polynomial")
+        return cast(Description, self.description)
+
+    # -- by the runtime in C++ -----------------------------------------------------------------------------------------
+
+    def quick(self, call: Call) -> Sequence[Tensor]:
+        """The open slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
+        if not self._native:
+            return ()
+        x1, x2, w, g, src, dst, _, mask, nodes = call
+        if src is None and dst is None:
+            return self._native(x1, x2, w, self._number, mask, g)
+        if type(nodes) is not int:  # of a trace, which must not be asked how many
+            return ()
+        return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
+
+    def quick_form(self, call: FormCall) -> Sequence[Tensor]:
+        """The same of a call with its tensors as a list."""
+        tensors, src, dst, _, text, elements, _ = call
+        numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
+        native = runtime() if numbers else None
+        if numbers is None or native is None:
+            return ()
+        if len(numbers) == 1:
+            return native.form(tensors, elements, numbers[0], src, dst)
+        made = [native.form(tensors, elements, number, src, dst) for number in numbers]
+        return [x for results in made for x in results] if all(made) else ()
+
+    def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
+        """Give the kernel of a product's call without levels to the runtime, where there is one that can call it."""
+        address = getattr(kernel, "address", None)
+        native = runtime() if address else None
+        plan, opened = self.description.plan, tuple(slot.operand for slot in spec.call.opened)
+        if native is None or address is None or self.description.any_level or spec.call.levels:
+            return
+        if self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
+            return
+        with self._entering:
+            if self._number == NOTHING:
+                check, dims = self.description.check_index, self.product.dims
+                self._number = native.number(self._text, dims, plan.shared_weights, check, LARGE)
+        if self._number != NOTHING:
+            mask = sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
+            native.set_kernel(self._number, spec.indexed, spec.dtype, mask, address)
+            self._native = native.run
+
+    def _enter_form(self, signature: Signature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
+        """Give kernels of a call that takes its tensors as a list to the runtime."""
+        addresses = [getattr(kernel, "address", None) for kernel in kernels]
+        native = runtime() if all(addresses) and (self.description.any_level or signature.call.levels) else None
+        if native is None:
+            return
+        numbers = []
+        for part, address in zip(signature.parts, addresses, strict=True):
+            given, opened = native_fields(self.signature(str(part), signature.indexed))
+            check = self.description.check_index
+            numbers.append(native.add_form(dtype, LARGE, check, given, opened, address or 0))
+        if NOTHING not in numbers:
+            self._numbers[text, dtype, signature.indexed] = tuple(numbers)
+
+    def named(self, call: str, dtype: torch.dtype, indexed: bool) -> int:
+        """The name by which compiled programs make a call, with its kernels built."""
+        signature = self.signature(call, indexed)
+        kernels = self._together(signature.parts, dtype, indexed, "cpu")
+        native = runtime()
+        if not self.description.any_level and not signature.call.levels:
+            number, text = self._number, self._text
+        else:
+            self._enter_form(signature, call, dtype, kernels)
+            number, *more = self._numbers.get((call, dtype, indexed), (NOTHING,))
+            number, text = NOTHING if more else number, f"{self._text} {call} {dtype} {indexed}"
+        if native is None or number == NOTHING:
+            raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
+        return native.name(text, number, form=text != self._text)
+
+    # -- kernels -------------------------------------------------------------------------------------------------------
+
+    def kernel(self, call: Slots, dtype: torch.dtype, indexed: bool = False, device: str = "cpu") -> Kernel:
+        """The function that makes a call on rows, or on edges, of a dtype."""
+        key = (call, dtype, indexed, device)
+        found = self._kernels.get(key)
+        if found is None:
+            spec = KernelSpec(self.description, call, dtype, indexed)
+            found = self._kernels[key] = _need_target(device).load(spec)
+            self._enter(spec, found)
+        return found
+
+    def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
+        """The kernels of some calls, those that are missing built side by side."""
+        missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(len(missing)) as pool:
+                list(pool.map(lambda call: self.kernel(call, dtype, indexed, device), missing))
+        return [self.kernel(call, dtype, indexed, device) for call in calls]
+
+    def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
+        """Build the kernels of calls on tensors like one side by side."""
+        dtype, device = like.dtype, like.device.type
+        if dtype not in DTYPES or target_of(device) is None or not self.description.live:
+            return
+        parts = [part for text in calls for part in self.signature(text, indexed).parts]
+        widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
+        for wide in (False, True):
+            self._together([p for p in parts if widens[p] == wide], torch.float32 if wide else dtype, indexed, device)
+
+    def fuses(self, dtype: torch.dtype, device: str) -> bool:
+        """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
+        found = self._fused.get((dtype, device))
+        if found is None:
+            target, spec = target_of(device), KernelSpec(self.description, raised_call(SLOTS, SLOTS), dtype)
+            taken = target is not None and dtype in DTYPES and self.description.live
+            # of whatever chip: a GPU need not be there for tensors without values
+            found = taken and target is not None and not target.obstacle(spec, None)
+            self._fused[dtype, device] = found
+        return found
+
+    def expands(self, call: FormCall) -> bool:
+        """Whether a call has no kernel of its own, and is a sum of calls without levels."""
+        if self.description.any_level or not call.slots.levels:
+            return False
+        return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
+
+    def widens(self, call: Slots, dtype: torch.dtype, indexed: bool, device: str) -> bool:
+        """Whether a call on bfloat16 computes on float32 copies of its operands."""
+        target = target_of(device) if dtype == torch.bfloat16 else None
+        return target is not None and target.rounds_sums and self.description.rounds(call, indexed)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def signature(self, text: str, indexed: bool) -> Signature:
+        """What a call takes and returns, read once.  Raises `PlanError` or `InputError` where it is none."""
+        found = self._signatures.get((text, indexed))
+        if found is None:
+            made = Signature(self.description, Slots.parse(text), indexed)
+            found = self._signatures[text, indexed] = made
+        return found
+
+    def check(self, call: FormCall) -> tuple[Signature, Counts]:
+        """Raise `InputError` where a tensor does not fit; returns what the axes count."""
+        signature = self.signature(call.call, call.indexed)
+        sizes, counts = signature.sizes(call)
+        signature.check_kinds(call, sizes.rows)
+        return signature, counts
+
+    def run_product(self, call: Call) -> list[Tensor]:
+        """The open slots of a product's call without levels, in slot order."""
+        if not 0 < call.mask < 16:
+            raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {call.mask}")
+        return list(self.quick(call)) or self._run(call.listed())
+
+    def run(self, call: FormCall) -> list[Tensor]:
+        """The opened slots of a call."""
+        return list(self.quick_form(call)) or self._run(call)
+
+    def _run(self, call: FormCall) -> list[Tensor]:
+        signature = self.signature(call.call, call.indexed)
+        sizes, counts = signature.sizes(call)
+        signature.check_kinds(call, sizes.rows)
+        like, indexed = call.tensors[0], call.indexed
+        dtype, device = like.dtype, like.device.type
+        if self.widens(signature.call, dtype, indexed, device):
+            return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
+        target = _need_target(device)
+        results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
+        if not self.description.live or not sizes.channels:  # nothing to compile
+            return [x.zero_() for x in results]
+        kernels = self._together(signature.parts, dtype, indexed, device)
+        if (call.call, dtype, indexed) not in self._numbers:
+            self._enter_form(signature, call.call, dtype, kernels)
+        torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
+        given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
+        made = dict(zip(signature.call.opened, results, strict=True))
+        edges, index = self._edges(call, counts), None if call.elements is None else _dense(call.elements)
+        for part, kernel in zip(signature.parts, kernels, strict=True):
+            fault = kernel([given[s] for s in part.given], [made[s] for s in part.opened], sizes, edges, index)
+            if fault:
+                raise self._fault(fault, call, counts)
+        return results
+
+    def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
+        if call.src is None or call.dst is None:
+            return None
+        check = self.description.check_index
+        return Edges(_dense(call.src), _dense(call.dst), counts[SOURCES], counts[DESTINATIONS], check)
+
+    def _fault(self, code: int, call: FormCall, counts: Counts) -> Exception:
+        what = self.description.fault(code)
+        if call.src is not None and code in (_SOURCE, _DESTINATION):
+            last = (counts[SOURCES] if code == _SOURCE else counts[DESTINATIONS]) - 1
+            rule = f"0 to {last}, " + ("the rows of x1" if code == _SOURCE else "below num_nodes")
+            low, high = _ends(call.src if code == _SOURCE else call.dst)
+            return InputError(f"{what}: indices run from {rule}, got {low} to {high}")
+        if call.elements is not None and code == _SOURCE:
+            low, high = _ends(call.elements)
+            return InputError(f"index: elements run from 0 to {counts['elements'] - 1}, got {low} to {high}")
+        return BackendError(f"a kernel stopped: {what}; use smaller batches")
+
+
+def _ends(index: Tensor | None) -> tuple[int, int]:
+    assert index is not None
+    low, high = index.aminmax()
+    return int(low), int(high)
+
+
+def _need_target(device: str) -> KernelTarget:
+    """The target of a device that the tensors have been checked to be on."""
+    target = target_of(device)
+    assert target is not None, device
+    return target
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.is_contiguous() else x.contiguous()
+
+
+@remembered("kernels of forms, by description")
+def kernels_of(description: str) -> Kernels:
+    """The kernels of a described form, prepared once per process."""
+    return Kernels(description)

@@ -1,0 +1,183 @@
+"""Tensors that a call takes and returns: read off its slots once, and checked at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import InputError, PlanError
+from tpgen.form.call import Call
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.build.compiler import COMPUTED, DTYPES
+from tpgen.kernels.runtime.call import COUNTS, DESTINATIONS, ELEMENTS, ROWS, SHARED, FormCall, OperandShape
+from tpgen.kernels.runtime.description import AnyDescription
+from tpgen.kernels.runtime.targets import devices, target_of
+from tpgen.planner.plan import OUT
+
+Counts = dict[str, int]  # by what an axis counts, as far as it is known
+
+
+class _Given(NamedTuple):
+    slot: str
+    shape: OperandShape
+
+
+class Signature:
+    """Tensors of one call.  Raises `PlanError` or `InputError` where a slot is none of the form's."""
+
+    def __init__(self, description: AnyDescription, call: Call, indexed: bool) -> None:
+        self.parts = description.parts(call, indexed)
+        self.call, self.indexed, self._description = call, indexed, description
+        shapes = description.shapes(indexed)
+        self.given = tuple(_Given(str(slot), shapes[slot.operand]) for slot in call.given)
+        order = list(shapes)
+        self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
+        if all(g.shape.counts == ELEMENTS for g in self.given):
+            raise PlanError(f"call {str(call)[:60]!r}: one tensor at least must have rows")
+        # the given tensor of the same operand, which says the shape, or the numbers of each channel
+        first = {slot.operand: n for n, slot in reversed([*enumerate(call.given)])}
+        for slot in call.opened:
+            if slot.operand not in first and slot.operand != OUT:
+                raise PlanError(
+                    f"call {str(call)[:60]!r}: {slot} is opened and nothing says its shape: give {slot.operand} too"
+                )
+        self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
+
+    def sizes(self, call: FormCall) -> tuple[Sizes, Counts]:
+        """Rows, elements and channels, and what all axes count; raises `InputError` where a tensor does not fit."""
+        tensors = call.tensors
+        if len(self.given) != len(tensors):
+            raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
+        if (call.src is None) != (call.dst is None):
+            raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
+        counts: Counts = {}
+        for n in self._order:
+            g, x = self.given[n], tensors[n]
+            (_count_flat if g.shape.flat else _count)(g, x, counts)
+        if self.indexed and counts.setdefault(DESTINATIONS, call.nodes) < 0:
+            raise InputError(f"num_nodes must not be negative, got {call.nodes}")
+        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1))
+        _check_elements(call.elements, sizes)
+        return sizes, counts
+
+    def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
+        """Shapes of the opened slots: those of what is given for the same operand, else one flat row for each."""
+        channels = counts.get("channels", 1)
+        return [
+            (counts[shape.counts], shape.dim * (channels if shape.channels else 1))
+            if given is None
+            else tuple(tensors[given].shape)
+            for given, shape in self.opened
+        ]
+
+    def check_kinds(self, call: FormCall, rows: int) -> None:
+        """Raise `InputError` where dtypes differ, tensors stand where no kernel runs, or an index is none of rows."""
+        dtype, device = call.tensors[0].dtype, call.tensors[0].device
+        known = dtype in DTYPES and target_of(device.type) is not None
+        if not known or any(x.dtype != dtype or x.device != device for x in call.tensors):
+            nowhere = all(x.is_meta for x in call.tensors)  # shapes alone are asked for
+            for g, x in zip(self.given, call.tensors, strict=True):
+                self._check_kind(g.slot, x, call.tensors[0], nowhere)
+        first = self.given[0].slot
+        for name, index in (("edge_src", call.src), ("edge_dst", call.dst)):
+            if index is not None:
+                _check_edges(name, index, rows)
+        for name, index in (("edge_src", call.src), ("edge_dst", call.dst), ("index", call.elements)):
+            if index is not None and index.device != device:
+                raise InputError(f"{name} must be on {device} as {first} is, got {index.device}: move it")
+
+    def _check_kind(self, slot: str, x: Tensor, first: Tensor, nowhere: bool) -> None:
+        name, other = self.given[0].slot, self._description
+        if x.dtype not in DTYPES:
+            raise InputError(
+                f"{slot} is {_short(x.dtype)}, and {COMPUTED}: {other.other_dtypes}, which takes any dtype"
+            )
+        if x.dtype != first.dtype:
+            raise InputError(
+                f"{slot} must be {_short(first.dtype)} as {name} is, got {_short(x.dtype)}: convert one of them"
+            )
+        if target_of(x.device.type) is None and not nowhere:
+            raise InputError(
+                f"{slot} must be on {devices()}, where the kernels run, got {x.device}; move it, or use "
+                f"{other.other_devices}"
+            )
+        if x.device != first.device:
+            raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
+
+
+def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
+    """Rows of a product's operand, which are flat; an empty operand may have any shape."""
+    slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
+    known = counts.get(what)
+    if what == SHARED:
+        fits = len(shape) == 1 and shape[0] == dim
+    else:
+        fits = len(shape) == 2 and shape[1] == dim and (known is None or shape[0] == known)
+    if fits:
+        counts.setdefault(what, shape[0])
+    elif not (slot.startswith("w") and dim == 0 and 0 in shape):
+        rows = f"({dim},), shared by all rows" if what == SHARED else f"({'rows' if known is None else known}, {dim})"
+        raise InputError(f"{slot} must have shape {rows}, got {tuple(shape)}")
+
+
+def _count(given: _Given, x: Tensor, counts: Counts) -> None:
+    """Rows or elements of an operand, and its channels."""
+    slot, (dim, what, irreps, channels, _) = given
+    if x.dim() == 0:
+        raise InputError(f"{slot}: must have rows, got a number")
+    first, *rest = x.shape
+    width = 1
+    for size in rest:
+        width = width * size
+    _agree(slot, what, first, counts)
+    if channels:
+        if width % dim:
+            raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
+        _agree(slot, "channels", width // dim, counts)
+    elif width != dim:
+        raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
+
+
+def _agree(slot: str, what: str, size: int, counts: Counts) -> None:
+    before = counts.setdefault(what, size)
+    if size != before:
+        raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
+
+
+def _check_elements(index: Tensor | None, sizes: Sizes) -> None:
+    if index is None:
+        if sizes.elements not in (1, sizes.rows):
+            raise InputError(
+                f"index: weights of {sizes.elements} elements need the element "
+                f"of each of the {sizes.rows} rows (int64); "
+                "without an index they are one for all rows, or one for each"
+            )
+    elif index.dtype != torch.int64 or index.dim() != 1 or index.shape[0] != sizes.rows:
+        raise InputError(
+            f"index: must be int64 of shape ({sizes.rows},), the element of every row, got {index.dtype} "
+            f"{tuple(index.shape)}"
+        )
+
+
+def _check_edges(name: str, index: Tensor, rows: int) -> None:
+    if index.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"{name} must be int64 or int32, got {index.dtype}: convert it with {name}.long()")
+    if tuple(index.shape) != (rows,):
+        raise InputError(f"{name} must have shape ({rows},), one index for every row of x2, got {tuple(index.shape)}")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+Fields = tuple[int, int, int, int]
+
+
+def native_fields(signature: Signature) -> tuple[list[Fields], list[Fields]]:
+    """What the runtime in C++ knows of a call, as its ``struct Given`` and ``struct Opened`` have it."""
+    given = [(s.dim, int(s.channels), COUNTS.index(s.counts), int(s.flat)) for _, s in signature.given]
+    opened = [(-1 if n is None else n, s.dim, int(s.channels), COUNTS.index(s.counts)) for n, s in signature.opened]
+    return given, opened

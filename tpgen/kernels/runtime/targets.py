@@ -1,0 +1,263 @@
+"""What can be built, and for which tensors: one row for each target.
+
+A target says in words why it cannot take a form (`KernelTarget.obstacle`), and makes of a `KernelSpec` a function of
+given tensors, results, sizes, edges and elements (`KernelTarget.load`).  Nothing else names a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import BackendError, TpgenError
+from tpgen.form.form import layouts_of
+from tpgen.kernels.arguments import CallSizes
+from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no_compiler
+from tpgen.kernels.cuda import target as cuda
+from tpgen.kernels.cuda.polynomials import target as cuda_polynomials
+from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.runtime import load, memory
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import AnyDescription, Description, schedule
+from tpgen.kernels.runtime.load import Kernel, KernelSpec
+from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial, forward_call
+from tpgen.planner.plan import Plan
+from tpgen.remember import remembered
+
+NOTHING = "nothing to compute: the product has no paths that contribute, so its result is zero"
+_FUSED_ENTRIES = 600  # coupling entries: some sixteen statements each, and compilers take seconds for ten thousand
+# Operations of a row of a polynomial: nothing is chosen by itself whose second derivatives, some four times its
+# operations, would take g++ more than a few seconds.
+_COMFORTABLE = 8_000
+
+
+@dataclass(frozen=True)
+class KernelTarget:
+    """One way to run kernels."""
+
+    device: str | None  # the type of the tensors that it is taken for; None: only by name
+    about: str
+    missing: Callable[[torch.device], str | None]  # what this machine lacks for tensors of a device
+    obstacle: Callable[[KernelSpec, Any], str | None]  # why a call has no kernel, by `chip`
+    load: Callable[[KernelSpec], Kernel]
+    empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
+    remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
+    language: str  # of its kernels
+    # bytes that a call of a kernel takes beside operands and results
+    workspace: Callable[[KernelSpec, CallSizes], int]
+    # what of a device an obstacle depends on, as a value: the answer is remembered by it
+    chip: Callable[[torch.device], Any] = lambda _device: None
+    # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
+    rounds_sums: bool = False
+    # why a graph is faster all the same: asked for `auto` alone
+    slower: Callable[[KernelSpec, torch.device], str | None] = lambda *_: None
+
+
+@cache
+def target_of(device: str) -> KernelTarget | None:
+    """The target that takes the tensors of a device."""
+    return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
+
+
+def devices() -> str:
+    """The devices that kernels run on, in words."""
+    return " or ".join(t.about for t in KERNEL_TARGETS.values() if t.device) or "no device here"
+
+
+def kernel_supported(
+    plan: Plan,
+    layout: str | tuple[str, ...] = "mul_ir",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> str | None:
+    """None where a generated kernel can compute a product, a layer or a polynomial, otherwise the reason in words.
+
+    >>> from tpgen.planner.product import make_plan
+    >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
+    >>> kernel_supported(plan, dtype=torch.float16)
+    'kernels compute in float32, float64 or bfloat16, not in float16'
+    """
+    target = kernel_target(dtype, device)
+    if isinstance(target, str):
+        return target
+    spec = _forward(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
+    if not spec.description.live:
+        return NOTHING
+    where = torch.device(device)
+    return target.missing(where) or obstacle(target, spec, where)
+
+
+def why_no_kernel(
+    plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
+) -> str | None:
+    """Why ``auto`` takes no kernel: the form has none, or is faster without."""
+    reason = kernel_supported(plan, layout, dtype, device)
+    target = target_of(torch.device(device).type)
+    if reason or target is None:
+        return reason
+    return target.slower(_forward(plan, layout, dtype), torch.device(device))
+
+
+def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
+    """The target for tensors of a dtype on a device, or the reason in words why there is none."""
+    kind = torch.device(device).type
+    target = target_of(kind)
+    if target is None:
+        return f"kernels run on {devices()}, not on {kind}"
+    if dtype not in DTYPES:
+        return f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}"
+    return target
+
+
+def obstacle(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
+    """Why a target has no kernel for a call on a device; remembered by what of the device it depends on."""
+    return _obstacle(target.obstacle, spec, target.chip(device))
+
+
+# Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
+@remembered("forward calls of plans")
+def _forward(plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype) -> KernelSpec:
+    if plan.polynomial:
+        return KernelSpec(describe_polynomial(plan), forward_call(plan), dtype)
+    return KernelSpec(Description(plan, layouts_of(plan, layout)), call_of(("out",)), dtype)
+
+
+@remembered("obstacles to kernels")
+def _obstacle(asked: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
+    return asked(spec, chip)
+
+
+def _by_kind(product: Callable[..., Any], polynomial: Callable[..., Any]) -> Callable[..., Any]:
+    """What a target does for a product or a linear layer, and for a polynomial."""
+
+    def chosen(spec: KernelSpec, *rest: Any) -> Any:
+        return (polynomial if spec.description.any_level else product)(spec, *rest)
+
+    return chosen
+
+
+def _takes_long(spec: KernelSpec, _chip: Any) -> str | None:
+    """Why the forward program of a polynomial is too large."""
+    try:
+        operations = spec.description.sweep(spec.call).operations
+    except BackendError as error:
+        return str(error)
+    if operations <= _COMFORTABLE:
+        return None
+    return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
+
+
+# -- C++ on the CPU ----------------------------------------------------------------------------------------------------
+
+
+def _no_compiler(_device: torch.device) -> str | None:
+    if find_compiler() is None:
+        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
+    return None
+
+
+def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
+    try:
+        planned = schedule(spec.description.form, spec.dtype)
+    except TpgenError as error:
+        return str(error)
+    if not spec.call.levels:
+        return None
+    if not isinstance(planned, ChannelSchedule):
+        return "second derivatives are one kernel where vectors run over channels"
+    if sum(len(t.entries) for t in planned.terms) > _FUSED_ENTRIES:
+        return f"second derivatives of more than {_FUSED_ENTRIES} coupling entries take long to compile"
+    return None
+
+
+def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _reused(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return memory.empty(shape, dtype)
+
+
+# -- CUDA C++ on a GPU -------------------------------------------------------------------------------------------------
+
+
+def _on_gpu(spec: KernelSpec) -> Kernel:
+    opened, _ = spec.description.read(spec.call)
+    return cuda.CudaKernel(spec.description.form, opened, spec.dtype, spec.indexed)
+
+
+def _gpu_obstacle(spec: KernelSpec, chip: Any) -> str | None:
+    if spec.call.levels:
+        return "second derivatives are expanded into calls without levels on a GPU"
+    return cuda.obstacle(spec.description.form, spec.dtype, chip)
+
+
+def _gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
+    return cuda.workspace(spec.description.form, spec.description.read(spec.call)[0], spec.dtype, sizes)
+
+
+def _gpu_slower(spec: KernelSpec, device: torch.device) -> str | None:
+    return cuda.slower(spec.description.form, spec.dtype, device)
+
+
+def _polynomial_on_gpu(spec: KernelSpec) -> Kernel:
+    plan, sweep = _planned(spec.description, spec)
+    return cuda_polynomials.CudaPolynomialKernel(plan, sweep, spec.dtype)
+
+
+def _no_room(spec: KernelSpec, chip: Any) -> str | None:
+    return _takes_long(spec, chip) or cuda_polynomials.obstacle(*_planned(spec.description, spec), spec.dtype, chip)
+
+
+def _polynomial_gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
+    return cuda_polynomials.workspace(*_planned(spec.description, spec), spec.dtype, sizes)
+
+
+def _planned(description: AnyDescription, spec: KernelSpec) -> tuple[Plan, Any]:
+    assert isinstance(description, PolynomialDescription)
+    return description.plan, description.sweep(spec.call)
+
+
+KERNEL_TARGETS: dict[str, KernelTarget] = {
+    "cpp": KernelTarget(
+        device="cpu",
+        about="the CPU",
+        missing=_no_compiler,
+        obstacle=_by_kind(_no_schedule, _takes_long),
+        load=load.CompiledKernel,
+        empty=_reused,
+        remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
+        language="C++",
+        workspace=_by_kind(load.product_bytes, load.polynomial_bytes),
+        rounds_sums=True,
+    ),
+    "cuda": KernelTarget(
+        device="cuda",
+        about="CUDA GPUs",
+        missing=cuda.missing,
+        obstacle=_by_kind(_gpu_obstacle, _no_room),
+        chip=cuda.chip_at,
+        load=_by_kind(_on_gpu, _polynomial_on_gpu),
+        empty=_plain,
+        remedy="",
+        language="CUDA C++",
+        workspace=_by_kind(_gpu_workspace, _polynomial_gpu_workspace),
+        slower=_by_kind(_gpu_slower, lambda *_: None),
+    ),
+    "interpreter": KernelTarget(
+        device=None,
+        about="plain PyTorch",
+        missing=lambda _device: None,
+        obstacle=_by_kind(lambda *_: None, _takes_long),
+        load=_by_kind(load.interpreted, load.interpreted_polynomial),
+        empty=_plain,
+        remedy="",
+        language="Python",
+        workspace=lambda *_: 0,
+    ),
+}

@@ -1,0 +1,62 @@
+"""Bytes that a call of a kernel takes beside operands and results: those that its target counts, and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from tpgen.form.call import Call as Slots
+from tpgen.kernels.arguments import CallSizes
+from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.kernels.runtime.signature import Counts, Signature
+from tpgen.kernels.runtime.targets import target_of
+
+
+def call_workspace(call: FormCall) -> int:
+    """Count the bytes of a call of a kernel, and of the copies that it makes.
+
+    >>> from tpgen.kernels.runtime.description import describe
+    >>> from tpgen.planner.product import make_plan
+    >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
+    >>> x, y, w = torch.ones(2, 8), torch.ones(2, 3), torch.ones(8)
+    >>> call_workspace(FormCall([x, y, w], None, None, text, "x1 x2 w -> out")) < 10_000
+    True
+    """
+    kernels = kernels_of(call.description)
+    if not kernels.description.live:
+        return 0
+    signature = kernels.signature(call.call, call.indexed)
+    _, counts = signature.sizes(call)
+    device, dtype = call.tensors[0].device, call.tensors[0].dtype
+    copies = _copies([*call.tensors, *(index for index in (call.src, call.dst, call.elements) if index is not None)])
+    if not kernels.widens(signature.call, dtype, call.indexed, device.type):
+        return copies + _most(kernels, signature, call, counts, dtype)
+    results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
+    wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
+    return copies + wide + _most(kernels, signature, call, counts, torch.float32)
+
+
+def _copies(tensors: Iterable[Tensor]) -> int:
+    """Kernels read dense rows."""
+    return sum(x.numel() * x.itemsize for x in tensors if not x.is_contiguous())
+
+
+def _most(kernels: Kernels, signature: Signature, call: FormCall, counts: Counts, dtype: torch.dtype) -> int:
+    """The most that one of the call's kernels takes."""
+    device = call.tensors[0].device
+    target = target_of(device.type)
+    if target is None:
+        return 0
+    sizes, _ = signature.sizes(call)
+    ends = {"x1": counts[SOURCES], "out": counts[DESTINATIONS]} if call.indexed else None
+    narrow = sum(index.dtype == torch.int32 for index in (call.src, call.dst) if index is not None)
+    measured = CallSizes(device, sizes.rows, ends, narrow, sizes.elements, sizes.channels, call.elements is not None)
+
+    def bytes_of(part: Slots) -> int:
+        return target.workspace(KernelSpec(kernels.description, part, dtype, call.indexed), measured)
+
+    return max(map(bytes_of, signature.parts))

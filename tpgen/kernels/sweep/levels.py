@@ -1,0 +1,178 @@
+r"""A path's program by levels: the statements of any call, derivatives of derivatives too, from one walk.
+
+The path is a small polynomial in what stands in a channel: its weight, its vectors, and a table in the place of an
+input that lacks the channels.  `tpgen.kernels.sweep.monomials` writes the program of a polynomial at any levels; here
+its values get the names that the path's operands have, and sums over channels go to a stage behind.
+
+A second derivative computed so reads each operand once and shares all products, where three kernels of first
+derivatives would read everything three times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tpgen.form.call import Call, Slot
+from tpgen.form.polynomial import Polynomial, polynomial
+from tpgen.kernels.sweep.monomials import make_sweep, reads
+from tpgen.kernels.sweep.statements import (
+    Accumulate,
+    Component,
+    Define,
+    Load,
+    Local,
+    Product,
+    Stage,
+    Statement,
+    TableEntry,
+    Tabulate,
+    Value,
+)
+from tpgen.kernels.sweep.tables import Table, fold
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
+from tpgen.remember import remembered
+
+_TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
+
+
+def by_levels(term: PathTerm, call: Call, table: Table | None, channel: str) -> tuple[Stage, ...]:
+    """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
+    outside = "".join(a for a, _ in term.copies if a != channel)
+    statements = Naming(term, table).of(_program(term, call, table))
+    inside = Stage(outside + channel, statements)
+    # one sum for each entry of the table, or none
+    summed = any(isinstance(s, Accumulate) and s.component.operand == S for s in statements)
+    return (inside, Stage(outside, fold(term, table))) if table and summed else (inside,)
+
+
+def tabulated(table: Table, call: Call, stages: Iterable[Stage]) -> tuple[Tabulate, ...]:
+    """The entries of a table, at every level at which some statement reads it."""
+    read = {v.levels for s in stages for one in s.statements for v in _factors(one) if isinstance(v, TableEntry)}
+    slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
+    return tuple(_raised(s, slot) for slot in slots for s in table.statements)
+
+
+def _factors(statement: Statement) -> Iterable[Value]:
+    return (f for p in getattr(statement, "terms", ()) for f in p.factors)
+
+
+def _raised(s: Tabulate, slot: Slot) -> Tabulate:
+    """An entry of a table of another slot of its operand."""
+
+    def moved(value: Value) -> Value:
+        return replace(value, operand=str(slot)) if isinstance(value, Component) else value
+
+    terms = tuple(Product(p.coefficient, tuple(map(moved, p.factors))) for p in s.terms)
+    return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
+
+
+def _program(term: PathTerm, call: Call, table: Table | None) -> tuple[Statement, ...]:
+    there = {leg.operand for leg in term.legs}
+    renamed = {table.operand: _TABLE} if table else {}
+
+    def kept(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in there)
+
+    return program(_in_channels(term, table), Call(kept(call.given), kept(call.opened)))
+
+
+@remembered("programs of paths by levels")
+def program(form: Polynomial, call: Call) -> tuple[Statement, ...]:
+    """The statements of a row and a channel: weights first, then either side of the table or of the coupling."""
+    sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
+    middle = [name for name in form.tensors if name in (_TABLE, "x2")]
+    first = [name for name in form.tensors if name == "w"]
+    orders = [(*first, side, *middle, *(s for s in sides if s != side)) for side in sides]
+    return _numbered(_joined(make_sweep(form, call, orders=orders).rows))
+
+
+def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
+    """Sums that go on in the very next statement, and are read nowhere else, as one sum."""
+    made: list[Statement] = []
+    uses = Counter(f for s in statements for f in _factors(s))
+    for s in statements:
+        before = made[-1] if made else None
+        if isinstance(before, Define) and isinstance(s, (Define, Accumulate)):
+            name = Local(before.name)
+            if s.terms[0] == Product(1.0, (name,)) and uses[name] == 1:
+                made[-1] = replace(s, terms=before.terms + s.terms[1:])
+                continue
+        made.append(s)
+    return made
+
+
+def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Names in the order of their statements, without gaps."""
+    names: dict[Value, Value] = {}
+    made: list[Statement] = []
+    for s in statements:
+        assert isinstance(s, (Define, Accumulate))
+        terms = tuple(Product(p.coefficient, tuple(names.get(f, f) for f in p.factors)) for p in s.terms)
+        if isinstance(s, Define):
+            names[Local(s.name)] = new = Local(f"v{len(names) + 1}")
+            made.append(replace(s, name=new.name, terms=terms))
+        else:
+            made.append(replace(s, terms=terms))
+    return tuple(made)
+
+
+def _in_channels(term: PathTerm, table: Table | None) -> Polynomial:
+    """The path as a polynomial of what one channel has."""
+    weight = (("w", 0),) if term.weighted else ()
+    if table is None:
+        second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]
+        products = [(("x1", e.i), *y, *weight, ("out", e.k)) for e, y in zip(term.entries, second, strict=True)]
+        return polynomial({factors: e.value for e, factors in zip(term.entries, products, strict=True)})
+    return polynomial(
+        {((table.vector, a), (_TABLE, n), *weight, ("out", k)): 1.0 for (a, k), n in table.places.items()}
+    )
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Statements of a polynomial with the values of a path's."""
+
+    term: PathTerm
+    table: Table | None = None
+    local: str = "v"  # how the names of values begin
+    written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
+
+    def of(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        made = [self._statement(s) for s in rows]
+        read = [self._value(v) for v in reads(rows) if isinstance(v, Component)]
+        components = [v for v in read if isinstance(v, Component)]
+        return (*self._loads(components), *made)
+
+    def _loads(self, read: list[Component]) -> Iterable[Load]:
+        order = [*INDEX, "w", *BETWEEN]
+        ranked = sorted(read, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index))
+        return (Load(c, (self.term.path,)) for c in ranked)
+
+    def _statement(self, s: Statement) -> Statement:
+        assert isinstance(s, (Define, Accumulate))
+        terms = tuple(Product(p.coefficient, tuple(map(self._value, p.factors))) for p in s.terms)
+        if isinstance(s, Define):
+            return Define(self._renamed(s.name), terms, (self.term.path,))
+        target = self._value(s.component)
+        if isinstance(target, TableEntry):
+            return Accumulate(Component(S, self.term.path, target.index), terms, (self.term.path,))
+        assert isinstance(target, Component)
+        if target.operand == self.written[0]:
+            target = replace(target, operand=self.written[1])
+        return Accumulate(target, terms, (self.term.path,))
+
+    def _renamed(self, name: str) -> str:
+        return self.local + name[1:]
+
+    def _value(self, value: Value) -> Value:
+        if isinstance(value, Local):
+            return Local(self._renamed(value.name))
+        assert isinstance(value, Component)
+        operand, _, level = value.operand.partition(".")
+        if operand == _TABLE:
+            assert self.table is not None
+            return TableEntry(self.table.number, value.index, sum(1 << int(n) - 1 for n in level))
+        segment = self.term.path if operand in BETWEEN else self.term.segment(operand)
+        return replace(value, segment=segment)

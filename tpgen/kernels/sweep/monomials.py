@@ -1,0 +1,298 @@
+r"""From a polynomial and a call to the straight-line program of one row and one channel.
+
+Monomials stand in a trie, each a path of factors, so that common beginnings are multiplied once (Horner's scheme).  A
+walk over it knows at every node the product q of the factors above, when it enters, and the sum S of what is below,
+when it leaves.  For a child with factor f both are all there is to differentiation:
+
+.. math:: S \mathrel{+}= f\, S_\text{child}, \qquad \partial L / \partial f \mathrel{+}= q\, S_\text{child}
+
+All values are in the algebra of the call's levels (see `tpgen.form.call`), so the same walk writes every
+derivative.  What nothing reads is dropped at the end.
+
+Factors that are weights stand last in each monomial.  Their sums, one for each product of the others, are
+*coefficients*: computed in a prologue once per element, and their derivatives folded into those of the weights in an
+epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from tpgen.form.call import Call, Slot
+from tpgen.form.polynomial import Factor, Polynomial
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Product, Statement, Value
+
+COEFFICIENTS, ADJOINTS = "@a", "@d"  # no operand can have these names
+_DIGITS = 12  # coefficients that agree to so many digits, but for their sign, are one
+
+# A number of the algebra: what stands at each set of levels; None is the constant 1.
+Dual = dict[int, Value | None]
+Sums = dict[int, list[Product]]
+Tail = tuple[tuple[tuple[Factor, ...], float], ...]  # a polynomial of weights alone
+
+
+@dataclass(frozen=True)
+class PolynomialSweep:
+    """The program: once per element, for each of its rows, once per element again."""
+
+    call: Call
+    coefficients: int
+    prologue: tuple[Statement, ...]
+    rows: tuple[Statement, ...]
+    epilogue: tuple[Statement, ...]
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """All statements, in the order in which they run."""
+        return (*self.prologue, *self.rows, *self.epilogue)
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of a row."""
+        return _operations(self.rows)
+
+    @property
+    def once(self) -> int:
+        """Multiplications and additions of an element, whatever the number of its rows."""
+        return _operations(self.prologue) + _operations(self.epilogue)
+
+    def __str__(self) -> str:
+        parts = [f"{self.call}: {self.operations} operations a row"]
+        for name in ("prologue", "rows", "epilogue"):
+            statements = getattr(self, name)
+            if statements:
+                parts += [f"{name}:", *(f"  {s}" for s in statements)]
+        return "\n".join(parts)
+
+
+def make_sweep(
+    form: Polynomial,
+    call: Call,
+    weights: frozenset[str] = frozenset(),
+    orders: Sequence[Sequence[str]] | None = None,
+) -> PolynomialSweep:
+    """The shortest program among those of several orders of the factors.
+
+    >>> from tpgen.form.polynomial import polynomial
+    >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
+    >>> print(make_sweep(L, Call.parse("x out.1 -> x")))
+    x out.1 -> x: 8 operations a row
+    rows:
+      v1 = out.1[0].0 * x[0].0
+      x[0].0 += v1
+      v2 = x[0].0 + 3 * x[0].1
+      x[0].1 += 3 * v1
+      x[0].0 += out.1[0].0 * v2
+
+    A value that is read is the tensor given; one that is added to is the slot opened, here the gradient of x.
+    """
+    names = [name for name in form.tensors if name not in weights]
+    if orders is None:
+        orders = list(permutations(names)) if len(names) <= 3 else [tuple(names), (names[-1], *names[:-1])]
+    return min((_Builder(form, call, weights, order).build() for order in orders), key=lambda s: s.operations)
+
+
+@dataclass
+class _Node:
+    children: dict[Factor, _Node] = field(default_factory=dict)
+    tail: dict[tuple[Factor, ...], float] = field(default_factory=dict)
+
+
+def _trie(form: Polynomial, weights: frozenset[str], order: Sequence[str]) -> _Node:
+    root = _Node()
+    rank = {name: n for n, name in enumerate(order)}
+    for coefficient, factors in form.monomials:
+        node = root
+        for f in sorted((f for f in factors if f.tensor not in weights), key=lambda f: (rank[f.tensor], f.component)):
+            node = node.children.setdefault(f, _Node())
+        tail = tuple(f for f in factors if f.tensor in weights)
+        node.tail[tail] = node.tail.get(tail, 0.0) + coefficient
+    return root
+
+
+class _Builder:
+    """Writes the statements of one call in one order of the factors."""
+
+    def __init__(self, form: Polynomial, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
+        self.call = call
+        self.root = _trie(form, weights, order)
+        self.given: dict[str, list[int]] = {}
+        for slot in call.given:
+            self.given.setdefault(slot.operand, []).append(slot.levels)
+        # which levels of an adjoint are the gradient of which slot
+        self.wanted = {(s.operand, call.levels & ~s.levels): s for s in call.opened}
+        self.rows: list[Statement] = []
+        self.prologue: list[Statement] = []
+        self.epilogue: list[Statement] = []
+        self.known: dict[tuple[Product, ...], Value] = {}
+        self.coefficient_of: dict[Tail, int] = {}
+        self.tails: list[Tail] = []  # of every coefficient
+
+    def build(self) -> PolynomialSweep:
+        self._walk(self.root, {0: None})
+        for n, tail in enumerate(self.tails):
+            for factors, value in tail:
+                self._fold_in(n, factors, value)
+                self._fold_out(n, factors, value)
+        prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
+        return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
+
+    # -- rows --
+
+    def _walk(self, node: _Node, above: Dual) -> Dual:
+        """Write a node; returns the sum of what is below it."""
+        total: Dual = {}
+        if node.tail:
+            scale, value, adjoint = self._coefficient(node.tail)
+            total = self._added(total, products(scale, value))
+            adjoint(products(scale, above))
+        for factor, child in node.children.items():
+            f = self._component(factor)
+            if child.children:
+                scale, below = 1.0, self._walk(child, self._named(products(1.0, above, f)))
+            else:  # the last factor: no product of its own for the coefficient's gradient
+                scale, below, adjoint = self._coefficient(child.tail)
+                adjoint(products(scale, above, f))
+            total = self._added(total, products(scale, f, below))
+            self._accumulate(factor, products(scale, above, below))
+        return total
+
+    def _component(self, f: Factor) -> Dual:
+        return {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in self.given.get(f.tensor, ())}
+
+    def _accumulate(self, f: Factor, sums: Sums) -> None:
+        """Add to the gradients of a factor's slots that are open."""
+        for levels, terms in sums.items():
+            slot = self.wanted.get((f.tensor, levels))
+            if slot:
+                self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
+
+    def _named(self, sums: Sums) -> Dual:
+        return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
+
+    def _added(self, before: Dual, sums: Sums) -> Dual:
+        start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
+        return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
+
+    def _define(self, terms: tuple[Product, ...]) -> Value | None:
+        """A name for a sum, the same one for the same sum."""
+        if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
+            return terms[0].factors[0] if terms[0].factors else None
+        if terms not in self.known:
+            name = f"v{len(self.known) + 1}"
+            self.known[terms] = Local(name)
+            self.rows.append(Define(name, terms))
+        return self.known[terms]
+
+    # -- coefficients --
+
+    def _coefficient(self, tail: dict[tuple[Factor, ...], float]) -> tuple[float, Dual, Callable[[Sums], None]]:
+        """A constant, what it multiplies, and what takes the gradient of that."""
+        if list(tail) == [()]:
+            return tail[()], {0: None}, lambda sums: None
+        scale = -1.0 if next(iter(tail.values())) < 0 else 1.0
+        exact = tuple((factors, scale * value) for factors, value in tail.items())
+        rounded = tuple((factors, _rounded(value)) for factors, value in exact)
+        n = self.coefficient_of.setdefault(rounded, len(self.tails))
+        if n == len(self.tails):
+            self.tails.append(exact)
+        reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
+
+        def adjoint(sums: Sums) -> None:
+            self.rows += [Accumulate(_element(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
+
+        return scale, {t: _element(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
+
+    def _weights(self, factors: Iterable[Factor], value: float) -> Sums:
+        return products(value, *(self._component(f) for f in factors))
+
+    def _fold_in(self, n: int, factors: tuple[Factor, ...], value: float) -> None:
+        """The weights' product into the coefficient."""
+        for levels, terms in self._weights(factors, value).items():
+            self.prologue.append(Accumulate(_element(COEFFICIENTS, levels, n), tuple(terms)))
+
+    def _fold_out(self, n: int, factors: tuple[Factor, ...], value: float) -> None:
+        """The gradient of the coefficient into those of its weights."""
+        gradient: Dual = {t: _element(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels}
+        for place, f in enumerate(factors):
+            rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]
+            for levels, terms in products(value, gradient, *rest).items():
+                slot = self.wanted.get((f.tensor, levels))
+                if slot:
+                    self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
+
+
+def _rounded(value: float) -> float:
+    """A number to so many significant digits, whatever its size."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _element(what: str, levels: int, n: int) -> Component:
+    return Component(str(Slot(what, levels)), 0, n)
+
+
+def products(coefficient: float, *factors: Dual) -> Sums:
+    """The product of numbers of the algebra, as sums of products; levels that meet twice vanish.
+
+    >>> x = {0: Local("x"), 1: Local("v")}
+    >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
+    {0: 1, 1: 2}
+    """
+    found: Sums = {0: [Product(coefficient, ())]}
+    for dual in factors:
+        longer: Sums = {}
+        for levels, terms in found.items():
+            for more, value in dual.items():
+                if not levels & more:
+                    extra = () if value is None else (value,)
+                    longer.setdefault(levels | more, []).extend(
+                        Product(p.coefficient, p.factors + extra) for p in terms
+                    )
+        found = longer
+    return found
+
+
+def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
+    """The statements that something reads: sums of open slots, and what leads to them."""
+    needed: set[Value] = set()
+    kept: list[list[Statement]] = []
+    for part in reversed(parts):
+        kept.append([])
+        for s in reversed(part):
+            target = target_of(s)
+            if target in needed or (isinstance(target, Component) and not target.operand.startswith("@")):
+                needed.update(v for p in terms_of(s) for v in p.factors)
+                kept[-1].append(s)
+    return (tuple(reversed(part)) for part in reversed(kept))
+
+
+def _operations(statements: Iterable[Statement]) -> int:
+    return sum(len(p.factors) for s in statements for p in terms_of(s))
+
+
+def target_of(s: Statement) -> Value:
+    """Value that a statement writes."""
+    assert isinstance(s, (Define, Accumulate))
+    return Local(s.name) if isinstance(s, Define) else s.component
+
+
+def terms_of(s: Statement) -> tuple[Product, ...]:
+    """Products that a statement sums."""
+    assert isinstance(s, (Define, Accumulate))
+    return s.terms
+
+
+def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
+    """Sums of statements that add to the same component, by component."""
+    sums: dict[Component, tuple[Product, ...]] = {}
+    for s in statements:
+        assert isinstance(s, Accumulate)
+        sums[s.component] = sums.get(s.component, ()) + s.terms
+    return sums
+
+
+def reads(statements: Iterable[Statement]) -> set[Value]:
+    """All values that some statements read."""
+    return {v for s in statements for p in terms_of(s) for v in p.factors}

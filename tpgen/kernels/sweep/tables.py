@@ -1,0 +1,87 @@
+"""Tables of a path whose vectors run over copies that one input does not have: that input, summed with the coupling.
+
+With ``T[a, k] = sum_b C[a, b, k] x[b]`` of the tabulated input, once a row, and a running over the other one, the path
+is ``sum w x[a] T[a, k] g[k]`` in every channel.  The gradient of T, summed over channels and folded with the coupling,
+is that of the tabulated input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpgen.kernels.sweep.statements import Accumulate, Component, Product, TableEntry, Tabulate
+from tpgen.kernels.sweep.terms import INDEX, PathTerm, S
+
+
+@dataclass(frozen=True)
+class Table:
+    """Sums of one coupling with one segment of an input: a number for every (a, k) that is not always zero.
+
+    Paths with the same coupling, segment and coefficient share one.
+    """
+
+    number: int
+    operand: str  # the tabulated input
+    terms: tuple[PathTerm, ...]  # that share it
+
+    @property
+    def vector(self) -> str:
+        """The other input."""
+        return "x2" if self.operand == "x1" else "x1"
+
+    @property
+    def letter(self) -> str:
+        """The irrep axis of the other input."""
+        return INDEX[self.vector]
+
+    @property
+    def paths(self) -> tuple[int, ...]:
+        return tuple(t.path for t in self.terms)
+
+    @cached_property
+    def places(self) -> dict[tuple[int, int], int]:
+        """Place of each (a, k) in the table."""
+        pairs = {(e.at(self.letter), e.k) for e in self.terms[0].entries}
+        return {pair: n for n, pair in enumerate(sorted(pairs))}
+
+    @property
+    def statements(self) -> tuple[Tabulate, ...]:
+        return tuple(
+            Tabulate(TableEntry(self.number, n), self._sum(a, k), self.paths) for (a, k), n in self.places.items()
+        )
+
+    def _sum(self, a: int, k: int) -> tuple[Product, ...]:
+        term, index = self.terms[0], INDEX[self.operand]
+        return tuple(
+            Product(e.value, (Component(self.operand, term.segment(self.operand), e.at(index)),))
+            for e in term.entries
+            if (e.at(self.letter), e.k) == (a, k)
+        )
+
+
+def make_tables(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
+    """The tables of a form, whatever is open; a path whose inputs both have the channels has none."""
+    shared: dict[tuple, list[PathTerm]] = {}
+    for term, channel in zip(terms, channels, strict=True):
+        operand = tabulated_input(term, channel)
+        if operand:
+            shared.setdefault((operand, term.segment(operand), term.entries), []).append(term)
+    return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
+
+
+def tabulated_input(term: PathTerm, channel: str) -> str | None:
+    """The input that does not have the channels."""
+    return next((leg.operand for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters), None)
+
+
+def fold(term: PathTerm, table: Table) -> tuple[Accumulate, ...]:
+    """The gradient of the tabulated input, from the sums over channels."""
+    operand, index = table.operand, INDEX[table.operand]
+
+    def sums(b: int) -> tuple[Product, ...]:
+        found = ((table.places[e.at(table.letter), e.k], e.value) for e in term.entries if e.at(index) == b)
+        return tuple(Product(value, (Component(S, term.path, n),)) for n, value in found)
+
+    places = {b: Component(operand, term.segment(operand), b) for b in term.indices(operand)}
+    return tuple(Accumulate(place, sums(b), (term.path,)) for b, place in places.items())

@@ -1,0 +1,147 @@
+"""Calls of kernels in compiled programs: by names, in C++, with no Python between one and the next."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
+from tpgen.errors import BackendError
+from tpgen.form.call import Call
+from tpgen.kernels.runtime.call import OUT, FormCall, opening, slots_in
+from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.remember import Shelf
+
+_products: Shelf[int, Kernels] = Shelf("products that programs call")
+_forms: Shelf[int, tuple[Kernels, str, bool]] = Shelf("other forms that programs call")
+
+
+def call_by_name(graph: fx.Graph) -> None:
+    """Build the kernels of a graph, and let its nodes call them by name.
+
+    Raises `BackendError` where there is no runtime in C++, and for a call without a kernel of its own.
+    """
+    for node in list(graph.nodes):
+        if node.target in _NAMED:
+            _NAMED[node.target](graph, node)
+    graph.eliminate_dead_code()
+
+
+def _product(graph: fx.Graph, node: fx.Node) -> None:
+    arguments: tuple[Any, ...] = (*node.args, None, None, 0)
+    x1, x2, w, text, src, dst, nodes = arguments[:7]
+    call = _named_product(x1, text, OUT, src is not None)
+    with graph.inserting_before(node):
+        made = graph.call_function(_operators().named_run.default, (x1, x2, w, call, OUT, None, src, dst, nodes))
+        made.meta["val"] = [node.meta["val"]]
+        only = graph.call_function(operator.getitem, (made, 0))
+    only.meta.update(node.meta)
+    node.replace_all_uses_with(only)
+
+
+def _gradients(graph: fx.Graph, node: fx.Node) -> None:
+    arguments: tuple[Any, ...] = (*node.args, None, None)
+    x1, x2, w, g, text, mask, src, dst = arguments[:8]
+    call = _named_product(x1, text, mask, src is not None)
+    with graph.inserting_before(node):
+        made = graph.call_function(_operators().named_run.default, (x1, x2, w, call, mask, g, src, dst, 0))
+    made.meta.update(node.meta)
+    node.replace_all_uses_with(made)
+
+
+def _polynomial(graph: fx.Graph, node: fx.Node) -> None:
+    arguments: Any = node.args
+    tensors, index, text, call = arguments
+    _listed(graph, node, FormCall(tensors, None, None, text, call, index))
+
+
+def _form(graph: fx.Graph, node: fx.Node) -> None:
+    arguments: Any = node.args
+    _listed(graph, node, FormCall(*arguments))
+
+
+def _listed(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+    """A call for each kernel, whose results stand in order."""
+    kernels, given = kernels_of(call.description), call.tensors[0]
+    assert isinstance(given, fx.Node)
+    dtype, indexed = given.meta["val"].dtype, call.src is not None
+    if kernels.expands(call._replace(tensors=[given.meta["val"]])):
+        raise BackendError(
+            f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
+        )
+    found: list[fx.Node] = []
+    with graph.inserting_before(node):
+        for part in kernels.signature(call.call, indexed).parts:
+            name = kernels.named(str(part), dtype, indexed)
+            _forms[name] = kernels, str(part), indexed
+            made = graph.call_function(
+                _operators().named_form.default, (call.tensors, call.elements, name, call.src, call.dst)
+            )
+            opened = [node.meta["val"][Call.parse(call.call).opened.index(slot)] for slot in part.opened]
+            made.meta.update(node.meta, val=opened)
+            for n, value in enumerate(opened):
+                found.append(graph.call_function(operator.getitem, (made, n)))
+                found[-1].meta.update(node.meta, val=value)
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(found[user.args[1]])
+
+
+_NAMED: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    torch.ops.tpgen.product.default: _product,
+    torch.ops.tpgen.gradients.default: _gradients,
+    torch.ops.tpgen.form.default: _form,
+    torch.ops.tpgen.polynomial.default: _polynomial,
+}
+
+
+def _named_product(x1: fx.Node, text: str, mask: int, indexed: bool) -> int:
+    product, dtype, call = kernels_of(text), x1.meta["val"].dtype, Call.parse(opening(mask))
+    if not product.description.live or product.widens(call, dtype, indexed, "cpu"):
+        raise BackendError(f"a call in {dtype} has no kernel of its own: use float32 or float64")
+    name = product.named(str(call), dtype, indexed)
+    _products[name] = product
+    return name
+
+
+@cache
+def _operators() -> Any:
+    """The operators in C++, whose results' shapes are known from here on."""
+    if runtime() is None:
+        raise BackendError(
+            "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
+        )
+    torch.library.register_fake("tpgen_native::named_run", _shapes)
+    torch.library.register_fake("tpgen_native::named_form", _shapes_of_form)
+    return torch.ops.tpgen_native
+
+
+def _shapes(
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    name: int,
+    mask: int,
+    g: Tensor | None = None,
+    src: Tensor | None = None,
+    _dst: Tensor | None = None,
+    nodes: int = 0,
+) -> list[Tensor]:
+    own = nodes if src is not None else x2.shape[0], _products[name].product.dims[3]
+    shapes = (own if x is None else x.shape for x in (x1, x2, w, g))
+    return [x1.new_empty(shape) for n, shape in enumerate(shapes) if n in slots_in(mask)]
+
+
+def _shapes_of_form(
+    tensors: list[Tensor], index: Tensor | None, name: int, src: Tensor | None = None, dst: Tensor | None = None
+) -> list[Tensor]:
+    kernels, call, indexed = _forms[name]
+    signature = kernels.signature(call, indexed)
+    _, counts = signature.sizes(FormCall(tensors, src, dst, "", call, index))
+    return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]

@@ -1,0 +1,91 @@
+"""A graph as a library: kernels called by C++, all else fused by Inductor, in the cache of kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import Dim, export
+
+from tpgen import _torch
+from tpgen._version import __version__
+from tpgen.kernels.build import cache
+from tpgen.kernels.build.compiler import need_compiler
+from tpgen.networks.named import call_by_name
+
+Run = Callable[[list[Tensor]], list[Tensor]]
+# one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
+_OPTIONS = {"aot_inductor.precompile_headers": False}
+
+
+def library_of(graph: fx.GraphModule, inputs: tuple) -> Run:
+    """The function of a graph, from all tensors of its inputs in a list to those of its results.
+
+    It is compiled where the cache has it not, for any sizes from 2 on that the graph holds for.  ``inputs`` are an
+    example; kernels are called in C++ by names.
+    """
+    call_by_name(graph.graph)
+    graph.recompile()
+    key = _key(graph)
+    found = cache.finished(key, cache.PROGRAM) or _made(key, graph, inputs)
+    return _torch.PackageLoader(str(found.library), "model", False, 1, -1).boxed_run
+
+
+def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
+    entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
+    with entry.locked():
+        if not entry.intact():
+            built = entry.new_file(cache.PROGRAM)
+            try:
+                built.write_bytes(_compiled(graph, inputs))
+                entry.publish(built)
+            finally:
+                built.unlink(missing_ok=True)
+    return entry
+
+
+def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
+    held = io.BytesIO()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch's own
+        program = export(graph, inputs, dynamic_shapes=tuple(map(_open, shapes_of(graph))))
+        _torch.compile_package(program, package_path=held, inductor_configs=dict(_OPTIONS))
+    return held.getvalue()
+
+
+def _open(sizes: Sequence[Any]) -> list[Any]:
+    return [Dim.STATIC if type(n) is int else Dim.AUTO for n in sizes]
+
+
+def _key(graph: fx.GraphModule) -> str:
+    """Name of a library: a hash of its graph's text, the shapes of its inputs, its constants, and who compiles it."""
+    described = [
+        graph.code,
+        [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
+        [_bytes(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
+        [__version__, torch.__version__, need_compiler().identity, _OPTIONS],
+    ]
+    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
+
+
+def _bytes(x: Any) -> str:
+    return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)
+
+
+def shapes_of(graph: fx.GraphModule) -> Sequence[Sequence[Any]]:
+    """The sizes of each input: numbers, and expressions of those that are open."""
+    values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    return [[_size(n) for n in x.shape] for x in values]
+
+
+def _size(n: Any) -> Any:
+    if isinstance(n, int):
+        return n
+    known = n.node.maybe_as_int()
+    return n.node.expr if known is None else known

@@ -1,0 +1,76 @@
+"""A program with the places of its parameters: run where it holds for the tensors of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import DeployError, TpgenError
+from tpgen.networks.step_build import Run, library_of, shapes_of
+from tpgen.networks.step_trace import Evaluate, Signature, Slots, Written, pairs_among, write
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Program of an evaluation, and the tensors that it is for."""
+
+    slots: Slots
+    written: Written
+    shapes: Sequence[Sequence[Any]]
+    like: Sequence[tuple[torch.dtype, torch.device]]
+    function: Run
+
+    @staticmethod
+    def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
+        """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
+        try:
+            written = write(evaluate, slots, signature, tensors)
+        except TpgenError:
+            raise
+        except Exception as error:
+            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise DeployError(
+                f"{title} cannot be written as one program: {why}; take what depends on values out of forward, or use "
+                "the network as it is"
+            ) from error
+        inputs = [*(x.detach() for x in slots.tensors()), *(x.detach() for x in tensors), *(written.pairs or ())]
+        given = written.program.of(inputs)
+        function = library_of(written.program.graph, tuple(given))
+        like = [(x.dtype, x.device) for x in given]
+        return Program(slots, written, shapes_of(written.program.graph), like, function)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """The results; None where the program does not hold for such tensors."""
+        inputs = [*self.slots.tensors(), *tensors]
+        if self.written.pairs is not None:
+            pairs = self._pairs(inputs)
+            if pairs is None:
+                return None
+            inputs += pairs
+        given = self.written.program.of(inputs)
+        if not _hold(self.shapes, self.like, given):
+            return None
+        return self.written.results(self.function(given))
+
+    def _pairs(self, inputs: list[Tensor]) -> list[Tensor] | None:
+        sources = self.written.sources
+        return None if sources is None else pairs_among(*sources.graph.forward(*sources.of(inputs)))
+
+
+def _hold(shapes: Sequence[Sequence[Any]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:
+    """Whether sizes are those that a program is for: equal where they are numbers or the same size, and 2 at least."""
+    known: dict[Any, int] = {}
+    for wanted, (dtype, device), x in zip(shapes, like, inputs, strict=True):
+        if x.dtype != dtype or x.device != device or x.dim() != len(wanted):
+            return False
+        for size, n in zip(wanted, x.shape, strict=True):
+            if type(size) is int:
+                if n != size:
+                    return False
+            elif n < 2 or known.setdefault(size, n) != n:
+                return False
+    return True

@@ -1,0 +1,229 @@
+"""The evaluation of a network written down: a graph of torch's operations and ours, of parameters, inputs and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from tpgen._torch import ConstantSource, FakeTensorMode, fx_graph_cse, pytree
+from tpgen.errors import DeployError, InputError
+from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
+from tpgen.networks.recording import Recording, recording
+from tpgen.nn.multilinear import writes_to
+
+Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a call without the numbers of its tensors."""
+
+    spec: pytree.TreeSpec
+    constants: tuple[tuple[int, Any], ...]  # leaves that are no tensors, with their places
+
+    @staticmethod
+    def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
+        """The signature of a call, and its tensors."""
+        leaves, spec = pytree.tree_flatten((args, options))
+        constants = tuple((n, x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
+        return Signature(spec, constants), [x for x in leaves if isinstance(x, Tensor)]
+
+    def need(self, like: Signature) -> None:
+        """Raise `InputError` where calls of a program differ in more than numbers from its example."""
+        if self != like:
+            raise InputError(
+                f"a step is for calls like its example, {like}, got {self}: give the same names and constants, or "
+                "compile another step"
+            )
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments that have such tensors."""
+        rest, known = iter(tensors), dict(self.constants)
+        leaves = [known[n] if n in known else next(rest) for n in range(self.spec.num_leaves)]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class Slots:
+    """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
+
+    ``gradients`` says whether a program differentiates by what requires a gradient among them.
+    """
+
+    def __init__(self, network: nn.Module, gradients: bool) -> None:
+        places: dict[int, list[tuple[dict, str]]] = {}
+        names: dict[int, str] = {}
+        for path, module in network.named_modules():
+            if not type(module).__module__.startswith("torch.jit"):
+                for held in (module._parameters, module._buffers):
+                    for name, x in held.items():
+                        if x is not None:
+                            places.setdefault(id(x), []).append((held, name))
+                            names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
+        self._places, self._names, self._gradients = list(places.values()), list(names.values()), gradients
+
+    def tensors(self) -> list[Tensor]:
+        """Tensors that stand there now."""
+        return [places[0][0][places[0][1]] for places in self._places]
+
+    def asked(self) -> list[bool]:
+        """Whether a program differentiates by each of them."""
+        return [self._gradients and x.requires_grad for x in self.tensors()]
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Raise `DeployError` where one of them is written to or replaced: results of a program are values."""
+        before = [(x, writes_to(x)) for x in self.tensors()]
+        yield
+        for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
+            if now is not x or writes_to(now) != writes:
+                raise DeployError(
+                    f"the network writes into {name}, which a program would not: call .eval() on the module that does, "
+                    "or use the network as it is"
+                )
+
+    @contextmanager
+    def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Other tensors in their places for a while."""
+        before = self.tensors()
+        self._put(tensors)
+        try:
+            yield
+        finally:
+            self._put(before)
+
+    def _put(self, tensors: Sequence[Tensor]) -> None:
+        for places, x in zip(self._places, tensors, strict=True):
+            for held, name in places:
+                held[name] = x
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A graph, and which of the inputs of the whole it takes."""
+
+    graph: fx.GraphModule
+    takes: tuple[int, ...]
+
+    def of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Its own inputs."""
+        return [inputs[n] for n in self.takes]
+
+
+@dataclass
+class Written:
+    """A call as a graph of parameters, tensors and pairs, and the part that says what pairs are found from."""
+
+    program: Part
+    sources: Part | None  # the ends of edges, and what changes sign with the direction
+    pairs: list[Tensor] | None  # of the example
+    result: pytree.TreeSpec
+    constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
+
+    def results(self, made: Sequence[Tensor]) -> Any:
+        """Results of the network with these tensors."""
+        rest = iter(made)
+        leaves = [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
+        return pytree.tree_unflatten(leaves, self.result)
+
+
+def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
+    """The pairs of edges as a program takes them; None where some edge is in none."""
+    found = find_pairs(edge_index, vectors, vectors[:, :0])
+    if found is None or found.numbers != found.pairs:
+        return None
+    return [found.order, found.place, found.number, found.first, found.second]
+
+
+def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
+    """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
+    with slots.unwritten():
+        pairs = _example_pairs(evaluate, signature, tensors)
+    asked = slots.asked()
+    seen: dict[str, Any] = {}
+
+    def call(parameters: list[Tensor], given: list[Tensor], pairs: list[Tensor] | None) -> list[Tensor]:
+        args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
+        held = slots.holding(_fresh(parameters, asked))
+        with held, recording(_given(pairs)) as recorded, torch.enable_grad():
+            leaves, seen["spec"] = pytree.tree_flatten(evaluate(*args, **options))
+        seen["constants"] = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
+        made = [x.detach() for x in leaves if isinstance(x, Tensor)]
+        seen["results"] = len(made)
+        return [*made, *(() if recorded is None or recorded.source is None else recorded.source)]
+
+    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), pairs)
+    with torch.no_grad():
+        recorded = _traced(call, inputs)
+        flat, spec = pytree.tree_flatten(inputs)  # again, so that nothing writes into anything
+        graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
+    parts = _ending(graph, 0, seen["results"]), _sources(graph, seen["results"])
+    return Written(*parts, pairs, seen["spec"], seen["constants"])
+
+
+def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
+    return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+
+
+def _faked(parameters: list[Tensor], tensors: list[Tensor], pairs: list[Tensor] | None) -> tuple[Any, Any, Any]:
+    """Stand-ins of tensors, without numbers: sizes of parameters are known, all others from 2 on are open."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+
+    def opened(x: Tensor, name: str) -> Tensor:
+        sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
+        return mode.from_tensor(x.detach(), symbolic_context=sizes, source=ConstantSource(name))
+
+    known = [mode.from_tensor(x, static_shapes=True) for x in parameters]
+    given = [opened(x, f"given{n}") for n, x in enumerate(tensors)]
+    return known, given, None if pairs is None else [opened(x, f"pairs{n}") for n, x in enumerate(pairs)]
+
+
+def _example_pairs(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor]) -> Any:
+    """Evaluate once, as what is written at a first call must not be traced; the pairs that are asked for."""
+    args, options = signature.arguments(_fresh(tensors, [x.requires_grad for x in tensors]))
+    with recording(Recording(None)) as recorded, torch.enable_grad():
+        evaluate(*args, **options)
+    if recorded is None or recorded.source is None:
+        return None
+    return pairs_among(*recorded.source)
+
+
+def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
+    """Tensors of a call's own, of which some require a gradient."""
+    return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
+
+
+def _given(pairs: list[Tensor] | None) -> Recording:
+    if pairs is None:
+        return Recording(None)
+    order, place, number, first, second = pairs
+    return Recording(EdgePairs(order, place, number, first.shape[0], first, second))
+
+
+def _ending(graph: fx.GraphModule, begin: int, end: int) -> Part:
+    """The part of a graph that makes some of its results."""
+    made = fx.Graph()
+    copied: Any = made.graph_copy(graph.graph, {})
+    made.output(copied[begin:end])
+    for node in made.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+    made.eliminate_dead_code()
+    made = fx_graph_cse(made)
+    placeholders = list(made.find_nodes(op="placeholder"))
+    takes = tuple(n for n, x in enumerate(placeholders) if x.users)
+    for x in placeholders:
+        if not x.users:
+            made.erase_node(x)
+    return Part(fx.GraphModule(graph, made), takes)  # with the constants of the graph
+
+
+def _sources(graph: fx.GraphModule, results: int) -> Part | None:
+    output: Any = graph.graph.output_node()
+    return _ending(graph, results, results + 2) if len(output.args[0]) > results else None

@@ -1,0 +1,121 @@
+"""A step of training as one program: the loss of a network, with the gradients of all parameters beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from tpgen._torch import foreach_mul, pytree
+from tpgen.errors import InputError
+from tpgen.networks.step_program import Program
+from tpgen.networks.step_trace import Signature, Slots
+
+
+def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
+    """The loss of a network and its gradients by all parameters as one program, called like a module.
+
+    ``loss(network, *args, **options)`` returns the loss, one number, or a tuple or dict whose first tensor is the
+    loss; further tensors in it are values to look at.  ``args`` and ``options`` are those of an example of a call;
+    without any, the first call is the example.
+
+    The result is a module that holds the network, and each call returns what ``loss`` returns.  The gradients are
+    computed with it: ``backward()`` hands them to the parameters as autograd does, so that optimisers, clipping,
+    accumulation, scaling and the hooks of `torch.nn.parallel.DistributedDataParallel` work as ever.
+
+    A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
+    size below 2, is computed by the network itself.  Raises `DeployError` where the network decides by values, and
+    where it writes into its buffers.
+
+    >>> def loss(network, x, y):
+    ...     return (network(x) - y).square().mean()
+    >>> training = compile_training(nn.Linear(3, 1), loss)
+    >>> training(torch.ones(5, 3), torch.ones(5, 1)).backward()  # doctest: +SKIP
+    >>> training.network.weight.grad.shape  # doctest: +SKIP
+    torch.Size([1, 3])
+    """
+    training = Training(network, loss)
+    if args or options:
+        training.build(*args, **options)
+    return training
+
+
+class Training(nn.Module):
+    """A loss of a network, whose calls are one program that the first of them builds."""
+
+    def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
+        super().__init__()
+        self.network, self.loss = network, loss
+        self._built: tuple[Signature, Any, Program] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_built": None}  # a copy builds its own, which the cache has
+
+    def build(self, *args: Any, **options: Any) -> None:
+        """Build the program of such calls, in the place of the one that is there."""
+        signature, tensors = Signature.of(args, options)
+        slots = Slots(self.network, gradients=True)
+        title = f"the training of {type(self.network).__name__}"
+        self._built = signature, self._state(), Program.of(title, self._with_gradients, slots, signature, tensors)
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """As the loss."""
+        if self._built is None or self._built[1] != self._state():
+            self.build(*args, **options)
+            return self(*args, **options)
+        known, _, program = self._built
+        signature, tensors = Signature.of(args, options)
+        signature.need(known)
+        with torch.no_grad():
+            found = program.run(tensors)
+        return self.loss(self.network, *args, **options) if found is None else self._recorded(program, *found)
+
+    def _state(self) -> Any:
+        """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
+        return self.network.training, [p.requires_grad for p in self.network.parameters()]
+
+    def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
+        """Results of the loss, and the gradients by all parameters that require one."""
+        found = self.loss(self.network, *args, **options)
+        first = _first(found)
+        parameters = [x for x in Slots(self.network, gradients=True).tensors() if x.requires_grad]
+        if not parameters:
+            raise InputError("no parameter of the network requires a gradient: there is nothing to train")
+        return found, torch.autograd.grad(first, parameters, allow_unused=True)
+
+    def _recorded(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
+        """Results of which the loss leads to the parameters that it depends on."""
+        parameters = (x for x in program.slots.tensors() if x.requires_grad)
+        pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
+        leaves, spec = pytree.tree_flatten(found)
+        place = next(n for n, x in enumerate(leaves) if isinstance(x, Tensor))
+        leaves[place] = _Loss.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
+        return pytree.tree_unflatten(leaves, spec)
+
+
+def _first(found: Any) -> Tensor:
+    first = next((x for x in pytree.tree_flatten(found)[0] if isinstance(x, Tensor)), None)
+    if first is None or first.numel() != 1 or not first.requires_grad:
+        described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
+        raise InputError(
+            f"loss: must return one number that depends on parameters, or have it first, got {described}: return the "
+            "mean or the sum"
+        )
+    return first
+
+
+class _Loss(torch.autograd.Function):
+    """A loss whose gradients are known."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return None, None, *foreach_mul(ctx.gradients, g.reshape(()))

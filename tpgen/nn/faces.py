@@ -1,0 +1,30 @@
+"""The module of a plan, whatever it plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.linear import Linear
+from tpgen.nn.planned import PlannedModule
+from tpgen.nn.polynomial import Polynomial
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.linear import LINEAR
+from tpgen.planner.plan import Maker, Plan
+from tpgen.planner.polynomial_plan import POLYNOMIAL
+from tpgen.planner.product import PRODUCT
+
+FACES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL: Polynomial}
+
+
+def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
+    """The module that runs a plan, without weights of its own; of a product on ``edges``, a convolution.
+
+    ``options`` are those of its class; a polynomial takes ``channels`` and ``num_elements`` too.
+
+    >>> from tpgen.planner.harmonics import make_harmonics_plan
+    >>> module_of(make_harmonics_plan("1o", [1], "norm"), channels=1, strategy="einsum").irreps_out
+    1x1o
+    """
+    face = TensorProductConv if edges else FACES[plan.maker]
+    return face.from_plan(plan, internal_weights=False, **options)

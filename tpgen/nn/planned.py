@@ -1,0 +1,155 @@
+"""Modules of plans: they write programs for the place they are at, again where it changes, and can be inspected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self, Unpack
+
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.config import Choice, Config
+from tpgen.emitter.constants import Constants
+from tpgen.errors import TpgenError
+from tpgen.nn.checks import check_size
+from tpgen.planner.plan import Plan
+
+if TYPE_CHECKING:
+    from tpgen.inspection.costs.explanation import ExplainOptions, Explanation
+    from tpgen.inspection.costs.memory import MemoryEstimate
+
+
+class PlannedModule(Constants):
+    """A plan, options, and programs that the module writes itself; these are no part of its state.
+
+    Subclasses write programs (`_write_programs`) for the strategy that is chosen.  Where tensors of a state took the
+    place of others, programs are written for where these are: its own, or those of the module that it computes for.
+    """
+
+    plan: Plan
+    choice: Choice
+    edges: ClassVar[bool] = False  # whether rows of a call are edges between nodes
+    _config: Config  # as asked: what `auto` comes to follows the module to other dtypes and devices
+    _graph: ClassVar[str]  # the strategy of a program that calls torch's operators alone
+    _programs: ClassVar[tuple[str, ...]]  # the submodules that are programs
+    _place: ClassVar[str]  # the constant that says where the module is
+    _holder: tuple[nn.Module, ...] = ()  # the module that it computes for; in a tuple, so that it becomes no child
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_post_hook(follow)
+
+    def _config_here(self) -> Config:
+        like = self.get_buffer(self._place)
+        return replace(self._config, dtype=like.dtype, device=str(like.device))
+
+    def _choose(self) -> Choice:
+        return choose_strategy(self.plan.flat, self._config_here())
+
+    def _write_programs(self) -> None:
+        raise NotImplementedError
+
+    def _rewrite(self) -> None:
+        self.choice = self._choose()
+        self._write_programs()
+
+    def write_as_graph(self) -> None:
+        """Write the programs of torch's operators alone."""
+        self._config = Config(layout=self._config.layout, strategy=self._graph)
+        self._rewrite()
+
+    # --- inspection -----------------------------------------------------------------------------------------------
+
+    def asked(self) -> dict[str, Any]:
+        """Options of an inspection that say how the module is written and run."""
+        like = self.get_buffer(self._place)
+        return {"strategy": self.choice.strategy, "dtype": like.dtype, "device": str(like.device)}
+
+    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Operands of a call of so many rows, without values; those that the module owns are none of them."""
+        raise NotImplementedError
+
+    def called(self, *operands: Tensor) -> Tensor:
+        """The result of a call with the operands of `operands_of`, in their order."""
+        return self(*operands)
+
+    def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+        """The rows of a call; of a convolution they are its edges, and it has nodes as well."""
+        raise NotImplementedError
+
+    def _without_values(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.get_buffer(self._place).dtype, device="meta")
+
+    def _no_nodes(self, nodes: int | None) -> None:
+        if nodes is not None:
+            raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
+
+    def explain(self, **options: Unpack[ExplainOptions]) -> Explanation:
+        """Each path's costs, its scale and how it is written: `tpgen.explain` of this module."""
+        return _inspection("explain")(self, **options)
+
+    def memory(self, rows: int, nodes: int | None = None) -> MemoryEstimate:
+        """The most memory that a call of so many rows takes: `tpgen.estimate_memory` of this module.
+
+        Rows of a convolution are edges, between ``nodes`` nodes (as many as edges where left out).
+        """
+        check_size("rows", rows)
+        if nodes is not None:
+            check_size("nodes", nodes)
+        return _inspection("estimate_memory")(_Called(self), *self.operands_of(rows, nodes))
+
+    # --- places and states ----------------------------------------------------------------------------------------
+
+    def compute_for(self, holder: nn.Module) -> Self:
+        """Be where another module is, which holds this one and what a state has of it; hold nothing of a state."""
+        self._holder = (holder,)
+        self._non_persistent_buffers_set.update(self._buffers)
+        mask = holder.get_buffer("output_mask")
+        return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
+
+    def _anchor(self) -> Tensor:
+        of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
+        return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
+
+    def _settle(self, anchor: Tensor | None) -> None:
+        super()._settle(anchor)
+        if self._choose() != self.choice:  # where another strategy is better, or the only one
+            self._rewrite()
+        for name in self._programs:
+            program = self._modules.get(name)
+            if anchor is not None and isinstance(program, Constants):
+                program._settle(anchor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan, options and tensors; programs are written again where the state is restored."""
+        state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
+        state["_modules"] = {name: m for name, m in self._modules.items() if name not in self._programs}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._write_programs()
+
+
+class _Called(nn.Module):
+    """A module that takes its operands in their order."""
+
+    def __init__(self, module: PlannedModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *operands: Tensor) -> Tensor:
+        return self.module.called(*operands)
+
+
+def _inspection(name: str) -> Any:
+    """The one door to inspection, which reads modules: a function of the package's root, loaded when asked for."""
+    return getattr(import_module("tpgen"), name)
+
+
+def follow(module: PlannedModule, _keys: Any = None) -> None:
+    """Let a module go where the tensors of a state are, after it and all that it holds have loaded theirs."""
+    module._settle(module._anchor())

@@ -1,0 +1,261 @@
+"""Plan a product: from irreps and instructions to paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from e3nn.o3 import Irrep, Irreps
+
+from tpgen.errors import PlanError
+from tpgen.planner.instruction import BuiltInstruction, Instruction, check_known, parse_instructions, parse_irreps
+from tpgen.planner.modes import MODES, Mode, axis_sizes, find_mode
+from tpgen.planner.normalization import (
+    IRREP_NORMALIZATIONS,
+    PATH_NORMALIZATIONS,
+    PathScale,
+    fan_in,
+    normalization_factors,
+)
+from tpgen.planner.plan import OUT, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments
+from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, number, one_of
+
+
+def product_operands(
+    ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], shared: bool
+) -> tuple[Operand, ...]:
+    """Inputs, flat weights and the output of a product or a linear layer, ``ends`` their irreps by name."""
+    numel = max((s.stop for s in slices if s is not None), default=0)
+    weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows="shared" if shared else "row")
+    *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
+    return (*inputs, weights, out)
+
+
+def make_plan(
+    irreps_in1: Irreps | str,
+    irreps_in2: Irreps | str,
+    irreps_out: Irreps | str,
+    instructions: Iterable[Sequence],
+    *,
+    in1_var: Sequence[float] | None = None,
+    in2_var: Sequence[float] | None = None,
+    out_var: Sequence[float] | None = None,
+    irrep_normalization: str = "component",
+    path_normalization: str = "element",
+    shared_weights: bool = True,
+) -> Plan:
+    """Plan the product of two representations.
+
+    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples
+    ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``.
+
+    Raises `PlanError` that names the instruction and the rule it breaks.
+
+    >>> plan = make_plan("8x1o", "1x1o", "8x0e + 8x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)])
+    >>> plan.weight_numel, [path.weight.start for path in plan.paths]
+    (16, [0, 8])
+    """
+    ends = (
+        parse_irreps(irreps_in1, "irreps_in1"),
+        parse_irreps(irreps_in2, "irreps_in2"),
+        parse_irreps(irreps_out, "irreps_out"),
+    )
+    variances = (
+        _variances("in1_var", in1_var, ends[0]),
+        _variances("in2_var", in2_var, ends[1]),
+        _variances("out_var", out_var, ends[2]),
+    )
+    check_known("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS)
+    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
+    asked = parse_instructions(instructions)
+    built = irrep_normalization == path_normalization == "none"
+    _check_not_built(asked, built)
+    legs = [segments(i) for i in ends]
+    bound = [_bind(n, instruction, legs) for n, instruction in enumerate(asked)]
+    scales = [_scale(b, b_asked, variances) for b, b_asked in zip(bound, asked, strict=True)]
+    factors = normalization_factors(scales, irrep_normalization, path_normalization)
+    slices = _weight_slices(bound, asked)
+    arguments = {
+        "irreps_in1": ends[0],
+        "irreps_in2": ends[1],
+        "irreps_out": ends[2],
+        "instructions": tuple(_planned(a, b.path_shape, built) for a, b in zip(asked, bound, strict=True)),
+        "in1_var": variances[0],
+        "in2_var": variances[1],
+        "out_var": variances[2],
+        "irrep_normalization": irrep_normalization,
+        "path_normalization": path_normalization,
+        "shared_weights": bool(shared_weights),
+    }
+    return Plan(
+        PRODUCT,
+        arguments,
+        arguments["instructions"],
+        product_operands(dict(zip(("x1", "x2", OUT), ends, strict=True)), slices, bool(shared_weights)),
+        paths=tuple(
+            Path(n, b.mode, tuple(b.sizes.items()), _legs(b.legs), slices[n], f.coefficient, f)
+            for n, (b, f) in enumerate(zip(bound, factors, strict=True))
+            if all(s.mul > 0 for s in b.legs) and prod(b.sizes.values()) > 0
+        ),
+        weight_slices=slices,
+    )
+
+
+def _legs(legs: tuple[Segment, Segment, Segment]) -> tuple[Leg, ...]:
+    return tuple(Leg.of(name, segment) for name, segment in zip(("x1", "x2", OUT), legs, strict=True))
+
+
+def _title(plan: Plan) -> str:
+    weights = "shared" if plan.shared_weights else "per row"
+    return (
+        f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}\n"
+        f"{plan.irrep_normalization}/{plan.path_normalization} normalisation, {plan.weight_numel} weights {weights}"
+    )
+
+
+def _check_not_built(asked: list[Instruction], built: bool) -> None:
+    for n, instruction in enumerate(asked):
+        if isinstance(instruction, BuiltInstruction) and not built:
+            raise PlanError(
+                f"instruction {n} {instruction} is of a plan without normalisation: its path_weight holds the "
+                "whole coefficient, which would be normalised once more; take the whole plan over with "
+                "TensorProduct.from_plan(product.plan), or give irrep_normalization='none' and "
+                "path_normalization='none'"
+            )
+
+
+def _planned(asked: Instruction, path_shape: tuple[int, ...], built: bool) -> Instruction:
+    kind = BuiltInstruction if built else Instruction
+    return kind(*asked[:6], path_shape)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """An instruction with its segments and axis sizes looked up."""
+
+    mode: Mode
+    sizes: dict[str, int]
+    legs: tuple[Segment, Segment, Segment]
+
+    @property
+    def path_shape(self) -> tuple[int, ...]:
+        return tuple(self.sizes[a] for a in self.mode.weight)
+
+
+def _bind(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound:
+    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
+    where = f"instruction {n} {instruction}"
+    chosen: list[Segment] = []
+    for name, i, known in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
+        if not 0 <= i < len(known):
+            raise PlanError(
+                f"{where}: i_{name} = {i} is out of range: irreps_{name} has {len(known)} of them, counted from 0"
+            )
+        chosen.append(known[i])
+    in1, in2, out = chosen
+    spelled = f"(irreps_in1[{in1.index}] = {in1}, irreps_in2[{in2.index}] = {in2}, irreps_out[{out.index}] = {out})"
+    _check_selection_rules(where, in1.ir, in2.ir, out.ir, spelled)
+    try:
+        mode = find_mode(instruction.connection_mode)
+        sizes = axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error} {spelled}") from None
+    return _Bound(mode, sizes, (in1, in2, out))
+
+
+def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
+    if ir1.p * ir2.p != ir3.p:
+        wanted = "even" if ir1.p * ir2.p == 1 else "odd"
+        raise PlanError(
+            f"{where}: the parity of the output must be the product of the input parities, {wanted}: change the output "
+            f"to {ir3.l}{wanted[0]}, or leave the instruction out {spelled}"
+        )
+    if not abs(ir1.l - ir2.l) <= ir3.l <= ir1.l + ir2.l:
+        raise PlanError(
+            f"{where}: the triangle rule |l1 - l2| <= l3 <= l1 + l2 asks for an output degree between "
+            f"{abs(ir1.l - ir2.l)} and {ir1.l + ir2.l}, got {ir3.l}: name an output in that range, or leave the "
+            f"instruction out {spelled}"
+        )
+
+
+def _variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
+    if values is None:
+        return (1.0,) * len(ends)
+    try:
+        variances = tuple(float(v) for v in values)
+    except (TypeError, ValueError):
+        raise PlanError(f"{name} must be a list of numbers, one per entry of the irreps, got {values!r}") from None
+    if len(variances) != len(ends):
+        raise PlanError(
+            f"{name} needs one variance for each of the {len(ends)} entries of {ends}, got {len(variances)}"
+        )
+    for n, value in enumerate(variances):
+        if not (math.isfinite(value) and value >= 0.0):
+            raise PlanError(f"{name}[{n}] must be finite and not negative (it is a variance), got {value}")
+    return variances
+
+
+def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
+    in1, in2, out = bound.legs
+    return PathScale(
+        i_out=out.index,
+        dims=(in1.ir.dim, in2.ir.dim, out.ir.dim),
+        fan_in=fan_in(bound.mode.fan_in, bound.sizes),
+        variance_in=variances[0][in1.index] * variances[1][in2.index],
+        variance_out=variances[2][out.index],
+        path_weight=asked.path_weight,
+    )
+
+
+def _weight_slices(bound: list[_Bound], asked: list[Instruction]) -> tuple[WeightSlice | None, ...]:
+    """Weights stand one after the other in instruction order; unweighted instructions take no room."""
+    slices: list[WeightSlice | None] = []
+    start = 0
+    for b, a in zip(bound, asked, strict=True):
+        slices.append(WeightSlice(start, b.path_shape) if a.has_weight else None)
+        start += prod(b.path_shape) if a.has_weight else 0
+    return tuple(slices)
+
+
+def _alone(plan: Plan, path: Path) -> Plan:
+    return plan.remade(
+        irreps_in1=str(path.in1),
+        irreps_in2=str(path.in2),
+        irreps_out=str(path.out),
+        instructions=[(0, 0, 0, path.mode.name, path.weight is not None)],
+        in1_var=None,
+        in2_var=None,
+        out_var=None,
+    )
+
+
+def _instruction(where: str, entry: list) -> tuple:
+    i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
+    known = isinstance(mode, str) and mode in MODES
+    positions = [index(where, i) for i in (i_in1, i_in2, i_out)]
+    check(known, where, f"mode must be one of {', '.join(MODES)}", mode)
+    check(type(has_weight) is bool, where, "has_weight must be true or false", has_weight)
+    return (*positions, mode, has_weight, number(where, path_weight))
+
+
+PRODUCT = Maker(
+    "tpgen.plan/1",
+    make_plan,
+    _title,
+    readers={
+        "irreps_in1": irreps,
+        "irreps_in2": irreps,
+        "irreps_out": irreps,
+        "instructions": entries(_instruction, 6, "instructions"),
+        "in1_var": list_of(number, "numbers"),
+        "in2_var": list_of(number, "numbers"),
+        "out_var": list_of(number, "numbers"),
+        "irrep_normalization": one_of(IRREP_NORMALIZATIONS),
+        "path_normalization": one_of(PATH_NORMALIZATIONS),
+        "shared_weights": boolean,
+    },
+    alone=_alone,
+)
+PlanMaker = Callable[..., Plan]

@@ -1,0 +1,49 @@
+"""Read plans from files: arguments are written (`Plan.to_json`), everything derived is planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpgen.errors import PlanError
+from tpgen.planner.linear import LINEAR
+from tpgen.planner.plan import Maker, Plan
+from tpgen.planner.polynomial_plan import POLYNOMIAL
+from tpgen.planner.product import PRODUCT
+from tpgen.planner.strict import MAX_DIM, MAX_WEIGHTS, check, read_fields, read_object
+
+# Every kind of plan, by the format of its JSON text.
+MAKERS: dict[str, Maker] = {maker.format: maker for maker in (PRODUCT, LINEAR, POLYNOMIAL)}
+
+
+def read_plan(text: str) -> Plan:
+    """Read a plan back, strictly: a product's, a linear layer's or a polynomial's, as its format says.
+
+    Raises `PlanError` that names the field where anything is missing, unknown, of a wrong type or out of range.
+
+    >>> from tpgen.planner.product import make_plan
+    >>> plan = make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", True)])
+    >>> read_plan(plan.to_json()) == plan
+    True
+    """
+    fields = read_object(text)
+    if "format" not in fields:
+        raise PlanError(f"plan field 'format': is missing; it must be one of {', '.join(MAKERS)}")
+    name = fields.pop("format")
+    known = isinstance(name, str) and name in MAKERS
+    check(known, "format", f"must be one of {', '.join(MAKERS)}", name)
+    maker = MAKERS[name]
+    plan = maker.make(**read_fields(fields, maker.readers))
+    check(plan.flat.weight_numel <= MAX_WEIGHTS, "weights", f"at most {MAX_WEIGHTS} weights", plan.flat.weight_numel)
+    for operand in plan.flat.inputs:
+        check(operand.dim <= MAX_DIM, operand.name, f"the dimension may be at most {MAX_DIM}", operand.dim)
+    return plan
+
+
+def remade(fields: Mapping[str, Any]) -> Plan:
+    """The plan whose fields a pickle of 0.1 holds: what it was made from is among them."""
+    maker = next(m for m in MAKERS.values() if set(m.readers) <= set(fields))
+    arguments = {name: fields[name] for name in maker.readers}
+    if "operands" in arguments:  # with those of weights, which follow
+        arguments["operands"] = [o for o in arguments["operands"] if not o.weights]
+    return maker.make(**arguments)

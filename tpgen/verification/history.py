@@ -1,0 +1,71 @@
+"""The law of history: a result is one of its inputs, whatever was called before, and however memory is used again."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from tpgen.verification.derivatives import draws
+from tpgen.verification.laws import Outcomes, pairs
+from tpgen.verification.subject import Named, Run, Subject
+
+CALLS = 12
+MOVE = 1e-2  # of other inputs, relative to the largest entry
+
+
+def forgets(subject: Subject) -> Outcomes:
+    """After many calls, after calls with other inputs of the same shapes, and in the same memory: as a fresh copy.
+
+    Inputs are as they were, and so are results that somebody keeps.
+    """
+    if subject.fresh is None:
+        return {"": "the network cannot be copied"}
+    own = {name: x.to(subject.device, subject.dtype) for name, x in subject.given.items()}
+    first = {name: x.clone() for name, x in {**own, **subject.fixed}.items()}
+    found: dict = {}
+    for part, second in _others(first).items():
+        try:
+            wanted = [_copies(_called(deepcopy(subject.fresh), subject, given)) for given in (first, second)]
+        except Exception as error:
+            found[part] = f"the network does not take them: {type(error).__name__}"
+            continue
+        used, held = deepcopy(subject.fresh), _copies(first)
+        for _ in range(CALLS):
+            last = _called(used, subject, held)
+        found |= _named(f"{part}, {CALLS} calls", pairs(_copies(last), wanted[0]))
+        found |= _named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
+        for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
+            with torch.no_grad():
+                for name, x in given.items():
+                    held[name].copy_(x)
+            found |= _named(f"{part}, {when}", pairs(_copies(_called(used, subject, held)), expected))
+            if given is second:
+                found |= _named(f"{part}, a result that was kept", pairs(_copies(last), wanted[0]))
+    return found
+
+
+def _others(first: Named) -> dict[str, Named]:
+    """Other inputs of the same shapes: all numbers moved a little, and integers in another order."""
+    draw = draws({name: x for name, x in first.items() if x.is_floating_point()}, seed=21)
+    moved = {
+        name: x + (MOVE * x.abs().max() * draw[name]).to(x) if name in draw and x.numel() else x
+        for name, x in first.items()
+    }
+    found = {"other numbers": moved}
+    whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
+    mixed = {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
+    return {**found, "other indices": {**first, **mixed}} if mixed else found
+
+
+def _called(module: Run, subject: Subject, given: Named) -> Named:
+    return {name: y.detach().to("cpu", torch.float64) for name, y in subject.call(module, given).items()}
+
+
+def _copies(found: Named) -> Named:
+    return {name: x.clone() for name, x in found.items()}
+
+
+def _named(part: str, found: dict[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
+    return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}

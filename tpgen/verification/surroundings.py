@@ -1,0 +1,121 @@
+"""The laws of surroundings: a call reads its inputs wherever they lie in memory, and leaves all else as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.verification.laws import Outcomes, pairs
+from tpgen.verification.subject import Named, Subject
+
+# What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
+SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype, (torch.float32, torch.float64)),
+    "whether gradients are taken": (torch.is_grad_enabled, torch.set_grad_enabled, (True, False)),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads, (1, 2)),
+    "whether algorithms are deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+        (False, True),
+    ),
+}
+SEEDS = (1, 2)
+
+
+class Touched(Exception):
+    """What a call changed that is not its own."""
+
+
+def untouched(subject: Subject) -> Outcomes:
+    """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
+    if subject.fresh is None:
+        return {"": "the network cannot be copied"}
+    module, given = deepcopy(subject.fresh), _own(subject)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = None
+    found, drawn = [], []
+    with _kept(), torch.random.fork_rng(devices=[]):
+        for number, seed in enumerate(SEEDS):
+            torch.manual_seed(seed)
+            for _, write, values in SHARED.values():
+                write(values[number])
+            with suppress(Exception):  # some take no gradients where nobody asks for any
+                subject.call(module, given)
+            drawn.append(torch.get_rng_state())
+            found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
+    if torch.equal(*drawn):
+        found.append("the seed of random numbers")
+    found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
+    outcomes: dict = {"": Touched(f"a call changes {', '.join(dict.fromkeys(found))}")} if found else {"": _nothing()}
+    after = dict(module.named_parameters())
+    same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
+    return outcomes | {name: pair for name, pair in same.items() if pair[0].numel()}
+
+
+def _nothing() -> tuple[Tensor, Tensor]:
+    return torch.zeros(1), torch.zeros(1)
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """What a process shares is afterwards as it was before."""
+    before = [(write, read()) for read, write, _ in SHARED.values()]
+    try:
+        yield
+    finally:
+        for write, value in before:
+            write(value)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """With a gap after each entry, which holds no number."""
+    room = x.new_full((*x.shape, 2), float("nan") if x.is_floating_point() else 0)
+    return room[..., 0].copy_(x)
+
+
+def _turned(x: Tensor) -> Tensor:
+    """With the axes in another order."""
+    return x.clone() if x.dim() < 2 else x.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """One entry behind the beginning of its memory."""
+    room = x.new_full((x.numel() + 1,), float("nan") if x.is_floating_point() else 0)
+    return room[1:].view(x.shape).copy_(x)
+
+
+MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
+    "with gaps": _spread,
+    "with axes in another order": _turned,
+    "not at the beginning": _shifted,
+}
+
+
+def memory(subject: Subject) -> Outcomes:
+    """Inputs that lie otherwise in memory, and the same results."""
+    own = _own(subject)
+    found: dict = {}
+    expected = _results(subject, subject.module, {name: x.clone() for name, x in own.items()})
+    for part, laid in MEMORY.items():
+        try:
+            got = _results(subject, subject.module, {name: laid(x) for name, x in own.items()})
+        except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
+            found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
+            continue
+        found |= {f"{part}{', ' + name if name else ''}": pair for name, pair in pairs(got, expected).items()}
+    return found
+
+
+def _own(subject: Subject) -> Named:
+    given = {name: x.to(subject.device, subject.dtype) for name, x in subject.given.items()}
+    return {**given, **subject.fixed}
+
+
+def _results(subject: Subject, module: nn.Module, given: Named) -> Named:
+    return {name: y.detach().to("cpu", torch.float64) for name, y in subject.call(module, given).items()}
