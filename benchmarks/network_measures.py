@@ -88,7 +88,7 @@ def in_turn(asked: Any, case: Case) -> list[Row]:
             why[mode] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         ready[mode] = time.perf_counter() - start
     rows = []
-    for task in TASKS:
+    for task in (EVALUATION,) if asked.inference else TASKS:
         able = {name: n for name, n in networks.items() if task == EVALUATION or name == STOCK or modes[name][1]}
         times = _timed(case, able, task, asked.seconds, why)
         for name, found in times.items():
@@ -236,6 +236,8 @@ def main() -> None:
     parser.add_argument("--size", help=f"of MACE: {', '.join(SIZES['mace'])}; of NequIP: {', '.join(SIZES['nequip'])}")
     parser.add_argument("--atoms", type=int, default=64, help="of a lattice: 64, 216, 512, 2000, ...")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--double", action="store_true", help="in float64")
+    parser.add_argument("--inference", action="store_true", help="leave out training")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each task")
     parser.add_argument("--modes", nargs="*", default=[], help="stock's own to measure as well: scripted, compiled")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows there too")
@@ -253,7 +255,7 @@ def main() -> None:
                 f"{asked.project} has no {name} {', '.join(unknown)}; it has {', '.join(table[asked.project])}"
             )
     torch.set_num_threads(asked.threads)
-    dtype = torch.float64 if asked.agree else torch.float32
+    dtype = torch.float64 if asked.agree or asked.double else torch.float32
     torch.set_default_dtype(dtype)
     case = SIZES[asked.project][asked.size](asked.atoms, dtype)
     print(f"{asked.project} {asked.size}, {asked.atoms} atoms, {case.edges} edges, {dtype}, {asked.threads} threads")

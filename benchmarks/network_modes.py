@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.network_symmetrix import Symmetrix
 from benchmarks.networks import Case
 from tpgen.conversion.convert import convert
 from tpgen.networks.step import compile_step
@@ -24,6 +25,11 @@ OURS_COMPILED = "converted, compiled"
 def converted(case: Case) -> nn.Module:
     """What all of this is about."""
     return convert(deepcopy(case.model))
+
+
+def spline(case: Case) -> nn.Module:
+    """Converted, with splines in the place of radial networks."""
+    return convert(deepcopy(case.model), radial="spline")
 
 
 def scripted(case: Case) -> nn.Module:
@@ -129,11 +135,18 @@ class Programs(nn.Module):
 
 # project -> name of a mode -> how to make it, and whether it can be trained
 MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
-    "mace": {"scripted": (scripted, True), "compiled": (mace_compiled, False), "program": (Programs, True)},
+    "mace": {
+        "scripted": (scripted, True),
+        "compiled": (mace_compiled, False),
+        "program": (Programs, True),
+        "spline": (spline, False),
+        "symmetrix": (Symmetrix, False),
+    },
     "nequip": {
         "compiled": (nequip_compiled, False),
         OURS_COMPILED: (nequip_converted_compiled, False),
         "program": (Programs, True),
+        "spline": (spline, False),
     },
-    "sevenn": {"scripted": (scripted, True), "program": (Programs, True)},
+    "sevenn": {"scripted": (scripted, True), "program": (Programs, True), "spline": (spline, False)},
 }

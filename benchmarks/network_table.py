@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable
@@ -39,10 +40,13 @@ class Unit:
     atoms: int
     goal: float | None = None  # how many times as fast as stock; of memory, the part of stock's
     memory: bool = False
+    engines: bool = False  # inference beside engines that others wrote by hand
+    double: bool = False
 
     def file(self, threads: int) -> Path:
-        size = self.size.replace(" ", "").replace(",", "-").replace("=", "")
-        return ROWS_DIR / f"{self.project}-{size}-{self.atoms}{'-memory' * self.memory}-{threads}t.json"
+        size = re.sub("[ =']", "", self.size).replace(",", "-")
+        what = "-memory" * self.memory + "-double" * self.double
+        return ROWS_DIR / f"{self.project}-{size}-{self.atoms}{what}-{threads}t.json"
 
 
 UNITS = (
@@ -61,7 +65,14 @@ UNITS = (
     Unit("nequip", "l=2, 64 features", 2000, 0.5, memory=True),
     Unit("sevenn", "SevenNet-0", 512, 0.3, memory=True),
     Unit("sevenn", "SevenNet-0", 2000, 0.5, memory=True),
+    *(
+        Unit("mace", f"{hidden}, MACE-OFF's blocks", atoms, engines=True, double=double)
+        for hidden in ("128x0e+128x1o", "128x0e")
+        for atoms in (64, 512, 2000)
+        for double in (False, True)
+    ),
 )
+ENGINES = ("spline", "symmetrix")
 
 
 def measure(unit: Unit, threads: int, asked: Any) -> None:
@@ -71,6 +82,7 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
         return
     arguments = [unit.project, "--size", unit.size, "--atoms", unit.atoms, "--threads", threads]
     arguments += ["--seconds", asked.seconds, "--json", unit.file(threads)]
+    arguments += ["--double"] * unit.double + ["--inference"] * unit.engines
     if unit.memory:
         arguments += ["--memory"]
     elif modes := _modes(unit, asked.compiled):
@@ -86,10 +98,12 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
 
 def _modes(unit: Unit, compiled: bool) -> list[str]:
     """Of the other modes those that are to be had; compiling is left out where a small structure says as much."""
+    if unit.engines:
+        return list(ENGINES)
     return [
         mode
         for mode in MODES[unit.project]
-        if mode == "scripted" or (mode != "program" and compiled and unit.atoms <= 64)
+        if mode == "scripted" or (mode in ("compiled", OURS_COMPILED) and compiled and unit.atoms <= 64)
     ]
 
 
@@ -99,10 +113,12 @@ def _modes(unit: Unit, compiled: bool) -> list[str]:
 def page() -> str:
     files = [(unit, unit.file(threads)) for threads in THREADS for unit in UNITS]
     found = [(unit, json.loads(file.read_text())) for unit, file in files if file.exists()]
-    times = [line for unit, rows in found if not unit.memory for line in _times(unit, rows)]
+    steps = [(unit, rows) for unit, rows in found if not (unit.memory or unit.engines)]
+    times = [line for unit, rows in steps for line in _times(unit, rows)]
     memory = [_memory(unit, rows) for unit, rows in found if unit.memory]
-    modes = [line for unit, rows in found if not unit.memory for line in _other_modes(unit, rows)]
-    tables = ((_TIMES, times), (_OTHER_MODES, modes), (_MEMORY, memory))
+    modes = [line for unit, rows in steps for line in _other_modes(unit, rows)]
+    engines = [_engines(unit, rows) for unit, rows in found if unit.engines]
+    tables = ((_TIMES, times), (_OTHER_MODES, modes), (_ENGINES, engines), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
     about = ROWS_DIR / ABOUT
     said = json.loads(about.read_text()) if about.exists() else {"machine": "?", "versions": "?"}
@@ -151,6 +167,13 @@ _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a 
               "records have their times.\n",
               "| network | task | mode | times as fast as eager | time | ready |",
               "|---|---|---|---:|---:|---:|"]  # fmt: skip
+_ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symmetrix) is a MACE written by hand in "
+            "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes the blocks of "
+            "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom; *with splines* is "
+            "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
+            "time divided by ours.\n",
+            "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",
+            "|---|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
            "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
 
@@ -179,6 +202,22 @@ def _other_modes(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
             found = (f"{row['ratio']:.2f}×", _seconds(row["seconds"])) if row["seconds"] else ("–", row["why"])
             cells = (_case(unit, row["threads"]), TASKS.get(row["task"], row["task"]), row["mode"], *found, ready)
             yield f"| {' | '.join(cells)} |"
+
+
+def _engines(unit: Unit, rows: list[dict[str, Any]]) -> str:
+    seconds = {row["mode"]: row["seconds"] for row in rows}
+    shown = [f"{1e6 * seconds[mode] / unit.atoms:,.0f}" if seconds.get(mode) else "–" for mode in _ENGINE_COLUMNS]
+    peer = {row["mode"]: row["ratio"] for row in rows}
+    ratios = [
+        f"{peer[ours] / peer['symmetrix']:.1f}×" if peer.get("symmetrix") and peer.get(ours) else "–"
+        for ours in _ENGINE_COLUMNS[2:]
+    ]
+    size = unit.size.partition(",")[0]
+    cells = (f"MACE {size}, {unit.atoms:,} atoms", "float64" if unit.double else "float32", *shown, *ratios)
+    return f"| {' | '.join(cells)} |"
+
+
+_ENGINE_COLUMNS = ("stock", "symmetrix", "converted", "spline")
 
 
 def _goal(goal: float | None, ratio: float) -> str:

@@ -95,6 +95,7 @@ def mace(
     dtype: torch.dtype,
     hidden: str = "128x0e+128x1o",
     block: str = "RealAgnosticResidualInteractionBlock",
+    first: str = "",
     count: int = 0,
 ) -> Case:
     """A MACE for a lattice, or for so many molecules in one batch."""
@@ -104,7 +105,7 @@ def mace(
     torch.manual_seed(0)
     model = ScaleShiftMACE(
         r_max=CUTOFF, num_bessel=8, num_polynomial_cutoff=5, max_ell=3, num_interactions=2, num_elements=ELEMENTS,
-        interaction_cls=interaction_classes[block], interaction_cls_first=interaction_classes[block],
+        interaction_cls=interaction_classes[block], interaction_cls_first=interaction_classes[first or block],
         hidden_irreps=o3.Irreps(hidden), MLP_irreps=o3.Irreps("16x0e"), atomic_energies=torch.zeros(ELEMENTS).numpy(),
         avg_num_neighbors=28.0, atomic_numbers=[1, 6, 7, 8], correlation=3, gate=torch.nn.functional.silu,
         atomic_inter_scale=1.0, atomic_inter_shift=0.0, radial_MLP=[64, 64, 64],
@@ -226,6 +227,11 @@ SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
         "128x0e+128x1o, a molecule": partial(mace, count=1),
         "128x0e+128x1o, 8 molecules": partial(mace, count=8),
         "64x0e+64x1o+64x2e": partial(mace, hidden="64x0e+64x1o+64x2e"),
+        # the blocks that symmetrix takes
+        **{
+            f"{hidden}, MACE-OFF's blocks": partial(mace, hidden=hidden, first="RealAgnosticInteractionBlock")
+            for hidden in ("128x0e+128x1o", "128x0e")
+        },
     },
     "nequip": {
         "l=2, 64 features": nequip,

@@ -52,3 +52,13 @@ def test_the_page_compares_with_the_fastest_of_stock(tmp_path: Path, monkeypatch
     assert f"| MACE 128x0e+128x1o, 512 atoms | training | {step}" in text
     assert "| MACE 128x0e+128x1o | 512 | 2,000 MB | 500 MB | 0.25 | ≤ 0.3 |" in text
     assert line(rows[next(iter(rows))][3]).endswith("failed")
+
+
+def test_the_page_has_time_an_atom_beside_other_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_table, "ROWS_DIR", tmp_path)
+    unit = Unit("mace", "128x0e, MACE-OFF's blocks", 64, engines=True, double=True)
+    step = {"project": "mace", "size": unit.size, "atoms": 64, "edges": 9, "threads": 1, "task": "step"}
+    times = {"stock": (0.64, 1.0), "symmetrix": (0.064, 10.0), "converted": (0.032, 20.0)}
+    rows = [Row(**step, mode=mode, seconds=seconds, ratio=ratio) for mode, (seconds, ratio) in times.items()]
+    unit.file(1).write_text(json.dumps([asdict(row) for row in [*rows, Row(**step, mode="spline", why="failed")]]))
+    assert "| MACE 128x0e, 64 atoms | float64 | 10,000 | 1,000 | 500 | – | 2.0× | – |" in page()
