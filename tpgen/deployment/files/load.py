@@ -41,12 +41,13 @@ def load(folder=Path(__file__).parent):
         try:
             return package(*inputs)
         except RuntimeError as error:
-            if "dim value is too small" not in str(error):
-                raise
-            raise RuntimeError(
-                f"{str(error).strip()}: a package takes sizes from 2 on, such as two atoms and two edges; compute "
-                "fewer by the network that it was written from"
-            ) from error
+            said = str(error).partition("\nException raised from")[0].strip()  # behind it is the stack of C++
+            if "dim value is too small" in said:
+                said += (
+                    ": a package takes sizes from 2 on, such as two atoms and two edges; compute fewer by the network "
+                    "that it was written from"
+                )
+            raise RuntimeError(said) from None
 
     return network
 
