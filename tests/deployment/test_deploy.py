@@ -44,6 +44,7 @@ for places, kinds, edges in cases[:1]:
     said(lambda: network(places, kinds[:-1], edges))
     said(lambda: network(places, kinds, edges[:, :1].contiguous()))
     said(lambda: network(places, kinds, edges[:, :0].contiguous()))
+    said(lambda: network(places, kinds, edges + len(places)))
     said(lambda: load(sys.argv[3]))
 """
 # of these calls, in their order
@@ -54,6 +55,7 @@ SAID = (
     "tpgen: edge_src holds an index out of range",
     r"input_handles\[2\]: .* but got: 1: a package takes sizes from 2 on, such as two atoms and two edges; compute",
     r"input_handles\[2\]: .* but got: 0: a package takes sizes from 2 on",
+    "index out of bounds: .*: an edge or another index points to a row that is not there$",
     "another deployed network serves the operators of this process",
 )
 
