@@ -12,7 +12,7 @@ import torch
 import tpgen
 from tpgen.bench.contenders import select_contenders
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.progress import bar, told
+from tpgen.progress import announce, bar, told
 
 PRODUCT = ("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)])
 
@@ -70,6 +70,16 @@ def test_verify_and_reports_and_benchmarks_draw_in_the_cell(notebook: Notebook) 
     chosen = select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"]
     run_benchmarks(*chosen, seconds=0, progress=True)
     assert notebook.texts[-1].endswith("1/1")
+
+
+def test_what_takes_long_is_said_where_somebody_looks(notebook: Notebook, capfd: pytest.CaptureFixture[str]) -> None:
+    announce("compiles kernels")
+    assert capfd.readouterr() == ("", "tpgen compiles kernels\n")
+
+
+def test_nothing_is_said_to_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+    announce("compiles kernels")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_ipython_in_a_terminal_gets_a_line_on_stderr(

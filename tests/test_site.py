@@ -70,14 +70,17 @@ def _networks(heading: str) -> list[list[str]]:
 
 
 def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
-    """README and the home page say how much stock's own compilers gain with 64 atoms."""
+    """README and the home page say how fast steps are, and how much stock's own compilers gain with 64 atoms."""
+    steps = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "step"]
     gains = [
         float(row[3].rstrip("×")) for row in _networks("Other modes") if row[2] == "compiled" and "64 atoms" in row[0]
     ]
-    said = f"[{min(gains):.1f} to {max(gains):.1f} times]"
-    assert [
-        page for page in ("README.md", "docs/index.md") if said not in (ROOT / page).read_text(encoding="utf-8")
-    ] == []
+    said = f"[{min(steps):.0f} to {max(steps):.0f} times as fast]", f"[{min(gains):.1f} to {max(gains):.1f} times]"
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert [figure for figure in said if figure not in text] == []
+    assert max(float(row[4]) for row in _networks("Peak memory of a training step")) < 1 / 5
+    assert "less than a fifth of the memory" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_ratio_is_that_of_the_times_beside_it() -> None:

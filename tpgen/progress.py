@@ -1,4 +1,4 @@
-"""Bars of progress for what takes long: on stderr, or in the cell of a notebook.
+"""Words and bars for what takes long: on stderr, or in the cell of a notebook.
 
 Bars are drawn only between steps: a thread that refreshes by itself would be measured too.
 """
@@ -12,11 +12,13 @@ from html import escape
 from itertools import count
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-
 Told = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is told the name of each step
+
+
+def announce(what: str) -> None:
+    """Say what begins to take long, where somebody looks: at a terminal, or in a notebook."""
+    if sys.stderr.isatty() or _in_notebook():
+        print(f"tpgen {what}", file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -110,6 +112,10 @@ def _steps(shown: Progress) -> Callable[[str], None]:
 
 @contextmanager
 def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
+    from rich.console import Console  # where something is drawn, and not wherever a kernel is built
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), auto_refresh=False) as bars:
         task = bars.add_task("", total=total)

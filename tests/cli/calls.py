@@ -8,7 +8,7 @@ VECTORS = ["--in1", "4x1o", "--in2", "1o", "--irreps-out", "4x1e", "--instructio
 
 
 def run(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, arguments, prog_name="tpgen")
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result

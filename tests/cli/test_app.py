@@ -69,7 +69,7 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
             ["dump", *VECTORS, "--direction", "all", "--out", "x.cpp"],
             "'x.cpp' is one file, and these are several texts",
         ),
-        (["plan", *VECTORS, "--out", "0e"], "No such option '--out'"),
+        (["plan", *VECTORS, "--out", "0e"], "error: no such option '--out'"),
         (["tune", *VECTORS, "--seconds", "-1"], "-1.0 is not in the range x>0"),
     ],
 )

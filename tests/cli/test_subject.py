@@ -42,7 +42,7 @@ def test_every_preset_takes_its_irreps(preset: str, irreps: list[str]) -> None:
     "command", ["plan", "explain", "explore", "dump", "verify", "bench", "tune", "report", "flat", "convert"]
 )
 def test_every_command_takes_a_name_first(command: str) -> None:
-    assert f"Usage: main {command} [OPTIONS] [NAME]" in run(command, "--help").output
+    assert f"Usage: tpgen {command} [OPTIONS] [NAME]" in run(command, "--help").output
 
 
 def test_a_name_is_short_for_its_option() -> None:

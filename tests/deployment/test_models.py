@@ -12,14 +12,18 @@ from torch import Tensor, nn
 
 import tpgen
 from tpgen.cli.app import main
+from tpgen.deployment.dicts import OfTensors
+from tpgen.deployment.inputs import described, names_of
 from tpgen.deployment.models import INPUTS, OUTPUTS, Model, OfStructures, Structure
 from tpgen.errors import DeployError
+from tpgen.networks.program import network_program
 
 
 def lengths(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     """Sums of the lengths of edges, as energies."""
     positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
     positions.requires_grad_()
+    cell = cell * torch.ones(1, 3, 3)  # which has three axes: no other network of points is so free
     each = torch.linalg.vector_norm(positions[dst] - positions[src] + shifts @ cell[0], dim=1)
     energies = network.weight[0, 0] * torch.zeros(len(types), dtype=each.dtype).index_add(0, src, each)
     (slope,) = torch.autograd.grad(energies.sum(), positions)
@@ -38,6 +42,33 @@ def test_numbers_are_float64_and_forces_are_taken() -> None:
     assert given[1].shape == (2, 56)
     assert model.package()["nequip_aoti_inputs"] == "pos edge_index atom_types cell edge_cell_shift"
     assert model.package()["type_names"] == "H O"
+
+
+def test_a_folder_lists_its_inputs_in_the_words_of_the_field() -> None:
+    model = Model(("H", "O"), 4.0, lengths)
+    network = OfStructures(nn.Linear(1, 1), model)
+    table = described(network_program(network, model.example()), names_of(network, 5))
+    assert table.splitlines()[2:] == [
+        "| `pos` | (atoms, 3) | float64 |",
+        "| `edge_index` | (2, edges) | int64 |",
+        "| `atom_types` | (atoms) | int64 |",
+        "| `cell` | (1, 3, 3) | float64 |",
+        "| `edge_cell_shift` | (edges, 3) | float64 |",
+    ]
+    assert "`atom_types` counts from 0 in H, O." in model.said()
+
+
+def test_inputs_without_a_word_of_the_field_have_letters() -> None:
+    class Network(nn.Module):
+        def forward(self, positions: Tensor, charges: Tensor, *more: Tensor) -> Tensor:
+            return (positions * torch.ones(3)).sum() + charges.sum() + more[0].sum()
+
+    network = Network()
+    names = names_of(network, 3)
+    table = described(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
+    assert names == ["positions", "charges", "input 2"]
+    assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(atoms, 3)", "(a)", "(b, c)"]
+    assert names_of(OfTensors(network, ["x", "y"], ["out"]), 2) == ["x", "y"]
 
 
 def test_another_network_needs_inputs(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ A command is imported when it is run, and torch with it: the help and a mistyped
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -57,7 +59,7 @@ EXAMPLES = {
 
 
 class _Failure(click.ClickException):
-    """A `TpgenError` as the user sees it: its message, and exit code 2 as for wrong usage."""
+    """An error as the user sees it: one message, and exit code 2."""
 
     exit_code = 2
 
@@ -65,8 +67,26 @@ class _Failure(click.ClickException):
         click.echo(f"error: {self.message}", err=True, file=file)
 
 
+_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group without a command shows its help; of click 8.2
+
+
+@contextmanager
+def _one_message() -> Iterator[None]:
+    """Errors of tpgen, of files and of wrong usage look alike, and none is a traceback."""
+    try:
+        yield
+    except _HELP:
+        raise
+    except click.ClickException as error:
+        said = " ".join(error.format_message().rstrip(".").split())
+        where = getattr(error, "ctx", None) or click.get_current_context()
+        raise _Failure(f"{said[:1].lower()}{said[1:]} (see {where.command_path} --help)") from error
+    except (TpgenError, OSError) as error:
+        raise _Failure(str(error)) from error
+
+
 class _Commands(Spelled):
-    """Commands by name, whose `TpgenError`, or trouble with a file, is a message and not a traceback."""
+    """Commands by name, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -84,11 +104,14 @@ class _Commands(Spelled):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _one_message():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except (TpgenError, OSError) as error:
-            raise _Failure(str(error)) from error
+            with _one_message():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)  # as a shell says it

@@ -12,7 +12,8 @@ from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.bench.tables import ReportTables
 from tpgen.bench.tasks import TASKS
-from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, problem_name_type, screen
+from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, problem_name_type
+from tpgen.cli.terminal import screen
 from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
 from tpgen.errors import TpgenError
 from tpgen.planner.plan import Plan

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.console import Console
 
 import tpgen.nn.polynomial  # the modules whose caches are told of
 import tpgen.nn.symmetric_contraction  # noqa: F401
 from tpgen.cli.groups import Spelled
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import json_option, run_options, subject_options
+from tpgen.cli.terminal import working
 from tpgen.cli.types import CapabilitiesType
 from tpgen.errors import TpgenError
 from tpgen.kernels.build.build import cache_clear, cache_info
@@ -89,7 +89,7 @@ def warm_command(
     """
     name = problem.name if problem else str(network)
     check_lasting()
-    with Console(stderr=True).status(f"compile {name}"):
+    with working(f"compile {name}"):
         if capabilities:
             found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
         elif problem and not problem.plan.polynomial:

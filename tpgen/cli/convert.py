@@ -8,6 +8,7 @@ import click
 
 from tpgen.cli.networks import Network, network_argument
 from tpgen.cli.options import json_option, radial_option
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion import convert as conversion
@@ -41,15 +42,17 @@ def convert(
     What was replaced is listed, what was kept, and why.
     """
     reports: list[Conversion] = []
-    conversion.convert(
-        network.module,
-        keep=keep,
-        only=only or None,
-        prove=network.inputs if prove else None,
-        measure=network.inputs if measure else None,
-        report=reports.append,
-        radial=radial,
-        strategy=strategy,
-        backend=backend,
-    )
+    steps = {"convert": True, "prove": prove, "measure": measure}
+    with working(", ".join(step for step, asked in steps.items() if asked)):
+        conversion.convert(
+            network.module,
+            keep=keep,
+            only=only or None,
+            prove=network.inputs if prove else None,
+            measure=network.inputs if measure else None,
+            report=reports.append,
+            radial=radial,
+            strategy=strategy,
+            backend=backend,
+        )
     click.echo(reports[0].to_json() if as_json else str(reports[0]))

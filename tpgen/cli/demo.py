@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tpgen.cli.options import screen
+from tpgen.cli.terminal import screen
 from tpgen.cli.types import OutputFolder
 from tpgen.demo.tour import QUICK, SHORT, WHOLE, run_tour
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tpgen.cli.networks import NETWORKS, NetworkName, find_network, network_option
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OutputFolder
 from tpgen.conversion.convert import convert
 from tpgen.deployment.deploy import deploy as deployed
@@ -39,11 +39,12 @@ def deploy(name: str | None, network: str | None, out: Path, portable: bool, **f
         )
     module: Any
     inputs: Any = None
-    if given:
-        module = convert(read_file(*given[0]))
-    else:
-        found = find_network(str(name or network))
-        module, inputs = found.module, found.inputs
-    with Console(stderr=True).status("deploy"):
-        folder = deployed(without_operators(module) if portable else module, inputs, out)
+    with working("deploy") as say:
+        say("make the network")
+        if given:
+            module = convert(read_file(*given[0]))
+        else:
+            found = find_network(str(name or network))
+            module, inputs = found.module, found.inputs
+        folder = deployed(without_operators(module) if portable else module, inputs, out, progress=say)
     click.echo(f"{folder}: see README.md there")

@@ -10,6 +10,7 @@ import click
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, inspected, json_option, run_options, subject_options
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, PictureFile
 from tpgen.inspection.costs.explain import explain as explain_plan
 from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
@@ -50,11 +51,12 @@ def explain(
             "a network says itself how its products are written and how many rows they have, and has no picture",
         )
         made = find_network(str(network))
-        found = explain_network(made.module, made.inputs, measure=measure, gpu=gpu)
+        with working("explain: run the network"):
+            found = explain_network(made.module, made.inputs, measure=measure, gpu=gpu)
     else:
-        found = explained = explain_plan(
-            problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **inspected(problem, options)
-        )
+        asked = inspected(problem, options)
+        with working("explain: time the product" if measure else "explain: ask the machine"):
+            found = explained = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
         _draw(explained, plot)
     click.echo(found.to_json() if as_json else str(found))
 

@@ -10,6 +10,7 @@ import click
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, inspected, run_options, subject_options
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OutputFile
 from tpgen.inspection.explorer.page import write_explorer, write_network_explorer
 from tpgen.planner.problems import Problem
@@ -49,11 +50,13 @@ def explore(
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
         made = find_network(str(network))
         wanted = () if product is None else (product,)
-        write_network_explorer(
-            made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
-        )
+        with working("explore: write every stage of each product"):
+            write_network_explorer(
+                made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
+            )
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
         asked = inspected(problem, options)
-        write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **asked)
+        with working("explore: write every stage"):
+            write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **asked)
     click.echo(str(file))

@@ -9,6 +9,7 @@ import click
 
 from tpgen.cli.networks import Network, network_argument
 from tpgen.cli.options import json_option
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
@@ -28,7 +29,13 @@ def flat(network: Network, strategy: str, backend: str, rounds: int, as_json: bo
 
     Inlined, its products stand in one graph; flat, what they have in common is computed once.
     """
-    times = time_flat(
-        network.module, network.inputs, strategy=strategy, backend=backend, functions=network.functions, rounds=rounds
-    )
+    with working("flat: write the graphs, time each"):
+        times = time_flat(
+            network.module,
+            network.inputs,
+            strategy=strategy,
+            backend=backend,
+            functions=network.functions,
+            rounds=rounds,
+        )
     click.echo(json.dumps(asdict(times)) if as_json else str(times))

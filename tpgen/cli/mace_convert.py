@@ -10,6 +10,7 @@ import click
 
 from tpgen.cli.lammps import to_lammps
 from tpgen.cli.options import json_option, radial_option
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, OutputFile
 from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion.convert import convert, restore
@@ -50,5 +51,6 @@ def mace_convert(
     if target.exists() and not force:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
     change = restore if back else partial(convert, radial=radial, strategy=strategy, backend=backend)
-    report = change_file(source, target, change)
+    with working("mace-convert: read the model, change it, write the file"):
+        report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))

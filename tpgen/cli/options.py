@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
-from rich.console import Console
 
 from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option, refuse_options
 from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
@@ -355,9 +352,3 @@ radial_option = click.option(
     help="Compute weights of edges by nets, or by cubic splines of lengths: faster, for inference on a CPU.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout and nothing else.")
-
-
-def screen() -> Console:
-    """A console for results: as wide as the terminal, and wide enough for every table where there is none."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console() if known else Console(width=160)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Console
 from torch import nn
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.inspection.report.compile_report import compile_report
@@ -30,7 +30,7 @@ from tpgen.planner.problems import Problem
     "sections",
     multiple=True,
     type=OneOf("section", SECTIONS),
-    help="A part of the report; repeat for more.  [default: the verdict of all]",
+    help="Make and show this part alone; repeat for more.",
 )
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
 @click.option("--full", is_flag=True, help="Below the verdict, the text of every part.")
@@ -47,20 +47,13 @@ def report(
 ) -> None:
     """Show what torch.compile makes of a product or network.
 
-    The verdict comes first; --full shows all parts below it, --section one.  The parts are graphs, guards,
-    recompilations, backward and kernels.  NAME is a problem, or a network, which runs as it is.  A product runs eagerly
-    and is compiled from outside; --backend says for which backend --strategy auto is decided.
+    The verdict comes first, and all parts below it with --full.  They are graphs, guards, recompilations, backward and
+    kernels; --section makes one of them alone.  NAME is a problem, or a network, which runs as it is.  A product runs
+    eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
     """
     module, inputs, varied = _product(problem.plan, rows, **run) if problem else _network(str(network))
-    with Console(stderr=True).status("report") as status:
-        made = compile_report(
-            module,
-            inputs,
-            sections=sections or None,
-            varied=varied,
-            inductor=inductor,
-            progress=lambda section: status.update(f"report: {section}"),
-        )
+    with working("report") as say:
+        made = compile_report(module, inputs, sections=sections or None, varied=varied, inductor=inductor, progress=say)
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tpgen.cli.options import json_option, product_options, run_options
+from tpgen.cli.terminal import working
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import tune as tune_product
 from tpgen.kernels.build.cache import check_lasting
@@ -34,8 +34,6 @@ def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **op
     What was found holds for this product on this machine.  `tpgen cache clear` forgets.
     """
     check_lasting()
-    with Console(stderr=True).status("measure") as status:
-        tuning = tune_product(
-            problem.plan, Config(**options), rows or problem.rows, seconds, lambda s: status.update(f"compile {s}")
-        )
+    with working("tune") as say:
+        tuning = tune_product(problem.plan, Config(**options), rows or problem.rows, seconds, say)
     click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.nn.faces import module_of
 from tpgen.nn.planned import PlannedModule
@@ -41,8 +42,8 @@ def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
     product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, nothing was compared, or a
     law of --only was not compared.
     """
-    with Console(stderr=True).status("verify") as status:
-        report = _verified(progress=lambda law: status.update(f"verify: {law}"), **options)
+    with working("verify") as say:
+        report = _verified(progress=say, **options)
     if as_json:
         click.echo(report.to_json())
     else:

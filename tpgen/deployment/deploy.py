@@ -8,9 +8,9 @@ import platform
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any
 
 import torch
@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from tpgen import _torch
+from tpgen.deployment.inputs import described, names_of
 from tpgen.deployment.kernels import kernels_of
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
+from tpgen.progress import Told, told
 
 FORMAT = "tpgen.deployed/1"
-_LETTERS = [a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase]
 _FILES = Path(__file__).parent / "files"
 
 
@@ -35,12 +36,14 @@ def deploy(
     out: str | Path = "deployed",
     *,
     metadata: Mapping[str, str] | None = None,
+    progress: Told = None,
 ) -> Path:
     """Write a network and its kernels into a new folder; returns the folder.
 
     ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
     NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
-    ``metadata`` stands in the package, where a program reads it.  The folder appears when it is whole.
+    ``metadata`` stands in the package, where a program reads it.  ``progress`` is True for a bar, on stderr or in the
+    cell of a notebook, or a function that is told each step.  The folder appears when it is whole.
 
     Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, and for a product
     without a kernel here.
@@ -56,22 +59,35 @@ def deploy(
     if not all(isinstance(x, Tensor) for x in inputs):
         kinds = ", ".join(type(x).__name__ for x in inputs)
         raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
-    program = network_program(network, inputs)
-    kernels = kernels_of(program)
+    with told(progress, 3) as begin:
+        begin("write the network down as one program")
+        program = network_program(network, inputs)
+        kernels = kernels_of(program)
+        with _made_whole(folder) as made:
+            begin("compile its kernels")
+            write_runtime(kernels, made)
+            begin("compile what lies between them")
+            _package(program, made / "model.pt2", dict(metadata or {}))
+            torch.save([x.detach() for x in inputs], made / "inputs.pt")
+            if model is not None:
+                (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
+            shown = {"title": title, "inputs": described(program, names_of(network, len(inputs)))}
+            shown["results"] = "" if model is None else f" {model.said()}"
+            _write_rest(made, shown, {} if model is None else {"model": model.described()})
+    return folder
+
+
+@contextmanager
+def _made_whole(folder: Path) -> Iterator[Path]:
+    """A folder beside it, which takes its name when all is written."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        write_runtime(kernels, made)
-        _package(program, made / "model.pt2", dict(metadata or {}))
-        torch.save([x.detach() for x in inputs], made / "inputs.pt")
-        if model is not None:
-            (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
-        _write_rest(made, program, title, {} if model is None else {"model": model.described()})
+        yield made
         made.chmod(0o755)
         made.rename(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return folder
 
 
 def _package(program: ExportedProgram, file: Path, metadata: dict[str, str]) -> None:
@@ -81,31 +97,16 @@ def _package(program: ExportedProgram, file: Path, metadata: dict[str, str]) -> 
         _torch.compile_package(program, package_path=str(file), inductor_configs=options)
 
 
-def _write_rest(folder: Path, program: ExportedProgram, title: str, more: Mapping[str, Any]) -> None:
+def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]
     processor = " ".join([platform.machine(), *features()])
     text = (_FILES / "README.md").read_text(encoding="utf-8")
-    shown = {"title": title, "torch": version, "processor": processor, "inputs": _shapes(program)}
-    for name, value in shown.items():
+    for name, value in {**shown, "torch": version, "processor": processor}.items():
         text = text.replace(f"{{{name}}}", value)
     (folder / "README.md").write_text(text, encoding="utf-8")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     manifest = {"format": FORMAT, "torch": version, "features": features(), "files": sums, **more}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _shapes(program: ExportedProgram) -> str:
-    """The inputs of a program in words, with letters for sizes that are open."""
-    names: dict[str, str] = {}
-    user = set(program.graph_signature.user_inputs)
-    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
-
-    def size(n: Any) -> str:
-        known = n if isinstance(n, int) else n.node.maybe_as_int()
-        return str(names.setdefault(str(n), _LETTERS[len(names)]) if known is None else known)
-
-    described = ["(" + ", ".join(map(size, x.shape)) + f") {str(x.dtype).removeprefix('torch.')}" for x in values]
-    return "; ".join(described)

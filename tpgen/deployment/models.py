@@ -40,6 +40,14 @@ class Model:
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(INPUTS), "outputs": list(OUTPUTS)}
 
+    def said(self) -> str:
+        """Results of a structure, for who reads its folder."""
+        return (
+            f"You get {', '.join(f'`{name}`' for name in OUTPUTS)}, in eV and Å.\n\n`atom_types` counts from 0 in "
+            f"{', '.join(self.elements)}. An edge (i, j) has the vector `pos[j] - pos[i] + edge_cell_shift @ cell`; "
+            f"give all edges below {self.cutoff} Å, in both directions."
+        )
+
     def package(self) -> dict[str, str]:
         """Metadata of the package, as ``pair_nequip`` reads it."""
         return {
@@ -69,7 +77,7 @@ class OfStructures(nn.Module):
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
-        self.network, self.compute = network, model.compute
+        self.network, self.compute, self.inputs = network, model.compute, INPUTS
         self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:

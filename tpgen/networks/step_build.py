@@ -18,6 +18,7 @@ from tpgen._version import __version__
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
+from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
@@ -41,6 +42,7 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.locked():
         if not entry.intact():
+            announce("compiles a network as one program, once for this machine: half a minute to two")
             built = entry.new_file(cache.PROGRAM)
             try:
                 built.write_bytes(_compiled(graph, inputs))

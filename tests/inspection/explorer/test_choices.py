@@ -142,6 +142,21 @@ def test_the_costliest_path_is_chosen_first_and_the_address_names_the_choice(pag
     assert page.execute_script(chosen) == "2,5"
 
 
+def test_an_address_of_what_is_not_there_says_so(page: Any, pages: Path) -> None:
+    def said(address: str) -> str:
+        page.get("about:blank")
+        page.get((pages / "article.html").as_uri() + address)
+        return page.execute_script("return document.getElementById('chosen').textContent")
+
+    assert said("#path=99").startswith("This page has no path 99.")
+    flops = [path.flops for path in PROBLEMS["article"].plan.paths]
+    costliest = f"#path={flops.index(max(flops))}"
+    assert page.execute_script("return location.hash") == costliest, "as without an address"
+    assert said("#product=layers.0&path=2,x").startswith("This page has no product layers.0, no path x.")
+    assert page.execute_script("return location.hash") == "#path=2"
+    assert "has no" not in said("#path=2")
+
+
 @needs_compiler
 def test_preludes_are_folded_and_open_for_a_search(page: Any) -> None:
     is_open = "return document.querySelector('#pane-cpp details').open"

@@ -12,6 +12,13 @@ from pathlib import Path
 
 import torch
 
+# words in an error of a package, and what to do
+REMEDIES = {
+    "dim value is too small": "a package takes sizes from 2 on, such as two atoms and two edges; compute fewer by the "
+    "network that it was written from",
+    "index out of bounds": "an edge or another index points to a row that is not there",
+}
+
 
 def load(folder=Path(__file__).parent):
     """The network, once every file is what was written.  Raises RuntimeError that says what to do."""
@@ -41,12 +48,11 @@ def load(folder=Path(__file__).parent):
         try:
             return package(*inputs)
         except RuntimeError as error:
-            if "dim value is too small" not in str(error):
-                raise
-            raise RuntimeError(
-                f"{str(error).strip()}: a package takes sizes from 2 on, such as two atoms and two edges; compute "
-                "fewer by the network that it was written from"
-            ) from error
+            said = str(error).partition("\nException raised from")[0].strip()  # behind it is the stack of C++
+            for words, remedy in REMEDIES.items():
+                if words in said:
+                    said = f"{said}: {remedy}"
+            raise RuntimeError(said) from None
 
     return network
 

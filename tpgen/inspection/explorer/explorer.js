@@ -63,13 +63,19 @@ function address() {
 }
 
 // Show what the address names: a product, that of the list where it names none, and its paths, the costliest where none.
+// What it names and this page has not is said beside the choice.
 function follow() {
   const named = new URLSearchParams(location.hash.slice(1));
   const first = shown ?? picker?.value ?? sheets.keys().next().value;
   const wanted = sheets.has(named.get("product")) ? named.get("product") : first;
   if (wanted !== shown) open(wanted);
-  const paths = (named.get("path") ?? "").split(",").filter(Boolean).map(Number).filter((path) => order.includes(path));
+  const asked = (named.get("path") ?? "").split(",").filter(Boolean);
+  const paths = asked.map(Number).filter((path) => order.includes(path));
   choose(paths.length ? paths : order.filter((path) => path === data.costliest));
+  const product = named.get("product");
+  const absent = product && !sheets.has(product) ? [`product ${product}`] : [];
+  absent.push(...asked.filter((path) => !order.includes(Number(path))).map((path) => `${data.noun} ${path}`));
+  if (absent.length) document.getElementById("chosen").prepend(text("p", `This page has no ${absent.join(", no ")}.`));
 }
 
 function go(by) {

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import CacheInfo, Entry
 from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.build.units import compile_library, cores
+from tpgen.progress import announce
 from tpgen.remember import Watched, watched
 
 _loaded: dict[str, ctypes.CDLL] = {}
@@ -129,10 +129,10 @@ _said = threading.Event()
 
 
 def _say_once() -> None:
-    """Tell who sits at a terminal why first calls are slow."""
-    if sys.stderr.isatty() and not _said.is_set():
+    """Tell whoever looks why first calls are slow."""
+    if not _said.is_set():
         _said.set()
-        print("tpgen compiles kernels, once for this machine: first calls take longer", file=sys.stderr)
+        announce("compiles kernels, once for this machine: first calls take longer")
 
 
 def _before_fork() -> None:
