@@ -18,13 +18,13 @@ from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, produc
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import TpgenError
 from tpgen.form.reference import reference_product
-from tpgen.form.sampling import random_operands, random_polynomial_operands
+from tpgen.form.sampling import polynomial_shape, random_operands
 from tpgen.kernels.runtime.ops import describe, kernel_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OUT, Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, Problem
 from tpgen.planner.product import make_plan
@@ -291,3 +291,9 @@ CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "repetitions": repetitions,
     "values": values,  # the longest by far
 }
+
+
+def random_polynomial_operands(plan: Plan, rows: int, channels: int, elements: int = 1) -> list[Tensor]:
+    """Inputs and weights in the order of the plan, in float64."""
+    shapes = [polynomial_shape(o, rows, channels, elements) for o in plan.operands if o.name != OUT]
+    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]

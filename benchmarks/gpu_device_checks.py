@@ -9,10 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_checks import Finding, agrees, compared, convolved, finding, of_polynomial, polynomial_of_rows
+from benchmarks.gpu_checks import (
+    Finding,
+    agrees,
+    compared,
+    convolved,
+    finding,
+    of_polynomial,
+    polynomial_of_rows,
+    random_polynomial_operands,
+)
 from benchmarks.gpu_clock import recorded, seconds_of
 from benchmarks.gpu_times import convolution, product_of_edges, product_of_rows
-from tpgen.form.sampling import random_operands, random_polynomial_operands
+from tpgen.form.sampling import random_operands
 from tpgen.kernels.runtime.ops import describe
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from tpgen.bench.gate import require_right
+from tpgen.bench.gate import bound, largest_error
 from tpgen.bench.tasks import Operands, Product, Task, make_operands
+from tpgen.errors import TpgenError
+from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan
@@ -77,3 +79,13 @@ def check_convolutions(plan: Plan, task: Task, makers: Mapping[str, Callable[[Gr
     expected = task.run(gathered(lambda x1, x2, w: reference_product(plan, x1, x2, w), GATE_GRAPH), exact)
     for name, make in makers.items():
         require_right(plan, task, name, task.run(make(GATE_GRAPH), operands), expected)
+
+
+def require_right(
+    plan: Plan, task: Task, name: str, results: Sequence[Tensor], expected: Sequence[Tensor], layout: Layout = "mul_ir"
+) -> None:
+    """Raise a `TpgenError` where results are further off than their dtype allows."""
+    error, where = largest_error(plan, task, layout, results, expected)
+    allowed = bound(results[0].dtype)
+    if not error <= allowed:
+        raise TpgenError(f"{where} of {name} is off by {error:.1e}, allowed is {allowed:.0e}")

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.goals import Figure, Findings, Point, Unit
-from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, conv_product, gathered
+from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, conv_product, gathered, require_right
 from benchmarks.machine import copy_call, fma_rate
 from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
 from tpgen.bench.contenders import CONTENDERS, select_contenders
-from tpgen.bench.gate import expected_results, require_right
+from tpgen.bench.gate import expected_results
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.peers import with_weights
 from tpgen.bench.records import Record, Report

@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
 from benchmarks.kernel_goals import GOALS
 from benchmarks.roofline import plot_roofline
-from tpgen.bench.markdown import detail_cells, markdown_report, method_notes
+from tpgen.bench.gate import BOUNDS
+from tpgen.bench.markdown import detail_cells, markdown_report
 from tpgen.bench.plots import plot_report
 from tpgen.bench.records import Report, load_report, merge_reports
 from tpgen.bench.run import select_problems
 from tpgen.bench.tables import Cells, machine_line
+from tpgen.bench.tasks import TASKS
 from tpgen.errors import TpgenError
 from tpgen.text import duration, ratio
 
@@ -45,6 +49,21 @@ KERNEL_METHOD = """\
   *cold* and *warm* are measured in fresh processes.
 - The roofline counts a multiply and an add for each non-zero coupling entry and copy, and for each weight, and
   three times that for a backward kernel. It counts the bytes of every input and result once.
+"""
+
+METHOD = """\
+- All contenders of a problem and task run in one process and take turns, in another order each round, so that what
+  else the machine does falls on all alike. A figure is the median over the rounds; *min* is the best round and
+  *± spread* the distance between the quartiles relative to the median. Small products are called several times in a
+  round.
+- Before the clock starts, results and gradients are compared with the slow float64 definition. The largest error
+  allowed is {bounds}, relative to the largest entry. A contender that fails is shown as WRONG and not timed.
+- *build* constructs the product (couplings and graphs that another contender needed before it are reused), *first
+  call* is the first call of a task and includes compilation{caches}.
+- *peak memory* is the most that was held during one call above what was held before: intermediates and results, not
+  operands, and not the workspace of a library.
+- Ratios say how many times faster than e3nn's best (of those that took part) for the same problem and task; *×
+  same* compares with e3nn under the same backend. Means are geometric.
 """
 
 
@@ -88,6 +107,18 @@ def write_page(places: Places, others: Sequence[Path] = ()) -> int:
     places.page.write_text("\n".join(parts))
     write_details([*(c for r in reports for c in detail_cells(r)), *detail_parts(outcomes, GOALS)], places.details)
     return len(files) + len(outcomes)
+
+
+def method_notes(report: Report) -> str:
+    """Describe the method of measurement of a report, as a Markdown list."""
+    bounds = f"{BOUNDS[_dtype(report)]:.0e} in {report.settings.dtype}"
+    caches = ", which may find code of an earlier run on disk" if report.environment.compile_caches else ""
+    tasks = "".join(f"- **{name}**: {TASKS[name].about}.\n" for name in report.tasks if name in TASKS)
+    return tasks + METHOD.format(bounds=bounds, caches=caches)
+
+
+def _dtype(report: Report) -> torch.dtype:
+    return next(dtype for dtype in BOUNDS if str(dtype) == f"torch.{report.settings.dtype}")
 
 
 def write_details(details: Sequence[Cells], path: Path) -> None:

@@ -187,6 +187,39 @@ def test_every_cache_that_grows_can_be_seen(name: str) -> None:
     assert cached(name) <= FACTS.get(name, set()), "use tpgen.remember.remembered, or list it as a fact"
 
 
+# Classes whose instances are of one kind of plan, form or module.
+KINDS = {
+    *("Description", "PolynomialDescription", "Form", "PolynomialRequest", "FormModule", "PolynomialModule"),
+    *("TensorProduct", "TensorProductConv", "TensorSquare", "Linear", "Polynomial", "SymmetricContraction"),
+}
+# module: how often it asks for a kind, and why no table says it
+ASKING = {
+    "tpgen.nn.checks": 1,  # from_plan refuses plans of other kinds
+    "tpgen.networks.inline": 1,  # a graph takes programs of products
+}
+
+
+def asked(name: str) -> list[str]:
+    """Lines of a module that ask for the kind of a plan or module, in the place of a table by kinds."""
+    found = []
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            classes = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            sides = {ast.unparse(side) for side in (node.left, *node.comparators)}
+            classes = KINDS if any(side.endswith((".maker", ".maker.form")) for side in sides) else set()
+        else:
+            continue
+        found += [ast.unparse(node)] if classes & KINDS else []
+    return found
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_kinds_are_told_apart_by_tables(name: str) -> None:
+    """A new kind is a `Maker` and its module in `FACES`: rooms look up what they do by `Maker.form`."""
+    assert len(asked(name)) == ASKING.get(name, 0), f"{asked(name)}: look it up in a table by plan.maker.form"
+
+
 def test_every_package_that_names_e3nn_prepares_its_import() -> None:
     naming = {name for name in INNER if any(found.split(".")[0] == "e3nn" for found in dotted(name))}
     packages = {".".join(name.split(".")[:2]) for name in naming}
@@ -317,3 +350,6 @@ def test_the_rules_can_be_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setitem(MODULES, "tpgen.kernels.sweep.bad", bad)
     with pytest.raises(AssertionError, match="stands to its right"):
         test_imports_point_to_the_left("tpgen.kernels.sweep.bad")
+    bad.write_text("isinstance(m, (int, Linear)), p.maker is LINEAR, p.maker.form in TABLE, isinstance(m, o3.Linear)")
+    tree.cache_clear()
+    assert len(asked("tpgen.kernels.sweep.bad")) == 2

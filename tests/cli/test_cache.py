@@ -8,10 +8,14 @@ import os
 import pytest
 import torch
 from click.testing import CliRunner
+from e3nn.o3 import Irreps
 
 from tests.machine import needs_compiler, needs_nvrtc
 from tpgen import Linear, SymmetricContraction, TensorProduct, TensorProductConv
 from tpgen.cli import main
+from tpgen.nn.faces import module_of
+from tpgen.planner.plan import Operand
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.presets import channelwise
 
 # a product that no other test has: kernels that are loaded already are not built again
@@ -37,6 +41,18 @@ def test_warm_info_and_clear(tmp_path) -> None:
     assert "2 kernels" in _run("cache", "info")
     assert _run("cache", "clear") == "removed 2 kernels\n"
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 0
+
+
+@needs_compiler
+def test_the_kernels_of_a_polynomial_are_built_ahead(tmp_path) -> None:
+    operands = [Operand("x", Irreps("0e+1o+1e")), Operand("out", Irreps("1o"))]
+    plan = make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, "w")])
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert "2 kernels ready" in _run("cache", "warm", "--plan", str(tmp_path / "plan.json"))
+    module = module_of(plan, channels=4, strategy="kernel")
+    given = [torch.randn(x.shape, requires_grad=True) for x in module.operands_of(5)]
+    module.called(*given).sum().backward()
+    assert json.loads(_run("cache", "info", "--json"))["entries"] == 2
 
 
 @pytest.mark.parametrize("command", [["tune"], ["cache", "warm"]])
@@ -83,7 +99,8 @@ def network() -> tuple:
     [
         (("mace-medium", "--arch", "ampere"), "'ampere' must be compute capabilities, like sm_80,sm_90"),
         (("mace-medium", "--arch", "sm_61"), "sm_61: kernels need a GPU of compute capability 7.0 or later"),
-        (("small-contraction",), "small-contraction is no product: for GPUs give --arch too"),
+        (("tetris",), "tetris is a network: for GPUs give --arch too"),
+        (("small-contraction", "--conv"), "edge_src and edge_dst are of convolutions"),
         (("tetris", "--arch", "sm_80", "--conv"), "the modules of a network say that themselves: leave out --conv"),
     ],
 )

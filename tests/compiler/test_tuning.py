@@ -11,7 +11,7 @@ import torch
 from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.compiler.tuning import _file, forget, remembered, tune
+from tpgen.compiler.tuning import _file, remembered, tune
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.kernels.build import cache
 from tpgen.nn.tensor_product import TensorProduct
@@ -35,7 +35,7 @@ def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
     assert (choice.strategy, "measured here" in choice.reason) == (made.fastest, True)
     assert TensorProduct.from_plan(PLAN).choice == choice
     assert str(made).startswith("forward+backward of 8 rows")
-    forget(PLAN, config)
+    _file(PLAN, config, cache.current_directory()).unlink()
     assert remembered(PLAN, config) is None
 
 

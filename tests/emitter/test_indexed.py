@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
+from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form, emit_forms
 from tpgen.form.contraction import Factor, Sparse
 from tpgen.form.form import SHARED, Form, Leg, Operand, Term, conv_form, form_of
-from tpgen.form.reference import reference_form, reference_product
+from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
 
 NODES, EDGES = 4, 7

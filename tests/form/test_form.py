@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close, operands, reference_right
+from tests.forms import reference_form
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, Layout, form_of, layouts_of, right_form
-from tpgen.form.reference import reference_form, reference_product
+from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
 
 all_cases = pytest.mark.parametrize("case, layout", list(product(CASES, LAYOUTS)), ids=str)

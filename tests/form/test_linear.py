@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.cases import assert_close
+from tests.forms import reference_form
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, form_of, layouts_of
-from tpgen.form.reference import reference_form, reference_product
+from tpgen.form.reference import reference_product
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import make_plan

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tests.cases import random_arguments
+from tests.forms import reference_form
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tpgen.form.form import Layout, form_of
-from tpgen.form.reference import reference_form, reference_product
+from tpgen.form.reference import reference_product
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
 from tpgen.kernels.placement.values import Target

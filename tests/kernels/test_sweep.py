@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.forms import reference_form
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import Form, form_of
-from tpgen.form.reference import reference_form
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, TableEntry, Tabulate

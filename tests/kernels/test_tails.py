@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.forms import reference_form
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.form.form import Layout, form_of, layouts_of
-from tpgen.form.reference import reference_form
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description

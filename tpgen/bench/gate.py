@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tpgen.bench.tasks import Operands, Task, reorder, rows_of
-from tpgen.errors import BackendError, TpgenError
+from tpgen.errors import BackendError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.planner.plan import Plan
@@ -63,16 +63,6 @@ def largest_error(
     if len(results) != len(expected):
         errors.append((math.inf, "number of results"))
     return max(errors)
-
-
-def require_right(
-    plan: Plan, task: Task, name: str, results: Sequence[Tensor], expected: Sequence[Tensor], layout: Layout = "mul_ir"
-) -> None:
-    """Raise a `TpgenError` where results are further off than their dtype allows."""
-    error, where = largest_error(plan, task, layout, results, expected)
-    allowed = bound(results[0].dtype)
-    if not error <= allowed:
-        raise TpgenError(f"{where} of {name} is off by {error:.1e}, allowed is {allowed:.0e}")
 
 
 def _relative_error(result: Tensor, right: Tensor) -> float:

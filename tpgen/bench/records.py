@@ -14,7 +14,6 @@ from tpgen.bench.environment import Environment
 from tpgen.errors import TpgenError
 
 SCHEMA = 1
-STATUSES = ("ok", "wrong", "failed", "unavailable")
 
 
 @dataclass(frozen=True)

@@ -84,18 +84,18 @@ def warm_command(
 ) -> None:
     """Build kernels now, so that the first call is fast.
 
-    Those of a product, forward and backward, for this machine; with --arch those of a product, a polynomial or all of a
-    network, for GPUs.
+    Those of a product or a polynomial, forward and backward, for this machine; with --arch, which networks need, for
+    GPUs.
     """
     name = problem.name if problem else str(network)
     check_lasting()
     with working(f"compile {name}"):
         if capabilities:
             found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
-        elif problem and not problem.plan.polynomial:
+        elif problem:
             found = Warmed(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
         else:
-            raise click.UsageError(f"{name} is no product: for GPUs give --arch too; on a CPU its first call builds it")
+            raise click.UsageError(f"{name} is a network: for GPUs give --arch too; on a CPU a first call builds them")
     path = cache_info().path
     if as_json:
         click.echo(json.dumps({**asdict(found), "path": path}))

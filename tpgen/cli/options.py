@@ -22,7 +22,7 @@ from tpgen.kernels.build.compiler import COMPUTED
 from tpgen.kernels.build.compiler import DTYPES as COMPILED
 from tpgen.planner.modes import MODES
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.presets import PRESETS
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS, Problem, find_problem
 from tpgen.planner.product import make_plan
@@ -231,9 +231,12 @@ def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
     return free_problem(free, polynomials=polynomials)
 
 
+_FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by whether a command takes polynomials
+
+
 def free_problem(plan: Plan, rows: int = 1000, *, polynomials: bool = False) -> Problem:
     """A problem made of a plan that the user described."""
-    if plan.polynomial and not polynomials:
+    if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
     return Problem(f"plan-{plan.digest}", "described on the command line", rows, lambda: plan, "free")
 
@@ -316,17 +319,24 @@ _RUN_OPTIONS = [
 ]
 
 
-# why a command refuses some options where it is given a polynomial
-OF_POLYNOMIALS = "a polynomial's layouts stand in its plan, and it has no such option"
+# Options of a command that plans do not have, and why, by what forms consist of.
+_LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
+    OF_PATHS: ((), ""),
+    OF_MONOMIALS: (("layout", "backend"), "a polynomial's layouts stand in its plan, and it has no such option"),
+}
+
+
+def known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+    """Options that a plan has; the others are refused where the user gave them."""
+    names, why = _LEFT_OUT[plan.maker.form]
+    refuse_options(names, why)
+    return {name: value for name, value in options.items() if name not in names}
 
 
 def inspected(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     """Options of an inspection of a problem, from those of a command; a polynomial brings its sizes."""
-    if not problem.plan.polynomial:
-        return options
-    refuse_options(("layout", "backend"), OF_POLYNOMIALS)
-    own = {name: value for name, value in options.items() if name not in ("layout", "backend")}
-    return {**own, "channels": problem.channels, "elements": problem.elements}
+    sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
+    return {**known_options(problem.plan, options), **sizes}
 
 
 RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")

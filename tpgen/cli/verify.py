@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import OF_POLYNOMIALS, RUN_NAMES, json_option, run_options, subject_options
+from tpgen.cli.options import RUN_NAMES, json_option, known_options, run_options, subject_options
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
-from tpgen.nn.faces import module_of
+from tpgen.nn.faces import module_of, sizes_of
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import NAMES, Verification
@@ -76,15 +76,8 @@ def _verified(
 
 def _module(problem: Problem, **options: Any) -> PlannedModule:
     """A few channels and elements of a polynomial are as good as many."""
-    if problem.plan.polynomial:
-        elements = min(problem.elements, 2)
-        refuse_options(("layout", "backend"), OF_POLYNOMIALS)
-        options = {
-            "strategy": options["strategy"],
-            "channels": min(problem.channels, 3),
-            "num_elements": elements if elements > 1 else None,
-        }
-    return module_of(problem.plan, **options)
+    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    return module_of(problem.plan, **sizes, **known_options(problem.plan, options))
 
 
 def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:

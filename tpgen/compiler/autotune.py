@@ -20,7 +20,7 @@ from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.targets import target_of
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -38,20 +38,11 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     'einsum (kernels compute in float32, float64 or bfloat16, not in float16)'
     """
     if config.strategy == "auto":
-        return next(choice for rule in _RULES if (choice := rule(plan, config)))
-    known: Iterable[str] = POLYNOMIAL_STRATEGIES if plan.polynomial else STRATEGIES
+        return next(choice for rule in _RULES[plan.maker.form] if (choice := rule(plan, config)))
+    known = _STRATEGIES[plan.maker.form]
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
     return Choice(config.strategy, "asked for")
-
-
-def _polynomial(plan: Plan, config: Config) -> Choice | None:
-    """A kernel where one can run, else matrix products, whatever the backend."""
-    if not plan.polynomial:
-        return None
-    if config.backend == "script":
-        return Choice("einsum", "TorchScript reads no call of a polynomial's kernel")
-    return _kernel(plan, config) or Choice("einsum", _why_no_kernel(plan, config) or "")
 
 
 def _streams(plan: Plan, config: Config) -> Choice | None:
@@ -91,9 +82,22 @@ def _why_no_kernel(plan: Plan, config: Config) -> str | None:
     return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
-_RULES: tuple[Callable[[Plan, Config], Choice | None], ...] = (
-    *(_polynomial, _streams, remembered, _kernel, _fusing, _otherwise),
-)
+def _scripted(_plan: Plan, config: Config) -> Choice | None:
+    if config.backend == "script":
+        return Choice("einsum", "TorchScript reads no call of a polynomial's kernel")
+    return None
+
+
+def _products(plan: Plan, config: Config) -> Choice:
+    """Matrix products over the monomials, whatever the backend."""
+    return Choice("einsum", _why_no_kernel(plan, config) or "")
+
+
+_STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
+_RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
+    OF_PATHS: (_streams, remembered, _kernel, _fusing, _otherwise),
+    OF_MONOMIALS: (_scripted, _kernel, _products),
+}
 
 
 @cache

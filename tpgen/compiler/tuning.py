@@ -92,11 +92,6 @@ def remembered(plan: Plan, config: Config) -> Choice | None:
     return Choice(strategy, f"the fastest of those measured here, {milliseconds:.3g} ms for {fields.get('rows')} rows")
 
 
-def forget(plan: Plan, config: Config) -> None:
-    """Let the model decide again."""
-    _file(plan, config, cache.current_directory()).unlink(missing_ok=True)
-
-
 def _remember(plan: Plan, config: Config, tuning: Tuning) -> None:
     fastest = tuning.fastest
     fields = {"strategy": fastest, "milliseconds": tuning.milliseconds[fastest], "rows": tuning.rows}

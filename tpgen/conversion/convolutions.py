@@ -26,7 +26,6 @@ def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProd
     except TpgenError as error:
         return Kept(product, f"tpgen cannot plan it: {error}")
     conv = TensorProductConv.from_plan(plan, False, **options)
-    assert isinstance(conv, TensorProductConv)
     return conv.compute_for(product)
 
 

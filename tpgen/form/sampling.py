@@ -1,4 +1,4 @@
-"""Random operands of products and polynomials, for tests, laws, examples and benchmarks."""
+"""Shapes of operands, and random ones of products, for tests, laws, examples and benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.plan import Operand, Plan
 
 
 def operand_shapes(plan: Plan, rows: int) -> dict[str, tuple[int, ...]]:
@@ -48,23 +48,3 @@ def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) ->
     if o.weights:
         return elements, o.dim, channels
     return rows, o.dim * (channels if o.channels else 1)
-
-
-def random_polynomial_operands(
-    plan: Plan,
-    rows: int,
-    channels: int,
-    elements: int = 1,
-    *,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> list[Tensor]:
-    """Inputs and weights in the order of the plan, drawn as `random_operands` draws.
-
-    >>> from tpgen.planner.harmonics import make_harmonics_plan
-    >>> [tuple(x.shape) for x in random_polynomial_operands(make_harmonics_plan("1o", [0, 1], "norm"), 5, 1)]
-    [(5, 3), (5, 1)]
-    """
-    shapes = [polynomial_shape(o, rows, channels, elements) for o in plan.operands if o.name != OUT]
-    return [torch.randn(s, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype) for s in shapes]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
 from tpgen.errors import TraceError
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
-from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.products import TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
 
 
@@ -116,6 +114,11 @@ def inline_products(
     return module
 
 
+def is_product(module: nn.Module) -> TypeGuard[TensorProduct]:
+    """Whether a module has a program that `inline_products` puts into a graph."""
+    return isinstance(module, TensorProduct)
+
+
 def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
     if not isinstance(graph_module, fx.GraphModule):
         raise TraceError(
@@ -175,7 +178,7 @@ class _Inliner:
         if node.op != "call_module":
             return None
         module = self.original.get_submodule(str(node.target))
-        return module if isinstance(module, TensorProduct) and self.predicate(module, str(node.target)) else None
+        return module if is_product(module) and self.predicate(module, str(node.target)) else None
 
     def _inline(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
         path = str(call.target)
@@ -194,7 +197,7 @@ class _Inliner:
     def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
         """Operands of a product's program, from the arguments of a call."""
         operands = [given["x"], given["y"], given["weight"]]
-        if isinstance(product, TensorProductConv):
+        if "edge_src" in given:
             nodes = given["num_nodes"]
             if nodes is None:
                 nodes = self.graph.call_method("size", (given["x"], 0))
@@ -248,8 +251,7 @@ def _bound(product: TensorProduct, path: str, args: Any, kwargs: Any) -> dict[st
     bound = inspect.signature(type(product).forward).bind(product, *args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
-    if isinstance(product, TensorSquare):
-        given["y"] = given["x"]
+    given.setdefault("y", given["x"])  # of a square
     if isinstance(given["weight"], (list, tuple)):
         raise TraceError(
             f"product {path!r} is called with a list of weights, which its program does not take: "

@@ -20,11 +20,18 @@ FACES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL: P
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
     """The module that runs a plan, without weights of its own; of a product on ``edges``, a convolution.
 
-    ``options`` are those of its class; a polynomial takes ``channels`` and ``num_elements`` too.
+    ``options`` are those of its class, and `sizes_of` the plan.
 
     >>> from tpgen.planner.harmonics import make_harmonics_plan
-    >>> module_of(make_harmonics_plan("1o", [1], "norm"), channels=1, strategy="einsum").irreps_out
+    >>> plan = make_harmonics_plan("1o", [1], "norm")
+    >>> module_of(plan, strategy="einsum", **sizes_of(plan, channels=1)).irreps_out
     1x1o
     """
     face = TensorProductConv if edges else FACES[plan.maker]
     return face.from_plan(plan, internal_weights=False, **options)
+
+
+def sizes_of(plan: Plan, channels: int = 3, elements: int = 1) -> dict[str, Any]:
+    """Keywords of the module of a plan for sizes that the plan leaves open, by default few: they show what many do."""
+    keywords = {"channels": ("channels", channels), "elements": ("num_elements", elements if elements > 1 else None)}
+    return dict(keywords[size] for size in plan.maker.sizes)

@@ -34,8 +34,6 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
     cls = TensorSquare if isinstance(product, e3nn.o3.TensorSquare) else TensorProduct
     ours = cls.__new__(cls)
     ours._setup(plan_of(product), product.internal_weights, **options)
-    if isinstance(ours, TensorSquare):
-        ours.irreps_in = ours.irreps_in1
     like = product.output_mask
     ours.to(device=like.device, dtype=like.dtype)
     if ours.internal_weights and ours.weight_numel:

@@ -147,7 +147,10 @@ class TensorSquare(_Preset):
     ) -> None:
         planning, told = _split(options, irrep_normalization)
         self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), told)
-        self.irreps_in = self.irreps_in1
+
+    def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:
+        super()._setup(plan, internal_weights, **options)
+        self.irreps_in = plan.irreps_in1
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """The square of ``x (…, in)``; weights as in `TensorProduct.forward`."""

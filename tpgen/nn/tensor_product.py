@@ -12,7 +12,7 @@ import torch
 from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
@@ -143,9 +143,7 @@ class TensorProduct(FormModule, FlatWeights):
         self._setup(plan, internal_weights, compile_right=compile_right, **options)
 
     @classmethod
-    def from_plan(
-        cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
-    ) -> "TensorProduct":
+    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]) -> Self:
         """The module of a plan, such as a preset's.
 
         >>> from tpgen.planner.presets import channelwise

@@ -190,6 +190,9 @@ class Path:
         return f"{' × '.join(map(str, self.inputs))} → {self.legs[-1]}"
 
 
+OF_PATHS, OF_MONOMIALS = "paths", "monomials"  # what forms consist of; rooms that treat these in two ways keep a table
+
+
 @dataclass(frozen=True, eq=False)
 class Maker:
     """A kind of plan: the function that makes it from its arguments, and what is said of its plans."""
@@ -200,6 +203,8 @@ class Maker:
     readers: Mapping[str, Reader]  # of the arguments, from the JSON text
     alone: Callable[[Plan, Path], Plan] = lambda plan, path: plan  # the plan of one path or term
     flat: Callable[[Plan], Plan] = lambda plan: plan  # what programs compute, where a module does the rest
+    form: str = OF_PATHS
+    sizes: tuple[str, ...] = ()  # of a call, beside its rows, that plans leave open
     noun: str = "path"  # for one instruction
     unit: str = "row"  # that operations are counted for
     separators: tuple[str, str] = (", ", ": ")  # of the JSON text, which the digest is of
@@ -260,11 +265,6 @@ class Plan(Shown):
         live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
         whole = any(leg.segment is None for leg in legs)
         return tuple(whole or index in live for index in range(len(self.out.irreps)))
-
-    @property
-    def polynomial(self) -> bool:
-        """Whether paths have constants of their own, and may read a tensor more than once."""
-        return any(path.entries is not None for path in self.paths)
 
     @cached_property
     def by_instruction(self) -> dict[int, tuple[Path, ...]]:

@@ -22,7 +22,7 @@ from tpgen.errors import PlanError, unknown
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
-from tpgen.planner.plan import OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
+from tpgen.planner.plan import OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
 from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, maybe, real, text
 from tpgen.remember import Shelf
 
@@ -315,6 +315,8 @@ POLYNOMIAL = Maker(
     _title,
     readers={"operands": entries(_operand, 4, "operands", MAX_TERMS), "terms": entries(_term, 5, "terms", MAX_TERMS)},
     alone=_alone,
+    form=OF_MONOMIALS,
+    sizes=("channels", "elements"),
     noun="term",
     unit="row and channel",
     separators=(",", ":"),

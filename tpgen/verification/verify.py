@@ -16,7 +16,7 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.proof import LIMIT as PROVEN
 from tpgen.errors import InputError, unknown
-from tpgen.nn.faces import module_of
+from tpgen.nn.faces import module_of, sizes_of
 from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.progress import Told, told
@@ -285,9 +285,6 @@ def _chosen(only: str | Iterable[str] | None) -> list[str]:
     return chosen
 
 
-CHANNELS = 3  # of a polynomial's plan, which does not say how many there are
-
-
 def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
     if rows < 1:
         raise InputError(f"rows: a verification needs one row at least, got {rows}")
@@ -295,8 +292,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
         raise InputError(unknown("backend", backend, [name for name in BACKENDS if name not in ("eager", "script")]))
     check_backend(Config(backend=backend))
     if isinstance(subject, Plan):
-        channels: dict[str, Any] = {"channels": CHANNELS} if subject.polynomial else {}
-        subject = module_of(subject, **channels)
+        subject = module_of(subject, **sizes_of(subject))
     if not isinstance(subject, nn.Module):
         raise InputError(f"give a torch.nn.Module or a plan, got a {type(subject).__name__}")
     made = module_subject(subject, rows)

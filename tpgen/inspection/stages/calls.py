@@ -23,7 +23,8 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.polynomials import CALLS, PolynomialDescription, describe_polynomial, named_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
-from tpgen.planner.plan import Leg, Plan
+from tpgen.nn.faces import sizes_of
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Leg, Plan
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,7 @@ class PolynomialRequest(Request):
 
     @property
     def module_options(self) -> dict[str, Any]:
-        elements = self.elements if self.elements > 1 else None
-        return {"channels": self.channels, "num_elements": elements, "strategy": self.strategy}
+        return {**sizes_of(self.plan, self.channels, self.elements), "strategy": self.strategy}
 
     @property
     def channels_of_a_row(self) -> int:
@@ -170,8 +170,11 @@ class PolynomialRequest(Request):
         }
 
 
+REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: PolynomialRequest}
+
+
 def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
     """The request of a plan.  Raises `EmitError` for an option that it does not have."""
-    kind = PolynomialRequest if plan.polynomial else Request
+    kind = REQUESTS[plan.maker.form]
     kind.check(options)
     return kind(plan, direction, **options)

@@ -16,7 +16,7 @@ import torch
 
 from tpgen.errors import EmitError, InputError, PlanError, unknown
 from tpgen.form.call import Call
-from tpgen.form.form import Form, Term, form_of, layouts_of
+from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.generate import FAULTS, generate
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -25,8 +25,7 @@ from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.call import DESTINATIONS, ROWS, SHARED, SOURCES, OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
-from tpgen.planner.plan import Plan
-from tpgen.planner.polynomial_plan import POLYNOMIAL
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.remember import Shelf, remembered
@@ -41,6 +40,8 @@ PATHS: dict[str, Callable[[Term], bool]] = {
 }
 
 DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
+# Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
+_FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
 
 
 def schedule(form: Form, dtype: torch.dtype) -> AnySchedule:
@@ -66,6 +67,7 @@ class Description:
     paths: str = "all"
     check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
 
+    format = FORMAT
     any_level = False  # kernels take calls without levels, and some at one
 
     @cached_property
@@ -82,6 +84,10 @@ class Description:
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
         return schedule(self.form, dtype)
+
+    def calls(self, forces: bool = False) -> tuple[Call, ...]:
+        """The forward call and its gradients, with ``forces`` those that training on gradients of inputs needs too."""
+        return (*map(call_of, DIRECTIONS.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
@@ -155,6 +161,15 @@ class Description:
 
 
 AnyDescription = Description | PolynomialDescription
+_DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
+    OF_PATHS: lambda plan, layout: Description(plan, layouts_of(plan, layout)),
+    OF_MONOMIALS: lambda plan, _layout: describe_polynomial(plan),
+}
+
+
+def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
+    """A plan as kernels compute it; operands of a polynomial have layouts of their own."""
+    return _DESCRIBED[plan.maker.form](plan, layout)
 
 
 @remembered("descriptions of kernels")
@@ -200,7 +215,7 @@ def read_description(text: str) -> AnyDescription:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with too many digits
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
-    if isinstance(fields, dict) and fields.get("format") == POLYNOMIAL.format:
+    if isinstance(fields, dict) and fields.get("format") == PolynomialDescription.format:
         return describe_polynomial(read_plan(text))
     if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
@@ -224,7 +239,7 @@ def read_description(text: str) -> AnyDescription:
 
 def _read_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
-    if plan.polynomial:
+    if described(plan).format != FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 

@@ -17,6 +17,7 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
 from tpgen.planner.plan import OUT, Plan
+from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.remember import remembered
 
 LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
@@ -29,6 +30,7 @@ class PolynomialDescription:
     plan: Plan
     check_index: bool = True
 
+    format = POLYNOMIAL.format
     other_dtypes = "convert it, or use strategy='einsum'"
     other_devices = "strategy='einsum'"
     live = True
@@ -38,6 +40,10 @@ class PolynomialDescription:
     def form(self) -> Polynomial:
         """The scalar form, of one row and one channel."""
         return polynomial_of(self.plan)
+
+    def calls(self, forces: bool = False) -> tuple[Call, ...]:
+        """The forward call and its gradients, with ``forces`` the gradients of those too."""
+        return tuple(named_call(self.plan, name) for name in (CALLS if forces else CALLS[:2]))
 
     def sweep(self, call: Call) -> PolynomialSweep:
         """The program of a call.  Raises `BackendError` where it is too large to be written out."""

@@ -15,18 +15,17 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import BackendError, TpgenError
-from tpgen.form.form import layouts_of
+from tpgen.form.form import Layout
 from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.polynomials import target as cuda_polynomials
+from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import AnyDescription, Description, schedule
+from tpgen.kernels.runtime.description import described, schedule
 from tpgen.kernels.runtime.load import Kernel, KernelSpec
-from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial, forward_call
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.remember import remembered
 
 NOTHING = "nothing to compute: the product has no paths that contribute, so its result is zero"
@@ -48,6 +47,8 @@ class KernelTarget:
     empty: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
     remedy: str  # what to do where something is missing; nothing: what a device lacks is said in the choice alone
     language: str  # of its kernels
+    # the source of a kernel, by `chip`; none where a call is a sum of other calls
+    text: Callable[[KernelSpec, Any], str]
     # bytes that a call of a kernel takes beside operands and results
     workspace: Callable[[KernelSpec, CallSizes], int]
     # what of a device an obstacle depends on, as a value: the answer is remembered by it
@@ -121,10 +122,9 @@ def obstacle(target: KernelTarget, spec: KernelSpec, device: torch.device) -> st
 
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
-def _forward(plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype) -> KernelSpec:
-    if plan.polynomial:
-        return KernelSpec(describe_polynomial(plan), forward_call(plan), dtype)
-    return KernelSpec(Description(plan, layouts_of(plan, layout)), call_of(("out",)), dtype)
+def _forward(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
+    description = described(plan, layout)
+    return KernelSpec(description, description.calls()[0], dtype)
 
 
 @remembered("obstacles to kernels")
@@ -132,13 +132,10 @@ def _obstacle(asked: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, 
     return asked(spec, chip)
 
 
-def _by_kind(product: Callable[..., Any], polynomial: Callable[..., Any]) -> Callable[..., Any]:
-    """What a target does for a product or a linear layer, and for a polynomial."""
-
-    def chosen(spec: KernelSpec, *rest: Any) -> Any:
-        return (polynomial if spec.description.any_level else product)(spec, *rest)
-
-    return chosen
+def _by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
+    """Choose a function of a target by what forms consist of."""
+    functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
+    return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
 def _takes_long(spec: KernelSpec, _chip: Any) -> str | None:
@@ -175,6 +172,10 @@ def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
+def _cpp_text(spec: KernelSpec, _chip: None) -> str:
+    return "" if spec.call.levels and _no_schedule(spec, None) else load.source_of(spec).text
+
+
 def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=device)
 
@@ -197,6 +198,14 @@ def _gpu_obstacle(spec: KernelSpec, chip: Any) -> str | None:
     return cuda.obstacle(spec.description.form, spec.dtype, chip)
 
 
+def _gpu_text(spec: KernelSpec, chip: Any) -> str:
+    form = spec.description.form
+    there = {o.name for o in form.operands if o.dim}
+    opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
+    made = opened and not spec.call.levels
+    return cuda.cuda_source(form, spec.dtype, opened, chip, spec.indexed).text if made else ""
+
+
 def _gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
     return cuda.workspace(spec.description.form, spec.description.read(spec.call)[0], spec.dtype, sizes)
 
@@ -206,21 +215,23 @@ def _gpu_slower(spec: KernelSpec, device: torch.device) -> str | None:
 
 
 def _polynomial_on_gpu(spec: KernelSpec) -> Kernel:
-    plan, sweep = _planned(spec.description, spec)
-    return cuda_polynomials.CudaPolynomialKernel(plan, sweep, spec.dtype)
+    return cuda_polynomials.CudaPolynomialKernel(*_swept(spec), spec.dtype)
+
+
+def _polynomial_gpu_text(spec: KernelSpec, chip: Any) -> str:
+    return generate_polynomial(*_swept(spec), DTYPES[spec.dtype], chip).text
 
 
 def _no_room(spec: KernelSpec, chip: Any) -> str | None:
-    return _takes_long(spec, chip) or cuda_polynomials.obstacle(*_planned(spec.description, spec), spec.dtype, chip)
+    return _takes_long(spec, chip) or cuda_polynomials.obstacle(*_swept(spec), spec.dtype, chip)
 
 
 def _polynomial_gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
-    return cuda_polynomials.workspace(*_planned(spec.description, spec), spec.dtype, sizes)
+    return cuda_polynomials.workspace(*_swept(spec), spec.dtype, sizes)
 
 
-def _planned(description: AnyDescription, spec: KernelSpec) -> tuple[Plan, Any]:
-    assert isinstance(description, PolynomialDescription)
-    return description.plan, description.sweep(spec.call)
+def _swept(spec: KernelSpec) -> tuple[Plan, Any]:
+    return spec.description.plan, spec.description.sweep(spec.call)
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
@@ -228,36 +239,39 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         device="cpu",
         about="the CPU",
         missing=_no_compiler,
-        obstacle=_by_kind(_no_schedule, _takes_long),
+        obstacle=_by_form(_no_schedule, _takes_long),
         load=load.CompiledKernel,
         empty=_reused,
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
-        workspace=_by_kind(load.product_bytes, load.polynomial_bytes),
+        text=_by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
+        workspace=_by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(
         device="cuda",
         about="CUDA GPUs",
         missing=cuda.missing,
-        obstacle=_by_kind(_gpu_obstacle, _no_room),
+        obstacle=_by_form(_gpu_obstacle, _no_room),
         chip=cuda.chip_at,
-        load=_by_kind(_on_gpu, _polynomial_on_gpu),
+        load=_by_form(_on_gpu, _polynomial_on_gpu),
         empty=_plain,
         remedy="",
         language="CUDA C++",
-        workspace=_by_kind(_gpu_workspace, _polynomial_gpu_workspace),
-        slower=_by_kind(_gpu_slower, lambda *_: None),
+        text=_by_form(_gpu_text, _polynomial_gpu_text),
+        workspace=_by_form(_gpu_workspace, _polynomial_gpu_workspace),
+        slower=_by_form(_gpu_slower, lambda *_: None),
     ),
     "interpreter": KernelTarget(
         device=None,
         about="plain PyTorch",
         missing=lambda _device: None,
-        obstacle=_by_kind(lambda *_: None, _takes_long),
-        load=_by_kind(load.interpreted, load.interpreted_polynomial),
+        obstacle=_by_form(lambda *_: None, _takes_long),
+        load=_by_form(load.interpreted, load.interpreted_polynomial),
         empty=_plain,
         remedy="",
         language="Python",
+        text=lambda *_: "",
         workspace=lambda *_: 0,
     ),
 }

@@ -5,29 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 from tpgen.errors import BackendError, unknown
-from tpgen.form.form import Layout, form_of, layouts_of
+from tpgen.form.form import Layout
 from tpgen.kernels.build.build import load_all
-from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
+from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import cuda_taken
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
-from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
-from tpgen.kernels.cuda.target import cuda_source
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import DIRECTIONS, Description
-from tpgen.kernels.runtime.load import KernelSpec, source_of
-from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
-from tpgen.kernels.runtime.targets import KERNEL_TARGETS, obstacle
-from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.planner.plan import Plan
-
-# The gradient of x2, the gradients of that, and those of all gradients together.
-_FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
 
 
 def warm(
@@ -43,32 +35,21 @@ def warm(
     builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
     compiler or it fails.
     """
-    live, wanted, target = (
-        [plan for plan in plans if form_of(plan, layout).live_terms],
-        tuple(dtypes),
-        KERNEL_TARGETS["cpp"],
-    )
+    target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
-        (source_of(spec).text, convolution)
-        for plan in live
+        (text, convolution)
+        for plan in plans
         for dtype in wanted
-        for spec in _specs(Description(plan, layouts_of(plan, layout)), dtype, convolution, forces)
-        if not (spec.call.levels and obstacle(target, spec, torch.device("cpu")))
+        for text in _texts(target, plan, None, layout, dtype, convolution, forces)
     ]
     load_all(texts)
     return len(texts)
 
 
-def _specs(description: Description, dtype: torch.dtype, convolution: bool, forces: bool) -> list[KernelSpec]:
-    calls = [*map(call_of, DIRECTIONS.values()), *(_FORCES if forces else ())]
-    parts = dict.fromkeys(part for call in calls for part in description.parts(call, convolution))
-    return [KernelSpec(description, part, dtype, convolution) for part in parts]
-
-
 def warm_cuda(
     plan: Plan,
     capabilities: Sequence[int],
-    layout: str | tuple[str, ...] = "mul_ir",
+    layout: Layout = "mul_ir",
     dtype: torch.dtype = torch.float32,
     convolution: bool = False,
     forces: bool = False,
@@ -82,7 +63,7 @@ def warm_cuda(
     texts = [
         (text, arch)
         for arch in dict.fromkeys(capabilities)
-        for text in _cuda_texts(plan, chip_of(arch), layout, dtype, convolution, forces)
+        for text in _texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: cubin(*one), texts))
@@ -101,22 +82,13 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
             raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 
 
-def _cuda_texts(
-    plan: Plan,
-    chip: Chip,
-    layout: str | tuple[str, ...],
-    dtype: torch.dtype,
-    convolution: bool,
-    forces: bool,
+def _texts(
+    target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
-    if plan.polynomial:
-        kernels = describe_polynomial(plan)
-        sweeps = [kernels.sweep(named_call(plan, call)) for call in CALLS[: 3 if forces else 2]]
-        return [generate_polynomial(plan, sweep, DTYPES[dtype], chip).text for sweep in sweeps]
-    description = Description(plan, layouts_of(plan, layout))
+    description = described(plan, layout)
     if not description.live:
         return []
-    there = [o.name for o in description.form.operands if o.dim]
-    specs = [spec for spec in _specs(description, dtype, convolution, forces) if not spec.call.levels]
-    opened = [tuple(slot.operand for slot in spec.call.opened if slot.operand in there) for spec in specs]
-    return [cuda_source(description.form, dtype, slots, chip, convolution).text for slots in opened if slots]
+    description.shapes(convolution)  # or it has no edges
+    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.parts(call, convolution))
+    specs = [KernelSpec(description, part, dtype, convolution) for part in parts]
+    return [text for spec in specs if (text := target.text(spec, chip))]
