@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from tests.clients.checks import check_step, check_training
 
@@ -10,7 +11,19 @@ from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets to
 
 
 def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes() -> None:
-    check_step(*(mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36)), outputs=["energy", "forces", "stress"])
+    cases = [mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36, 27, 27)]
+    for case, change in zip(cases[2:], (one_element, mixed), strict=True):
+        case.batch["node_attrs"] = change(case.batch["node_attrs"])
+    check_step(*cases, outputs=["energy", "forces", "stress"], finds=["groups", "pairs"], without=1)
+
+
+def one_element(rows: Tensor) -> Tensor:
+    return rows[:1].expand_as(rows)
+
+
+def mixed(rows: Tensor) -> Tensor:
+    """Rows that are no elements, which MACE takes all the same: the network computes them."""
+    return (rows + rows.roll(1, 0)) / 2
 
 
 def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:

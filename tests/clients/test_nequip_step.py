@@ -12,7 +12,9 @@ OUTPUTS = [keys.TOTAL_ENERGY_KEY, keys.FORCE_KEY, keys.STRESS_KEY]
 
 
 def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes() -> None:
-    check_step(*(nequip(atoms, torch.float64, features=4, l_max=1, layers=1) for atoms in (27, 36)), outputs=OUTPUTS)
+    cases = [nequip(atoms, torch.float64, features=4, l_max=1, layers=2) for atoms in (27, 36, 27)]
+    cases[2].batch[keys.ATOM_TYPE_KEY] = torch.ones_like(cases[2].batch[keys.ATOM_TYPE_KEY])  # of one element
+    check_step(*cases, outputs=OUTPUTS, finds=["groups", "pairs"])
 
 
 def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import may_be_kernels
-from tpgen.conversion.operations.species import species_linear
+from tpgen.conversion.operations.species import grouped_linear, species_linear
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.groups import Groups
+from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.multilinear import is_plain
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
@@ -59,11 +61,18 @@ class SpeciesProduct:
         """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
         return species_linear(x, self._summed(weight, table, None), species, self.plan)
 
+    def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
+        """The product as `apply`, in a program that is given the rows of each species."""
+        return grouped_linear(x, self._summed(weight, table.index_select(0, groups.there), None), groups, self.plan)
+
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows; None where it is not worth it, or some row of ``y`` is none.
 
         Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
         """
+        program = recorded_program()
+        if program is not None and (found := self._recorded(program, x, weight, y)) is not None:
+            return found
         if not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
@@ -75,6 +84,13 @@ class SpeciesProduct:
             return None
         there, species = torch.unique(ones, return_inverse=True)
         return species_linear(x, self._summed(weight, y, there), species, self.plan)
+
+    def _recorded(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+        """The product in a program for one-hot rows."""
+        groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
+        if groups is None or y.requires_grad:
+            return None
+        return grouped_linear(x, self._summed(weight, y, groups.there), groups, self.plan)
 
     def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
         """The matrices of each species, paths of the same segments added up."""

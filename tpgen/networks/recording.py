@@ -1,24 +1,71 @@
-"""Pairs of edges that a program is given in the place of those it cannot look for, while it is written down."""
+"""Findings that a program is given in the place of those it cannot look for, while it is written down.
+
+Pairs of edges and species of rows depend on numbers.  Modules ask the `Recording` for them, and say what they are to be
+found from: each call of the program finds them anew, and where it cannot, the program does not hold for the call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.pairs import EdgePairs
+from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
+from tpgen.networks.groups import Groups, find_groups
 
 
-@dataclass
+def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
+    """The pairs of edges as a program takes them; None where some edge is in none."""
+    found = find_pairs(edge_index, vectors, vectors[:, :0])
+    if found is None or found.numbers != found.pairs:
+        return None
+    return [found.order, found.place, found.number, found.first, found.second]
+
+
+def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
+    """The species of one-hot rows, or of rows that were ``looked_up``, of a table and species; None for other rows."""
+    if not looked_up:
+        species = find_ones(rows)
+    else:
+        table, numbers = looked_up[0], looked_up[1].reshape(-1).long()
+        species = numbers if torch.equal(rows, table[numbers]) else None
+    return None if species is None else find_groups(species)
+
+
+def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor) -> EdgePairs:
+    return EdgePairs(order, place, number, first.shape[0], first, second)  # in which each edge has another one
+
+
+class Finding(NamedTuple):
+    """A kind of what depends on numbers: how a call finds its tensors, and what modules get, made of these."""
+
+    find: Callable[..., list[Tensor] | None]
+    made: Callable[..., Any]
+
+
+FINDINGS = {"pairs": Finding(pairs_among, _pairs), "groups": Finding(groups_among, Groups)}
+
+
 class Recording:
-    """Pairs that a program is given, in which each edge has another one; none where it is asked what they come from."""
+    """A program that is written down: findings that it is ``given``, and the sources that modules name for them."""
 
-    given: EdgePairs | None
-    source: tuple[Tensor, Tensor] | None = None  # ends of edges, and what becomes its negative with the direction
+    def __init__(self, given: Mapping[str, Sequence[Tensor]]) -> None:
+        self.given = {name: FINDINGS[name].made(*tensors) for name, tensors in given.items()}
+        self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
+
+    def groups(self, *source: Tensor) -> Groups | None:
+        """The groups of such rows; None where the program is given none, or those of other rows."""
+        if not source[0].is_cpu:
+            return None
+        known = self.sources.setdefault("groups", source)
+        same = len(known) == len(source) and all(map(operator.is_, known, source))
+        return self.given.get("groups") if same else None
 
 
 _recording: ContextVar[Recording | None] = ContextVar("program that is recorded", default=None)
@@ -26,7 +73,7 @@ _recording: ContextVar[Recording | None] = ContextVar("program that is recorded"
 
 @contextmanager
 def recording(program: Recording) -> Iterator[Recording]:
-    """Nets take the pairs of a program, and say what these are found from."""
+    """Let modules ask a program for findings, and say what these come from."""
     before = _recording.set(program)
     try:
         yield program

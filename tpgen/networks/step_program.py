@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tpgen.errors import DeployError, TpgenError
 from tpgen.networks.step_build import Run, library_of, shapes_of
-from tpgen.networks.step_trace import Evaluate, Signature, Slots, Written, pairs_among, write
+from tpgen.networks.step_trace import Evaluate, Signature, Slots, Written, write
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,28 +37,18 @@ class Program:
                 f"{title} cannot be written as one program: {why}; take what depends on values out of forward, or use "
                 "the network as it is"
             ) from error
-        inputs = [*(x.detach() for x in slots.tensors()), *(x.detach() for x in tensors), *(written.pairs or ())]
-        given = written.program.of(inputs)
+        given = written.complete([x.detach() for x in (*slots.tensors(), *tensors)])
+        assert given is not None, "the program holds for its example"
         function = library_of(written.program.graph, tuple(given))
         like = [(x.dtype, x.device) for x in given]
         return Program(slots, written, shapes_of(written.program.graph), like, function)
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
-        inputs = [*self.slots.tensors(), *tensors]
-        if self.written.pairs is not None:
-            pairs = self._pairs(inputs)
-            if pairs is None:
-                return None
-            inputs += pairs
-        given = self.written.program.of(inputs)
-        if not _hold(self.shapes, self.like, given):
+        given = self.written.complete([*self.slots.tensors(), *tensors])
+        if given is None or not _hold(self.shapes, self.like, given):
             return None
         return self.written.results(self.function(given))
-
-    def _pairs(self, inputs: list[Tensor]) -> list[Tensor] | None:
-        sources = self.written.sources
-        return None if sources is None else pairs_among(*sources.graph.forward(*sources.of(inputs)))
 
 
 def _hold(shapes: Sequence[Sequence[Any]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:

@@ -1,10 +1,11 @@
-"""The evaluation of a network written down: a graph of torch's operations and ours, of parameters, inputs and pairs."""
+"""The evaluation of a network written down: a graph of torch's operations and ours, and what its inputs are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen._torch import ConstantSource, FakeTensorMode, fx_graph_cse, pytree
 from tpgen.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
-from tpgen.networks.recording import Recording, recording
+from tpgen.networks.recording import FINDINGS, Recording, recording
 from tpgen.nn.multilinear import writes_to
 
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
@@ -119,13 +119,23 @@ class Part:
 
 @dataclass
 class Written:
-    """A call as a graph of parameters, tensors and pairs, and the part that says what pairs are found from."""
+    """A call as a graph of parameters, tensors and findings, and the part that makes what these are found from."""
 
     program: Part
-    sources: Part | None  # the ends of edges, and what changes sign with the direction
-    pairs: list[Tensor] | None  # of the example
+    sources: Part
+    counts: dict[str, int]  # of the sources of each finding
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
+
+    def complete(self, inputs: list[Tensor]) -> list[Tensor] | None:
+        """Inputs of the program, from parameters and tensors; None where something is not found."""
+        made = iter(self.sources.graph.forward(*self.sources.of(inputs)))
+        for name, count in self.counts.items():
+            found = FINDINGS[name].find(*islice(made, count))
+            if found is None:
+                return None
+            inputs = inputs + found
+        return self.program.of(inputs)
 
     def results(self, made: Sequence[Tensor]) -> Any:
         """Results of the network with these tensors."""
@@ -134,45 +144,38 @@ class Written:
         return pytree.tree_unflatten(leaves, self.result)
 
 
-def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
-    """The pairs of edges as a program takes them; None where some edge is in none."""
-    found = find_pairs(edge_index, vectors, vectors[:, :0])
-    if found is None or found.numbers != found.pairs:
-        return None
-    return [found.order, found.place, found.number, found.first, found.second]
-
-
 def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
     """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
     with slots.unwritten():
-        pairs = _example_pairs(evaluate, signature, tensors)
+        found = _of_example(evaluate, signature, tensors)
     asked = slots.asked()
     seen: dict[str, Any] = {}
 
-    def call(parameters: list[Tensor], given: list[Tensor], pairs: list[Tensor] | None) -> list[Tensor]:
+    def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
         args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
-        held = slots.holding(_fresh(parameters, asked))
-        with held, recording(_given(pairs)) as recorded, torch.enable_grad():
+        held, program = slots.holding(_fresh(parameters, asked)), Recording(dict(zip(names, found, strict=True)))
+        with held, recording(program), torch.enable_grad():
             leaves, seen["spec"] = pytree.tree_flatten(evaluate(*args, **options))
         seen["constants"] = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
-        seen["results"] = len(made)
-        return [*made, *(() if recorded is None or recorded.source is None else recorded.source)]
+        seen["results"], seen["counts"] = len(made), {name: len(program.sources[name]) for name in names}
+        return [*made, *(x for name in names for x in program.sources[name])]
 
-    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), pairs)
+    names = list(found)
+    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
     with torch.no_grad():
         recorded = _traced(call, inputs)
         flat, spec = pytree.tree_flatten(inputs)  # again, so that nothing writes into anything
         graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
-    parts = _ending(graph, 0, seen["results"]), _sources(graph, seen["results"])
-    return Written(*parts, pairs, seen["spec"], seen["constants"])
+    parts = _ending(graph, 0, seen["results"]), _ending(graph, seen["results"], None)
+    return Written(*parts, seen["counts"], seen["spec"], seen["constants"])
 
 
 def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
     return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
-def _faked(parameters: list[Tensor], tensors: list[Tensor], pairs: list[Tensor] | None) -> tuple[Any, Any, Any]:
+def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
     """Stand-ins of tensors, without numbers: sizes of parameters are known, all others from 2 on are open."""
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
@@ -182,17 +185,16 @@ def _faked(parameters: list[Tensor], tensors: list[Tensor], pairs: list[Tensor] 
 
     known = [mode.from_tensor(x, static_shapes=True) for x in parameters]
     given = [opened(x, f"given{n}") for n, x in enumerate(tensors)]
-    return known, given, None if pairs is None else [opened(x, f"pairs{n}") for n, x in enumerate(pairs)]
+    return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _example_pairs(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor]) -> Any:
-    """Evaluate once, as what is written at a first call must not be traced; the pairs that are asked for."""
+def _of_example(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """Evaluate once, as what is written at a first call must not be traced; the findings that are asked for."""
     args, options = signature.arguments(_fresh(tensors, [x.requires_grad for x in tensors]))
-    with recording(Recording(None)) as recorded, torch.enable_grad():
+    with recording(Recording({})) as program, torch.enable_grad():
         evaluate(*args, **options)
-    if recorded is None or recorded.source is None:
-        return None
-    return pairs_among(*recorded.source)
+    found = {name: FINDINGS[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
+    return {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
 def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
@@ -200,14 +202,7 @@ def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _given(pairs: list[Tensor] | None) -> Recording:
-    if pairs is None:
-        return Recording(None)
-    order, place, number, first, second = pairs
-    return Recording(EdgePairs(order, place, number, first.shape[0], first, second))
-
-
-def _ending(graph: fx.GraphModule, begin: int, end: int) -> Part:
+def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> Part:
     """The part of a graph that makes some of its results."""
     made = fx.Graph()
     copied: Any = made.graph_copy(graph.graph, {})
@@ -222,8 +217,3 @@ def _ending(graph: fx.GraphModule, begin: int, end: int) -> Part:
         if not x.users:
             made.erase_node(x)
     return Part(fx.GraphModule(graph, made), takes)  # with the constants of the graph
-
-
-def _sources(graph: fx.GraphModule, results: int) -> Part | None:
-    output: Any = graph.graph.output_node()
-    return _ending(graph, results, results + 2) if len(output.args[0]) > results else None

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.conversion.operations import species as module
-from tpgen.conversion.operations.species import species_linear
+from tpgen.conversion.operations.species import grouped_linear, species_linear
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
+from tpgen.networks.groups import Groups, find_groups
 from tpgen.planner.linear import make_linear_plan
 
 pytestmark = needs_compiler
@@ -38,6 +39,18 @@ def test_each_row_has_the_weights_of_its_species() -> None:
     found, wanted = (torch.autograd.grad(f(x, w).square().sum(), (x, w)) for f in (layer, by_definition))
     torch.testing.assert_close(found, wanted)
     assert not found[1][2].any(), "a species without rows has no gradient"
+
+
+def test_rows_in_groups_have_the_weights_of_their_species() -> None:
+    groups = Groups(*find_groups(SPECIES))
+
+    def grouped(x: Tensor, w: Tensor) -> Tensor:
+        return grouped_linear(x, w.index_select(0, groups.there), groups, PLAN)
+
+    x, w = operands()
+    torch.testing.assert_close(grouped(x, w), by_definition(x, w))
+    assert torch.autograd.gradcheck(grouped, operands())
+    assert torch.autograd.gradgradcheck(grouped, operands())
 
 
 def test_derivatives_of_two_orders() -> None:

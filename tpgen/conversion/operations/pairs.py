@@ -61,10 +61,11 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
 
 
 def _mark_recorded(program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool) -> None:
-    if program.source is None and alike:
-        program.source = edge_index, vectors
-    if program.given is not None and program.source is not None and program.source[0] is edge_index:
-        _marks[x] = program.given, writes_to(x)
+    source = program.sources.get("pairs")
+    if source is None and alike:
+        source = program.sources["pairs"] = edge_index, vectors
+    if "pairs" in program.given and source is not None and source[0] is edge_index:
+        _marks[x] = program.given["pairs"], writes_to(x)
 
 
 def carry_over(x: Tensor, made: Tensor) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from tpgen.kernels.runtime.call import OUT, X1, W, opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.networks.groups import Groups
 from tpgen.nn.multilinear import Point, open_slots
 from tpgen.planner.plan import Plan
 
@@ -43,6 +45,49 @@ def species_linear(x: Tensor, weight: Tensor, species: Tensor, plan: Plan) -> Te
     _check(x, weight, species, plan)
     layer = _Layer(plan, species, weight.shape[0])
     return open_slots(layer.by_kernel, layer.by_rows, (x, weight, None), (2,))[0]
+
+
+def grouped_linear(x: Tensor, weight: Tensor, groups: Groups, plan: Plan) -> Tensor:
+    """The layer for rows whose groups are known, group n with ``weight[n]``: torch's operations, for a program."""
+    given: Any = _Grouped.apply(x, groups)
+    made: dict[int, Tensor] = {}
+    for path in plan.paths:
+        assert path.weight is not None
+        (u, w), d = path.weight.shape, path.in1.ir.dim
+        copies = given[..., path.in1.start : path.in1.stop].unflatten(-1, (u, d)).transpose(2, 3).flatten(1, 2)
+        matrix = path.coefficient * weight[:, path.weight.start : path.weight.stop].unflatten(-1, (u, w))
+        found = torch.bmm(copies, matrix).unflatten(1, (-1, d)).transpose(2, 3).flatten(2)
+        made[path.out.index] = made[path.out.index] + found if path.out.index in made else found
+    ends = enumerate(plan.irreps_out)
+    parts = [made[n] if n in made else given.new_zeros(*given.shape[:2], mul * ir.dim) for n, (mul, ir) in ends]
+    return _Spread.apply(torch.cat(parts, -1), groups)
+
+
+class _Grouped(torch.autograd.Function):
+    """Rows in the table of their groups, zeros where it has none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:
+        ctx.groups, table = groups, groups.table
+        rows = x.index_select(0, table.clamp(min=0).flatten()).unflatten(0, table.shape)
+        return torch.where((table >= 0).unsqueeze(-1), rows, 0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _Spread.apply(g, ctx.groups), None
+
+
+class _Spread(torch.autograd.Function):
+    """Rows as they were before they stood in the table: the adjoint of `_Grouped`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:
+        ctx.groups = groups
+        return x.flatten(0, 1).index_select(0, groups.place)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return _Grouped.apply(g, ctx.groups), None
 
 
 def _check(x: Tensor, weight: Tensor, species: Tensor, plan: Plan) -> None:

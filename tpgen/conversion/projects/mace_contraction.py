@@ -22,6 +22,7 @@ from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import is_plain, is_traced
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
@@ -108,6 +109,11 @@ def runs_on(x: Tensor) -> bool:
 
 def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
+    if not torch.jit.is_scripting():
+        program = recorded_program()
+        groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
+        if program is not None and is_traced(y):
+            return None if groups is None or y.requires_grad else groups.species
     if y.requires_grad:
         if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
             if not torch.compiler.is_compiling():

@@ -23,6 +23,7 @@ from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.projects.nequip_gradients import also_by
 from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import is_plain
 
 
@@ -50,11 +51,15 @@ class TpgenSelfConnection(ProductBySpecies):
     product = _as("product", ProductBySpecies.forward)
 
     def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
-        attributes = _STOOD.get()
+        attributes, program = _STOOD.get(), recorded_program()
+        groups = None if program is None else program.given.get("groups")
+        if groups is None:
+            found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
+        else:
+            found = self._tpgen_species.apply_grouped(x, weight, self.table(), groups)
         if attributes is None or not attributes.requires_grad:
             return found
-        return also_by(attributes, found, self._tpgen.forward, (x, attributes[: len(x)], weight))
+        return also_by(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
         """The embedding of each type, the parameter itself."""
@@ -93,15 +98,16 @@ class TpgenInteractionBlock(InteractionBlock):
     def _embeds(self, data: AtomicDataDict.Type) -> bool:
         """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
-        table, types = self.sc.table(), data[TYPES].view(-1)
+        table, types, program = self.sc.table(), data[TYPES], recorded_program()
+        groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
+        plain = all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
         return (
             self.sc.embeds_alone()
-            and all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
-            and len(types) * self.sc.weight_numel >= species.WORTH
+            and (groups is not None or (plain and types.numel() * self.sc.weight_numel >= species.WORTH))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
             and _leads_to(attributes, table)
-            and torch.equal(attributes, table[types])
+            and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
         )
 
 
