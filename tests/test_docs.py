@@ -205,6 +205,15 @@ def test_docs_stay_short() -> None:
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split()) <= 1_000
 
 
+def test_pages_import_public_names_from_the_root() -> None:
+    """What stands in a module below may change with any version, and readers copy what they see."""
+    taught = [*PAGES, *(ROOT / "docs" / "examples").glob("*.py"), *(ROOT / "docs" / "examples").glob("*.ipynb")]
+    below = re.compile(r"from tpgen\.[\w.]+ import ([\w, ]+)")
+    for page in taught:
+        names = {name for m in below.finditer(page.read_text(encoding="utf-8")) for name in m[1].split(", ")}
+        assert not names & {*tpgen.__all__}, page.name
+
+
 def mentioned() -> set[tuple[str, tuple[str, ...]]]:
     """Commands that the pages show in their text or in blocks, with the options given to them, each with its page."""
     found = set()

@@ -24,8 +24,7 @@ from e3nn.math import soft_one_hot_linspace
 from e3nn.nn import FullyConnectedNet, Gate
 from torch import Tensor, nn
 
-from tpgen import FullyConnectedTensorProduct, Linear, TensorProductConv, convert
-from tpgen.planner.presets import channelwise
+from tpgen import FullyConnectedTensorProduct, Linear, TensorProductConv, channelwise, convert
 
 ELEMENTS = ("Cu", "Pd", "Au")
 CUTOFF, BASIS, NEIGHBOURS = 5.0, 8, 42.0

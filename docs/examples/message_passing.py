@@ -8,7 +8,6 @@ import torch
 from e3nn import o3
 
 import tpgen
-from tpgen.planner.presets import channelwise
 
 
 class Layer(torch.nn.Module):
@@ -17,7 +16,7 @@ class Layer(torch.nn.Module):
     def __init__(self, irreps: str, sh: str) -> None:
         super().__init__()
         self.sh = o3.Irreps(sh)
-        self.conv = tpgen.TensorProductConv.from_plan(channelwise(irreps, sh, irreps))
+        self.conv = tpgen.TensorProductConv.from_plan(tpgen.channelwise(irreps, sh, irreps))
         self.radial = torch.nn.Sequential(
             torch.nn.Linear(1, 16), torch.nn.SiLU(), torch.nn.Linear(16, self.conv.weight_numel)
         )

@@ -11,10 +11,12 @@ import pytest
 from e3nn import o3
 from torch import nn
 
+import tpgen
 from tests.conversion.networks import GRAPHS, VECTORS, Mixed, Scaled, mixed_inputs
 from tests.machine import needs_compiler
 from tpgen.conversion.adapters import ADAPTERS
 from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.report import Conversion
 from tpgen.conversion.swap import Swap
 
 
@@ -71,6 +73,16 @@ def test_rows_stand_in_the_order_of_the_network_whoever_found_them(monkeypatch: 
     convert(network, report=reports.append, **GRAPHS)
     for rows in (possible, reports[0].replaced, conversion_report(network).replaced):
         assert [row.paths for row in rows] == [("0",), ("1",), ("2",)]
+
+
+def test_modules_that_are_tpgens_already_are_counted() -> None:
+    network = nn.Sequential(o3.Linear("2x0e", "2x0e"), tpgen.Linear("2x0e", "2x0e"), nn.Linear(2, 2))
+    reports: list[Conversion] = []
+    convert(network, report=reports.append, **GRAPHS)
+    for found in (reports[0], conversion_report(network)):
+        assert found.own == (("1",),)
+        assert str(found).startswith("Sequential: 1 module computes with tpgen, 1 is tpgen's own, 0 stay")
+    assert "tpgen's own" not in str(conversion_report(nn.Sequential(o3.Linear("2x0e", "2x0e"))))
 
 
 @needs_compiler

@@ -24,6 +24,7 @@ from tpgen.conversion.selection import Names, Selection, make_selection, selecte
 from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
 from tpgen.errors import InputError, OptionError, TpgenError, unknown
 from tpgen.nn.checks import check_options
+from tpgen.nn.planned import PlannedModule
 
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
@@ -95,7 +96,9 @@ def convert(
     swaps = change(swaps)
     names = _names(network)
     compared = _compared(network, given, chosen, prove, measure, change)
-    found = Conversion(type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared)
+    found = Conversion(
+        type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared, own=_own(names)
+    )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
     _warn([k for k in kept if not k.asked], names)  # a warning that is an error leaves the network as it was
@@ -164,6 +167,7 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
         _stayed(kept, names),
         *_compared(network, {}, None if marks else Selection(), prove, measure),
         possible=_replaced(swaps, names),
+        own=_own(names),
     )
 
 
@@ -262,6 +266,13 @@ def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
     return names
+
+
+def _own(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Names of the modules that somebody has built with tpgen: not converted ones, and no parts of either."""
+    ours = [module for module in names if mark_of(module) or isinstance(module, PlannedModule)]
+    parts = {part for whole in ours for part in whole.modules() if part is not whole}
+    return tuple(names[module] for module in ours if not mark_of(module) and module not in parts)
 
 
 def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:

@@ -45,6 +45,7 @@ class Conversion(Shown):
     proof: Proof | None = None
     times: Times | None = None
     possible: tuple[Replaced, ...] = ()  # what `convert` would replace; none right after it
+    own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
 
     def to_json(self) -> str:
         """All of it as JSON; what was not asked for is null."""
@@ -52,9 +53,10 @@ class Conversion(Shown):
 
     def __str__(self) -> str:
         done, kept = len(self.replaced), len(self.kept)
+        own = f"{len(self.own)} {'is' if len(self.own) == 1 else 'are'} tpgen's own, " if self.own else ""
         can = f"{len(self.possible)} can be converted, " if self.possible else ""
         head = (
-            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, {can}"
+            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, {own}{can}"
             f"{kept} stay{'s' * (kept == 1)} as {'it is' if kept == 1 else 'they are'}"
         )
         parts = [head]

@@ -133,7 +133,7 @@ _ALL = (
     ),
     Problem(
         "elementwise",
-        "features with themselves, copy by copy",
+        "a feature times itself, copy by copy",
         2000,
         lambda: elementwise(*(_muls(64, "0e+1o+2e"),) * 2),
         "elementwise",
