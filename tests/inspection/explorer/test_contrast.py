@@ -95,7 +95,7 @@ def test_labels_never_overprint(browser: Any, tmp_path: Path, flops: float) -> N
     slow, fast = (replace(found, forward_seconds=seconds) for seconds in (0.02, found.predicted_seconds))
     for drawn in (
         diagram(plan.map, interactive=True),
-        *(roofline(one, one.paths, interactive=True) for one in (slow, fast)),
+        *(roofline(one, interactive=True) for one in (slow, fast)),
     ):
         file = tmp_path / "drawing.html"
         file.write_text(f"<meta charset=utf-8><style>{STYLE}</style>{drawn}", encoding="utf-8")

@@ -128,6 +128,22 @@ class Explanation(Shown, UnderCeilings):
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
 
+    @property
+    def points(self) -> list[tuple[PathExplanation, float, float]]:
+        """Paths with their operations per byte and per second, in the time measured or the least under the ceilings."""
+        ceilings, rows = self.ceilings, self.rows
+        if ceilings is None:
+            return []
+        live = [p for p in self.paths if p.flops]
+        times = [p.seconds or ceilings.seconds(rows * p.flops, rows * p.bytes) for p in live]
+        return [(p, p.flops / p.bytes, rows * p.flops / seconds) for p, seconds in zip(live, times, strict=True)]
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Operations per second of the batch, as ``predicted`` and ``measured``."""
+        times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
+        return {name: self.flops / seconds for name, seconds in times.items() if seconds}
+
     def __str__(self) -> str:
         return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])
 
@@ -141,7 +157,7 @@ class Explanation(Shown, UnderCeilings):
         }
         bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
         shown = lines(*_head(self)) + html_table(rows, left, bars) + lines(*_aligned(totals(self)))
-        return shown + roofline(self, self.paths)
+        return shown + roofline(self)
 
 
 # A column in which no path has anything to say is left out.

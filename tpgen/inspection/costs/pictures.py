@@ -72,7 +72,7 @@ def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float],
 
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
-_PREDICTED, _MEASURED = "predicted at least", "measured forward"
+_TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
 def _roofline(panel: Any, found: Explanation) -> None:
@@ -86,7 +86,7 @@ def _roofline(panel: Any, found: Explanation) -> None:
     if not found.ceilings or not found.intensity:
         return
     ceilings = found.ceilings
-    least = min([found.intensity, ceilings.ridge, *(p.flops / p.bytes for p in found.paths if p.flops)])
+    least = min([found.intensity, ceilings.ridge, *(intensity for _, intensity, _ in found.points)])
     low, high = least / 4, 8 * max(ceilings.ridge, found.intensity)
     knee = (low, low * ceilings.bandwidth), (ceilings.ridge, ceilings.flops), (high, ceilings.flops)
     panel.plot(*zip(*knee, strict=True), color="0.3", lw=1.5, zorder=2)
@@ -95,26 +95,15 @@ def _roofline(panel: Any, found: Explanation) -> None:
     middle = (low * ceilings.ridge) ** 0.5
     slope = (middle, middle * ceilings.bandwidth)
     panel.annotate(quantity(ceilings.bandwidth, "B/s"), slope, xytext=(-6, 5), ha="right", **small)
-    for path in found.paths:
-        if path.flops:
-            _path_point(panel, found, path)
-    times = {_PREDICTED: (found.predicted_seconds, "none"), _MEASURED: (found.forward_seconds, "k")}
-    for name, (seconds, color) in times.items():
-        if seconds:
-            rate = found.flops / seconds
-            panel.plot([found.intensity], [rate], "o", ms=9, mec="k", mfc=color, mew=1.5, label=name, zorder=4)
+    for path, intensity, rate in found.points:
+        panel.plot([intensity], [rate], "o", ms=4, color=path_color(path.index), zorder=3)
+    for name, rate in found.rates.items():
+        label, color = _TOTALS[name]
+        panel.plot([found.intensity], [rate], "o", ms=9, mec="k", mfc=color, mew=1.5, label=label, zorder=4)
     panel.plot([], [], "o", ms=4, color="0.5", label="each path alone")
     panel.legend(frameon=False, fontsize=8, loc="lower right")
     panel.set_xlim(low, high)
     panel.set_ylim(top=3 * ceilings.flops)
-
-
-def _path_point(panel: Any, found: Explanation, path: PathExplanation) -> None:
-    """A path by its own operations and bytes, in the time measured or the least that the ceilings allow."""
-    assert found.ceilings is not None
-    seconds = path.seconds or found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes)
-    x, y = path.flops / path.bytes, found.rows * path.flops / seconds
-    panel.plot([x], [y], "o", ms=4, color=path_color(path.index), zorder=3)
 
 
 _CELL = 0.085  # inches of an entry, the same for all couplings

@@ -5,7 +5,7 @@ Attributes of the marks are what a notebook shows; the style sheet of the explor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def roofline(found: Explanation, paths: Sequence[PathExplanation], interactive: bool = False) -> str:
+def roofline(found: Explanation, interactive: bool = False) -> str:
     """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
 
     Each path has a point too, by its own operations and bytes; a page whose drawings are ``interactive`` shows it while
@@ -39,8 +39,7 @@ def roofline(found: Explanation, paths: Sequence[PathExplanation], interactive: 
         return ""
     left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
     high = log10(ceilings.flops) + 0.35
-    times = [seconds for seconds in (found.predicted_seconds, found.forward_seconds) if seconds]
-    low = min([high - 3, *(log10(found.flops / seconds) - 0.6 for seconds in times)])
+    low = min([high - 3, *(log10(rate) - 0.6 for rate in found.rates.values())])
 
     def at(intensity: float, rate: float) -> tuple[float, float]:
         x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
@@ -51,7 +50,7 @@ def roofline(found: Explanation, paths: Sequence[PathExplanation], interactive: 
     parts = _grid(at, left, right, low, high)
     totals = _totals(at, labels, found)  # first, as what they name is one point
     parts += _roof(at, labels, ceilings, left, right)
-    parts += [*(_point(at, found, path) for path in paths if path.flops), *totals]
+    parts += [*(_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
     named = 'id="roofline"' if interactive else 'style="max-width:100%"'
     return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
 
@@ -115,11 +114,7 @@ def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[floa
     return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
 
 
-def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
-    intensity = path.flops / path.bytes
-    least = found.ceilings.seconds(found.rows * path.flops, found.rows * path.bytes) if found.ceilings else None
-    rate = found.rows * path.flops / (path.seconds or least or 1.0)
-    x, y = at(intensity, rate)
+def _point(path: PathExplanation, x: float, y: float) -> str:
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
     return (
         f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
@@ -129,11 +124,10 @@ def _point(at: _At, found: Explanation, path: PathExplanation) -> str:
 
 def _totals(at: _At, labels: _Labels, found: Explanation) -> list[str]:
     parts = []
-    for name, seconds in (("predicted", found.predicted_seconds), ("measured", found.forward_seconds)):
-        if seconds:
-            x, y = at(found.intensity, found.flops / seconds)
-            parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
-            parts.append(labels.put(f"{name} {duration(seconds)}", x, y))
+    for name, rate in found.rates.items():
+        x, y = at(found.intensity, rate)
+        parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
+        parts.append(labels.put(f"{name} {duration(found.flops / rate)}", x, y))
     return parts
 
 

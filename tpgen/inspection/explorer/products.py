@@ -46,7 +46,7 @@ def product_sheet(
         costliest=_costliest(found),
         totals={"strategy": _written(found), **totals(found)},
         diagram=diagram(request.plan.map, interactive=True),
-        roofline=roofline(found, found.paths, interactive=True),
+        roofline=roofline(found, interactive=True),
         bars=bars(found),
         noun=found.noun,
     )
