@@ -62,7 +62,6 @@ NAMES: dict[str, Private] = {
     "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
-    "fx_graph_cse": Private("torch._functorch.compile_utils", "fx_graph_cse", _STEP),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
     "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
     "pointer_of": Private(

@@ -14,8 +14,10 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import ConstantSource, FakeTensorMode, fx_graph_cse, pytree
+from tpgen._torch import ConstantSource, FakeTensorMode, pytree
 from tpgen.errors import DeployError, InputError
+from tpgen.networks.cse import cse
+from tpgen.networks.functional import functional
 from tpgen.networks.recording import FINDINGS, Recording, recording
 from tpgen.nn.multilinear import writes_to
 
@@ -164,9 +166,10 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
     names = list(found)
     inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
     with torch.no_grad():
-        recorded = _traced(call, inputs)
-        flat, spec = pytree.tree_flatten(inputs)  # again, so that nothing writes into anything
-        graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
+        graph = _traced(call, inputs)
+        if not functional(graph.graph):  # torch does any graph, by tracing it again
+            recorded, (flat, spec) = graph, pytree.tree_flatten(inputs)
+            graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
     parts = _ending(graph, 0, seen["results"]), _ending(graph, seen["results"], None)
     return Written(*parts, seen["counts"], seen["spec"], seen["constants"])
 
@@ -210,7 +213,7 @@ def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> Part:
     for node in made.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])
     made.eliminate_dead_code()
-    made = fx_graph_cse(made)
+    cse(made, graph)
     placeholders = list(made.find_nodes(op="placeholder"))
     takes = tuple(n for n, x in enumerate(placeholders) if x.users)
     for x in placeholders:

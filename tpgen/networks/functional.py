@@ -1,0 +1,65 @@
+"""Operations in place as others that return a new tensor, so that nodes of a graph can be shared and dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+
+def functional(graph: fx.Graph) -> bool:
+    """Let no node of a traced graph write into a tensor; False where some write is to memory that others see.
+
+    A tensor that an operation has made, and that no view of is read after the write, can be another one from there on.
+    """
+    order = {node: n for n, node in enumerate(graph.nodes)}
+    for node in order:
+        if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
+            plain: Any = _plain(node)
+            if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
+                return False
+            written: Any = node.args[0]
+            written.replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
+            node.target = plain
+    return True
+
+
+def _plain(node: fx.Node) -> Any:
+    """The operation that returns what one in place leaves in its operand, where the operand is memory of its own."""
+    space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
+    operation, _, overload = name.partition(".")
+    written: Any = node.args[0] if node.args else None
+    if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
+        return None
+    if written.op != "call_function" or _schema(written) is None or _aliases(written):
+        return None
+    dtype = written.meta["val"].dtype
+    for operand in node.all_input_nodes:
+        x = operand.meta["val"]
+        if isinstance(x, Tensor) and x.dtype != dtype and (x.is_floating_point() or not dtype.is_floating_point):
+            return None  # in place the dtype stays, else it may be promoted
+    return getattr(getattr(torch.ops.aten, operation[:-1], None), overload or "default", None)
+
+
+def _views(node: fx.Node) -> set[fx.Node]:
+    """Views of what a node writes to, and views of these."""
+    written: Any = node.args[0]
+    found: set[fx.Node] = set()
+    pending = [user for user in written.users if user is not node]
+    while pending:
+        view = pending.pop()
+        if view not in found and _aliases(view):
+            found.add(view)
+            pending += view.users
+    return found
+
+
+def _aliases(node: fx.Node) -> bool:
+    """Whether a node may return memory of an operand."""
+    schema = _schema(node)
+    return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))
+
+
+def _schema(node: fx.Node) -> Any:
+    return getattr(node.target, "_schema", None)
