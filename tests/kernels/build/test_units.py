@@ -75,6 +75,7 @@ def test_a_terminal_hears_once_why_first_calls_are_slow(
     monkeypatch.setattr(build, "_said", threading.Event())
     build._say_once()
     assert capsys.readouterr().err == "", "a file or a pipe is told nothing"
+    monkeypatch.setattr(build, "_said", threading.Event())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     build._say_once()
     build._say_once()
