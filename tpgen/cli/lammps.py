@@ -9,7 +9,7 @@ import click
 from tpgen._version import __version__
 from tpgen.cli.options import radial_option
 from tpgen.cli.types import OneOf, OutputFile
-from tpgen.conversion.projects.lammps import PROJECTS, write
+from tpgen.conversion.projects.lammps import PROJECTS, write_for_lammps
 from tpgen.errors import TpgenError
 
 
@@ -32,5 +32,5 @@ def to_lammps(source: Path, target: Path, project: str | None, radial: str, forc
     """Write the file, where nothing is replaced unasked, and say for what it is."""
     if target.exists() and not force:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
-    write(source, target, project, radial=radial)
+    write_for_lammps(source, target, project, radial=radial)
     click.echo(f"{target}: for pair_style mliap unified, where tpgen {__version__} is installed")

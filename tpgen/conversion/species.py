@@ -19,7 +19,7 @@ from tpgen.conversion.obstacles import may_be_kernels
 from tpgen.conversion.operations.species import species_linear
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
@@ -64,7 +64,7 @@ class SpeciesProduct:
 
         Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
         """
-        if not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
+        if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
             return None

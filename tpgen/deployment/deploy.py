@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from tpgen import _torch
-from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
 from tpgen.errors import DeployError
@@ -57,7 +57,7 @@ def deploy(
         kinds = ", ".join(type(x).__name__ for x in inputs)
         raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
     program = network_program(network, inputs)
-    kernels = kernels_of(program)
+    kernels = kernels_in(program)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

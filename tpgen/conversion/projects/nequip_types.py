@@ -23,7 +23,7 @@ from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.projects.nequip_gradients import also_by
 from tpgen.conversion.swap import Finding, Kept, Swap
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import has_plain_numbers
 
 
 def _as(name: str, function: Any) -> Any:
@@ -96,7 +96,9 @@ class TpgenInteractionBlock(InteractionBlock):
         table, types = self.sc.table(), data[TYPES].view(-1)
         return (
             self.sc.embeds_alone()
-            and all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
+            and all(
+                map(has_plain_numbers, (features, attributes, table))
+            )  # before sizes, which are symbols where traced
             and len(types) * self.sc.weight_numel >= species.WORTH
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
