@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tpgen.bench.environment import Environment, environment
-from tpgen.bench.records import read_fields
+from tpgen.bench.records import read_record
 from tpgen.errors import TpgenError, unknown
 from tpgen.progress import Progress, bar, no_progress
 
@@ -187,11 +187,11 @@ def load_outcome(path: Path) -> Outcome:
             raise TpgenError(f"{path}: has schema {data['schema']!r}, this version reads {SCHEMA}")
         found = data["findings"]
         findings = Findings(
-            tuple(read_fields(Figure, figure) for figure in found["figures"]),
-            tuple(read_fields(Point, point) for point in found["points"]),
+            tuple(read_record(Figure, figure) for figure in found["figures"]),
+            tuple(read_record(Point, point) for point in found["points"]),
             found["fma"],
         )
-        machine = read_fields(Environment, data["environment"])
+        machine = read_record(Environment, data["environment"])
         return Outcome(data["goal"], data["subject"], machine, data["seconds"], findings)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise TpgenError(f"{path} is no measured row ({error}); `python -m benchmarks.kernels` writes them") from None

@@ -23,7 +23,7 @@ from tpgen.bench.peak import peak_bytes
 from tpgen.bench.peers import with_weights
 from tpgen.bench.records import Record, Report
 from tpgen.bench.run import run_benchmarks
-from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_of
+from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_between
 from tpgen.form.form import Layout
 from tpgen.inspection.clock import Timing, time_in_turns
 from tpgen.kernels.runtime.description import describe
@@ -100,7 +100,7 @@ def checked_calls(
     """Calls on all rows of a problem, once the first rows have agreed with the slow definition in float64."""
     plan, backward = problem.plan, TASKS["backward"]
     operands = make_operands(plan, problem.rows, torch.float32, CPU)
-    few = rows_of(operands, plan, 0, _GATE_ROWS)
+    few = rows_between(operands, plan, 0, _GATE_ROWS)
     expected = dict(zip(backward.results, expected_results(plan, backward, few), strict=False))
     for name, call in make(plan, layout, in_layout(plan, layout, few)).items():
         results = TASKS["forward"].results if name == "forward" else backward.results[1:]

@@ -22,7 +22,7 @@ from benchmarks.problems import problem_named
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.tasks import TASKS, make_operands
 from tpgen.errors import BackendError
-from tpgen.kernels.build.build import load
+from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import DIRECTIONS, Description
 from tpgen.kernels.runtime.warm import warm
@@ -55,7 +55,7 @@ def _build_one(name: str, direction: str) -> dict[str, float]:
     """Seconds to build one of those."""
     description = Description(problem_named(name).plan, ("mul_ir",) * 3)
     start = time.perf_counter()
-    load(description.source(call_of(DIRECTIONS[direction]), torch.float32).text)
+    load_kernel(description.source(call_of(DIRECTIONS[direction]), torch.float32).text)
     return {direction: time.perf_counter() - start}
 
 

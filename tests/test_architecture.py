@@ -156,7 +156,7 @@ def test_the_listed_imports_are_there() -> None:
 
 # Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
 FACTS = {
-    "tpgen.compiler.autotune": {"say_once"},
+    "tpgen.compiler.autotune": {"warn_once"},
     "tpgen.conversion.notices": {"_say"},
     "tpgen.inspection.costs.roofline": {"_remembered"},
     "tpgen.kernels.cpp.text": {"read_header"},
@@ -167,7 +167,7 @@ FACTS = {
     "tpgen.kernels.runtime.native.functions": {"native_function"},
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},
-    "tpgen.kernels.runtime.call": {"opening", "slots_in", "slots_of"},
+    "tpgen.kernels.runtime.call": {"opening_text", "slots_in", "slots_of"},
     "tpgen.networks.named": {"_operators"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},

@@ -14,7 +14,7 @@ from tpgen.bench.gate import expected_results
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.peers import Loop, build_loop, e3nn_module
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tasks import TASKS, components_outside, in_layout, make_operands, rows_of, select_tasks
+from tpgen.bench.tasks import TASKS, components_outside, in_layout, make_operands, rows_between, select_tasks
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.reference import reference_product
@@ -173,7 +173,7 @@ def test_operands_are_seeded_and_change_layout():
     assert torch.equal(turned.x1, first.x1)
     assert torch.equal(turned.out_cotangent, first.out_cotangent[:, components_outside(plan.irreps_out)])
     assert all(leaf.is_leaf and leaf.requires_grad for leaf in turned.leaves)
-    assert rows_of(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
+    assert rows_between(first, plan, 1, 3).w.shape == (2, plan.weight_numel)
 
 
 def test_loop_has_all_modes():

@@ -14,7 +14,7 @@ from tests.clients.checks import check_splines, counted_lengths
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.projects import mace_models
 from tpgen.conversion.projects.mace_models import model_swaps
-from tpgen.conversion.swap import apply_all, told, undo_all
+from tpgen.conversion.swap import apply_all, undo_all, what_computes
 
 from mace.modules.blocks import RadialEmbeddingBlock  # isort: skip  (after tpgen, as e3nn 0.4.4 needs)
 
@@ -66,7 +66,7 @@ def test_bessel_functions_are_those_of_mace(power: int, trainable: bool, calls: 
     found, wanted = model(*given), stock(*given)
     check(found, wanted, given)
     assert calls == [30]
-    assert "tpgen kernel" in told(model)
+    assert "tpgen kernel" in what_computes(model)
     if trainable:
         slopes = [
             torch.autograd.grad(out[0].cos().sum(), m.bessel_fn.bessel_weights)[0]

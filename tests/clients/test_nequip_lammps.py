@@ -13,7 +13,7 @@ import torch
 from benchmarks.networks import Case, allegro, lattice, nequip
 from tests.clients.ranks import assert_ranks_agree, interface
 from tpgen.conversion.convert import conversion_report
-from tpgen.conversion.projects.lammps import write
+from tpgen.conversion.projects.lammps import write_for_lammps
 
 
 @pytest.mark.parametrize("make", [partial(nequip, features=8, l_max=1), partial(allegro, features=8, scalars=8)])
@@ -32,7 +32,7 @@ def test_ranks_compute_what_one_of_stock_does(
         made: list[Any] = []
         monkeypatch.setattr(stock, "load_saved_model", built)
         (tmp_path / "best.ckpt").write_bytes(b"read by nobody here")
-        write(tmp_path / "best.ckpt", tmp_path / "fast.pt", "nequip")
+        write_for_lammps(tmp_path / "best.ckpt", tmp_path / "fast.pt", "nequip")
         structure = lattice(48, torch.float64)
         fast = partial(torch.load, tmp_path / "fast.pt", weights_only=False)
         whole = partial(stock.NequIPLAMMPSMLIAPWrapper, str(tmp_path / "best.ckpt"), "sole_model", compile=False)

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.networks import lattice, sevenn
 from tests.clients.ranks import assert_ranks_agree, interface
-from tpgen.conversion.projects.lammps import write
+from tpgen.conversion.projects.lammps import write_for_lammps
 
 
 @pytest.mark.parametrize("radial", ["net", "spline"])
@@ -26,7 +26,7 @@ def test_ranks_compute_what_one_of_stock_does(radial: str, monkeypatch: pytest.M
         Checkpoint.config = {keys.CUTOFF: 5.0, keys.CHEMICAL_SPECIES: ["H", "C", "N", "O"]}
         file = tmp_path / "checkpoint.pth"
         file.write_bytes(b"read by nobody here")
-        write(file, tmp_path / "fast.pt", "sevenn", radial=radial)
+        write_for_lammps(file, tmp_path / "fast.pt", "sevenn", radial=radial)
         structure = lattice(48, torch.float64)
         elements = torch.tensor([1, 6, 7, 8])[structure.species]
         assert_ranks_agree(

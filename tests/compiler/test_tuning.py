@@ -11,7 +11,7 @@ import torch
 from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.compiler.tuning import _file, remembered, tune
+from tpgen.compiler.tuning import _file, measured_choice, tune
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.kernels.build import cache
 from tpgen.nn.tensor_product import TensorProduct
@@ -27,7 +27,7 @@ def config(tmp_path, monkeypatch) -> Config:
 
 
 def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
-    assert remembered(PLAN, config) is None
+    assert measured_choice(PLAN, config) is None
     made = tune(PLAN, config, rows=8, seconds=0.05)
     assert set(made.milliseconds) | set(made.left_out) == set(STRATEGIES)
     assert made.fastest == min(made.milliseconds, key=made.milliseconds.get)
@@ -36,14 +36,14 @@ def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
     assert TensorProduct.from_plan(PLAN).choice == choice
     assert str(made).startswith("forward+backward of 8 rows")
     _file(PLAN, config, cache.current_directory()).unlink()
-    assert remembered(PLAN, config) is None
+    assert measured_choice(PLAN, config) is None
 
 
 def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:
     cache.write_whole(_file(PLAN, config, cache.current_directory()), json.dumps(_entry("einsum")))
     assert choose_strategy(PLAN, config).strategy == "einsum"
     for other in ({"layout": "ir_mul"}, {"dtype": torch.float64}, {"backend": "aot_eager"}):
-        assert remembered(PLAN, replace(config, **other)) is None
+        assert measured_choice(PLAN, replace(config, **other)) is None
 
 
 def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +51,10 @@ def test_a_choice_is_for_one_kind_of_gpu(config: Config, monkeypatch: pytest.Mon
     monkeypatch.setattr(tuning, "gpu_name", lambda device: names[device.index])
     one, other = (replace(config, device=f"cuda:{n}") for n in range(2))
     cache.write_whole(_file(PLAN, one, cache.current_directory()), json.dumps(_entry("einsum")))
-    assert remembered(PLAN, one).strategy == "einsum"
-    assert remembered(PLAN, other) is None
+    assert measured_choice(PLAN, one).strategy == "einsum"
+    assert measured_choice(PLAN, other) is None
     names[1] = "H200"
-    assert remembered(PLAN, other).strategy == "einsum"
+    assert measured_choice(PLAN, other).strategy == "einsum"
 
 
 def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
@@ -66,7 +66,7 @@ def test_a_name_that_is_asked_for_is_kept(config: Config) -> None:
                                   json.dumps({"strategy": ["einsum"], "milliseconds": 1})])  # fmt: skip
 def test_a_damaged_file_is_passed_over(config: Config, text: str) -> None:
     cache.write_whole(_file(PLAN, config, cache.current_directory()), text)
-    assert remembered(PLAN, config) is None
+    assert measured_choice(PLAN, config) is None
 
 
 def _entry(strategy: str) -> dict:

@@ -5,7 +5,7 @@ import torch
 from e3nn import o3
 
 from tpgen._e3nn import default_dtype
-from tpgen.demo.tetris import POINTS, SHAPES, Tetris, Training, labels, neighbours, shapes, train
+from tpgen.demo.tetris import POINTS, SHAPES, Lesson, Tetris, labels, neighbours, shapes, train
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 
@@ -57,5 +57,5 @@ def test_the_loss_falls() -> None:
 
 
 def test_solved_is_from_where_it_stays_solved() -> None:
-    assert Training((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved == 3
-    assert Training((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved is None
+    assert Lesson((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved == 3
+    assert Lesson((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved is None

@@ -15,7 +15,7 @@ from tests.deployment.network import Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
-from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.portable import portable
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -28,7 +28,7 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     program = network_program(network, given)
     for atoms in (5, 3, 8):
         torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
-    needed = kernels_of(program)
+    needed = kernels_in(program)
     opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.fixed]
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
     rest = [("out", False), ("out", False), ("x1 x2", False), ("x1", False), ("x2 w", True)]
@@ -58,7 +58,7 @@ def test_second_derivatives_in_a_program_are_fused() -> None:
     for atoms in (5, 3, 8):
         found = program.module()(*inputs(atoms))
         torch.testing.assert_close(found, network(*inputs(atoms)), rtol=1e-12, atol=1e-12)
-    second = {each.call for each in kernels_of(program) if each.indexed and not each.fixed}
+    second = {each.call for each in kernels_in(program) if each.indexed and not each.fixed}
     assert second == {"x1 x2 w out x2.1 w.1 -> x2 w out"}  # x1 does not depend on positions
 
 
@@ -71,7 +71,7 @@ def test_portable_takes_networks() -> None:
 def test_a_portable_network_calls_no_operator_of_ours() -> None:
     network, given = make()
     made = portable(network)
-    assert kernels_of(network_program(made, given)) == []
+    assert kernels_in(network_program(made, given)) == []
     torch.testing.assert_close(made(*given), network(*given))
     made.load_state_dict(network.state_dict())
     assert network.energy.conv.choice.strategy == "kernel"
@@ -100,7 +100,7 @@ class Harmonics(nn.Module):
 def test_what_is_converted_calls_kernels_of_polynomials() -> None:
     network, vectors = Harmonics(), torch.randn(5, 3)
     program = network_program(network, [vectors])
-    assert [needed.fixed for needed in kernels_of(program)] == [False] * 2  # values and gradients
+    assert [needed.fixed for needed in kernels_in(program)] == [False] * 2  # values and gradients
     torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 
@@ -144,7 +144,7 @@ def test_a_product_without_a_kernel_on_the_target() -> None:
             return self.conv(x, y, None, src, dst)
 
     with pytest.raises(DeployError, match=r"bfloat16.*has no kernel of its own to deploy: convert.*portable"):
-        kernels_of(network_program(Convolution(), given))
+        kernels_in(network_program(Convolution(), given))
 
 
 def test_folders_and_inputs_are_checked_first(tmp_path: Path) -> None:

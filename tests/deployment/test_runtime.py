@@ -16,7 +16,7 @@ from tests.machine import needs_compiler
 from tpgen.deployment import runtime
 from tpgen.deployment.kernels import Needed
 from tpgen.errors import DeployError
-from tpgen.kernels.runtime.call import opening
+from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -31,7 +31,7 @@ TEXT = describe(PLAN)
 
 
 def product(mask: int, indexed: bool = False) -> Needed:
-    return Needed(TEXT, torch.float64, opening(mask), opening(mask), indexed, fixed=True)
+    return Needed(TEXT, torch.float64, opening_text(mask), opening_text(mask), indexed, fixed=True)
 
 
 def listed(text: str, call: str, indexed: bool = False) -> list[Needed]:

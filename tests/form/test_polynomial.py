@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.polynomials import PLANS, components, operands_of, slow
-from tpgen.form.polynomial import Factor, Monomial, Polynomial, collect, polynomial, polynomial_of
+from tpgen.form.polynomial import Factor, Monomial, Polynomial, collect_like_terms, polynomial, polynomial_of
 
 
 def sample(seed: int = 0) -> Polynomial:
     rng = random.Random(seed)
-    return collect(
+    return collect_like_terms(
         Monomial(rng.uniform(-1, 1), tuple(Factor(rng.choice("xy"), rng.randrange(3)) for _ in range(rng.randrange(4))))
         for _ in range(20)
     )
@@ -53,7 +53,7 @@ def test_euler() -> None:
 
 def test_what_cancels_is_left_out() -> None:
     assert str(polynomial({(("x", 0),): 1.0, (): 0.0})) == "x0"
-    assert str(collect([Monomial(1.0, (Factor("x", 0),)), Monomial(-1.0, (Factor("x", 0),))])) == "0"
+    assert str(collect_like_terms([Monomial(1.0, (Factor("x", 0),)), Monomial(-1.0, (Factor("x", 0),))])) == "0"
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.sampling import random_operands
-from tpgen.kernels.runtime.call import Call
+from tpgen.kernels.runtime.call import ProductCall
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import make_plan
@@ -58,6 +58,6 @@ def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[
     return random_operands(plan, rows, ("x1", "x2", "w", "out"), dtype=dtype)
 
 
-def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> Call:
+def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> ProductCall:
     """A call of rows that opens the slots of a mask."""
-    return Call(x1, x2, w, out, None, None, "", mask)
+    return ProductCall(x1, x2, w, out, None, None, "", mask)

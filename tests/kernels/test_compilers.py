@@ -80,7 +80,7 @@ extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void
   return count;
 }}
 """  # noqa: E501
-    count = build.load(text)
+    count = build.load_kernel(text)
     assert [on_threads(n, lambda: count(*[0] * 9)) for n in (1, 2, 3)] == [1, 2, 3]
 
 

@@ -12,7 +12,7 @@ from tests.kernels.test_products import identical, on_threads
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build import build
-from tpgen.kernels.runtime.call import OUT, Call
+from tpgen.kernels.runtime.call import OUT, ProductCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -82,7 +82,7 @@ def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -
     plan = PLANS["channel"]
     x1, x2, w, src, dst = (x.detach() for x in graph(plan))
     product = kernels_of(describe(plan))
-    call = Call(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
+    call = ProductCall(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
     wanted = product.run_product(call)
     if runtime() is None:
         pytest.skip("no runtime on this machine")
@@ -239,14 +239,14 @@ def test_nothing_checks_trusted_edges(name: str) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each kernel that runs is told to check its edges."""
     heard: list[bool] = []
-    load = build.load
+    load = build.load_kernel
 
     def listening(text: str, indexed: bool):
         kernel = load(text, indexed)
         return lambda *values: (heard.append(values[-1]), kernel(*values))[1]
 
     kernels_of.cache_clear()
-    monkeypatch.setattr(build, "load", listening)
+    monkeypatch.setattr(build, "load_kernel", listening)
     yield heard
     kernels_of.cache_clear()
 

@@ -16,7 +16,7 @@ from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import ops
-from tpgen.kernels.runtime.call import OUT, X1, X2, Call, W
+from tpgen.kernels.runtime.call import OUT, X1, X2, ProductCall, W
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
@@ -81,7 +81,7 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
     kernel, definition = both(PLANS[name])
     masks: list[int] = []
 
-    def listening(self: object, call: Call) -> list[Tensor]:
+    def listening(self: object, call: ProductCall) -> list[Tensor]:
         masks.append(call.mask)
         return kernels_of(call.description).run_product(call)
 

@@ -12,7 +12,7 @@ from tests.form.test_linear import LAYOUTS
 from tpgen.errors import EmitError, PlanError
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
-from tpgen.kernels.runtime.call import Call, call_of
+from tpgen.kernels.runtime.call import ProductCall, call_of
 from tpgen.kernels.runtime.description import Description, describe, kernel_source, read_description
 from tpgen.kernels.runtime.ops import kernel_product, kernel_supported
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -79,7 +79,7 @@ def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
     plan = make_linear_plan(*ENDS["rests"])
     x, w, g = operands(plan, rows)
     text, bits = describe(plan), {"x1": 1, "w": 4, "out": 8}
-    call = Call(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
+    call = ProductCall(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
     together = kernels_of(text).run_product(call)
     for slot, found in zip(opened, together, strict=True):
         (alone,) = kernels_of(text).run_product(call._replace(mask=bits[slot]))

@@ -167,14 +167,14 @@ OF_TEXTS = {
 @pytest.mark.parametrize("fault", OF_TEXTS)
 def test_a_fault_of_the_generated_text_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, pattern, other = OF_TEXTS[fault]
-    right = build.load
+    right = build.load_kernel
 
     def load(text: str, *rest):
         changed, count = re.subn(pattern, other, text, count=1)
         assert count == 1
         return right(changed, *rest)
 
-    monkeypatch.setattr(build, "load", load)
+    monkeypatch.setattr(build, "load_kernel", load)
     assert verify(product("kernel"), only=[law], rows=3).failed == (law,)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tpgen.bench.tasks import Operands, Task, reorder, rows_of
+from tpgen.bench.tasks import Operands, Task, reorder, rows_between
 from tpgen.errors import BackendError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
@@ -43,7 +43,7 @@ def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor
     exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
-        chunk = rows_of(exact, plan, start, start + _CHUNK)
+        chunk = rows_between(exact, plan, start, start + _CHUNK)
         parts.append(task.run(lambda x1, x2, w: reference_product(plan, x1, x2, w), chunk))
     by_result = zip(task.results, zip(*parts, strict=True), strict=False)
     return tuple(sum(p[1:], p[0]) if name == "w" and plan.shared_weights else torch.cat(p) for name, p in by_result)

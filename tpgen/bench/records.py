@@ -133,15 +133,15 @@ def load_report(path: str | Path) -> Report:
         if data["schema"] != SCHEMA:
             raise TpgenError(f"{path}: the records have schema {data['schema']!r}, this version reads {SCHEMA}")
         return Report(
-            read_fields(Environment, data["environment"]),
-            read_fields(Settings, data["settings"]),
-            tuple(read_fields(Record, record) for record in data["records"]),
+            read_record(Environment, data["environment"]),
+            read_record(Settings, data["settings"]),
+            tuple(read_record(Record, record) for record in data["records"]),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --records` writes one") from None
 
 
-def read_fields(kind: type, data: dict[str, Any]) -> Any:
+def read_record(kind: type, data: dict[str, Any]) -> Any:
     unknown = sorted(set(data) - {f.name for f in fields(kind)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")

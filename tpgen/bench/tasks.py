@@ -154,7 +154,7 @@ def components_outside(irreps: Irreps) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long)
 
 
-def rows_of(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
+def rows_between(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
     """Some of the rows; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])

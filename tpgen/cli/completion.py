@@ -85,13 +85,13 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
-    click.echo(script(shell, known_words(root.command, root)), nl=False)
+    click.echo(completion_script(shell, known_words(root.command, root)), nl=False)
 
 
-def script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
+def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
     """The script, in the words of a shell.
 
-    >>> 'plan") words="article" ;;' in script("bash", {"": ("plan",), "plan": ("article",)})
+    >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
     True
     """
     known = _SHELLS[shell]

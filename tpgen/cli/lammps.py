@@ -10,7 +10,7 @@ from tpgen._version import __version__
 from tpgen.cli.options import radial_option
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, OutputFile
-from tpgen.conversion.projects.lammps import PROJECTS, write
+from tpgen.conversion.projects.lammps import PROJECTS, write_for_lammps
 from tpgen.errors import TpgenError
 
 
@@ -34,5 +34,5 @@ def to_lammps(source: Path, target: Path, project: str | None, radial: str, forc
     if target.exists() and not force:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
     with working("lammps: read the model, convert it, write the file"):
-        write(source, target, project, radial=radial)
+        write_for_lammps(source, target, project, radial=radial)
     click.echo(f"{target}: for pair_style mliap unified, where tpgen {__version__} is installed")

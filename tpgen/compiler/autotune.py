@@ -14,7 +14,7 @@ from functools import cache
 import torch
 
 from tpgen.compiler.config import Choice, Config
-from tpgen.compiler.tuning import remembered
+from tpgen.compiler.tuning import measured_choice
 from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import EmitError, unknown
@@ -56,7 +56,7 @@ def _kernel(plan: Plan, config: Config) -> Choice | None:
     if target is None:
         return None
     if (missing := target.missing(torch.device(config.device))) and target.remedy:
-        say_once(missing, target.remedy)
+        warn_once(missing, target.remedy)
     if missing or _why_no_kernel(plan, config) is not None:
         return None
     return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
@@ -95,13 +95,13 @@ def _products(plan: Plan, config: Config) -> Choice:
 
 _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
-    OF_PATHS: (_streams, remembered, _kernel, _fusing, _otherwise),
+    OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
     OF_MONOMIALS: (_scripted, _kernel, _products),
 }
 
 
 @cache
-def say_once(missing: str, remedy: str) -> None:
+def warn_once(missing: str, remedy: str) -> None:
     warnings.warn(
         f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
         "this message",

@@ -80,7 +80,7 @@ def tune(
     return tuning
 
 
-def remembered(plan: Plan, config: Config) -> Choice | None:
+def measured_choice(plan: Plan, config: Config) -> Choice | None:
     """The choice that was measured for a product, if one was."""
     try:
         fields = json.loads(read_own(_file(plan, config, cache.default_directory())))

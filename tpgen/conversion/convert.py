@@ -21,7 +21,7 @@ from tpgen.conversion.proof import Proof, Times, copies, measure, prove
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, told, undo, undo_all
+from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo, undo_all, what_computes
 from tpgen.errors import InputError, OptionError, TpgenError, unknown
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
@@ -162,7 +162,9 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
     return Conversion(
         type(network).__name__,
         tuple(
-            Replaced(names[m], qualified(mark.cls), told(m) + idle_hooks(m)) for m, mark in marks.items() if mark.now
+            Replaced(names[m], qualified(mark.cls), what_computes(m) + idle_hooks(m))
+            for m, mark in marks.items()
+            if mark.now
         ),
         _stayed(kept, names),
         *_compared(network, {}, None if marks else Selection(), prove, measure),

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.obstacles import why_not_swapped
 from tpgen.conversion.products import CONVERTED, PROGRAM, STOCK_PROGRAM, exact_couplings, idle_kernel
 from tpgen.conversion.swap import Kept, Swap
 from tpgen.errors import TpgenError
@@ -18,7 +18,7 @@ from tpgen.nn.from_e3nn import plan_of
 
 def convolution_of(product: nn.Module, options: Mapping[str, Any]) -> TensorProductConv | Kept:
     """The convolution that multiplies as one of e3nn's products does, or why that product must stay."""
-    why = obstacle(product, CONVERTED, STOCK_PROGRAM)
+    why = why_not_swapped(product, CONVERTED, STOCK_PROGRAM)
     if why:
         return Kept(product, why)
     try:

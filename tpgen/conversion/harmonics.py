@@ -12,7 +12,7 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.obstacles import why_not_swapped
 from tpgen.conversion.operations.rows import run_rows
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.errors import TpgenError
@@ -58,7 +58,7 @@ def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | N
         return Kept(
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )
-    why = obstacle(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
+    why = why_not_swapped(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
     strategy = options.get("strategy", "auto")
     if why is None and strategy not in ("auto", "kernel"):
         why = f"for kernels alone, and strategy={strategy!r} was asked for"

@@ -12,7 +12,7 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import obstacle
+from tpgen.conversion.obstacles import why_not_swapped
 from tpgen.conversion.products import PROGRAM, chosen
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
@@ -57,7 +57,7 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
         return None
-    why = obstacle(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    why = why_not_swapped(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
     if why is None and not module.internal_weights and _has_channels(module):
         why = _CHANNELS
     plan = None if why else linear_plan_of(module)

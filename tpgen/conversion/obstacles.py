@@ -17,7 +17,7 @@ _CONSTRUCTION = {"__init__", *vars(type("Empty", (), {"__annotations__": {}})), 
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
-def obstacle(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
+def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
     """Why a module of e3nn's, or one derived from these, must stay; ``program`` is what it calls and will not call."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]

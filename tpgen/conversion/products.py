@@ -13,7 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen._e3nn import default_dtype
-from tpgen.conversion.obstacles import obstacle, stock_class
+from tpgen.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 from tpgen.errors import TpgenError
@@ -108,7 +108,7 @@ def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | Non
         return _scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    why = obstacle(module, CONVERTED, STOCK_PROGRAM)
+    why = why_not_swapped(module, CONVERTED, STOCK_PROGRAM)
     return Kept(module, why) if why else _swap(module, options)
 
 

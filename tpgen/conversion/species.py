@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.groups import Groups
 from tpgen.networks.recording import Recording, recorded_program
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
@@ -73,7 +73,7 @@ class SpeciesProduct:
         program = recorded_program()
         if program is not None and (found := self._recorded(program, x, weight, y)) is not None:
             return found
-        if not all(map(is_plain, (x, weight, y))):  # first, as sizes of what is traced are symbols
+        if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
         if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
             return None

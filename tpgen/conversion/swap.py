@@ -142,7 +142,7 @@ def mark_of(module: nn.Module) -> Mark | None:
     return module.__dict__.get(MARK)
 
 
-def told(module: nn.Module) -> str:
+def what_computes(module: nn.Module) -> str:
     """Name what computes a swapped module, in its present dtype and place."""
     mark = mark_of(module)
     assert mark is not None

@@ -14,7 +14,7 @@ from tpgen.deployment.example import build_example, run_example
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 
-class Pairs(nn.Module):
+class PairEnergy(nn.Module):
     """Energy of points, each pair a product of vectors, and forces: ``forward(positions, edges)``."""
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Pairs(nn.Module):
         return energy.detach(), -slope
 
 
-def example(points: int = 8) -> tuple[Pairs, list[Tensor]]:
+def example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
     """The network in float64, with points and all their pairs, from one seed."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
-    return Pairs().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
+    return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
 
 
 @dataclass(frozen=True)

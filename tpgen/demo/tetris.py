@@ -48,7 +48,7 @@ OUTPUT = "1x0o+6x0e"
 
 
 @dataclass(frozen=True)
-class Edges:
+class Neighbours:
     """Ordered pairs of neighbouring points: a message goes from ``source`` to ``target`` along ``vector``."""
 
     source: Tensor
@@ -71,12 +71,12 @@ def labels() -> Tensor:
     return rows
 
 
-def neighbours(points: Tensor) -> Edges:
+def neighbours(points: Tensor) -> Neighbours:
     """Pairs of points of one shape that are nearer than the cutoff."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
     source, target = torch.nonzero(near & ~torch.eye(len(points), dtype=torch.bool), as_tuple=True)
-    return Edges(source, target, points[target] - points[source])
+    return Neighbours(source, target, points[target] - points[source])
 
 
 class Convolution(nn.Module):
@@ -90,7 +90,7 @@ class Convolution(nn.Module):
         self.radial = FullyConnectedNet([BASIS, 16, self.message.weight_numel], nn.functional.silu)
         self.self_connection = product(irreps_in, "0e", irreps_out)
 
-    def forward(self, f: Tensor, edges: Edges, harmonics: Tensor, basis: Tensor) -> Tensor:
+    def forward(self, f: Tensor, edges: Neighbours, harmonics: Tensor, basis: Tensor) -> Tensor:
         messages = self.message(f[edges.source], harmonics, self.radial(basis))
         out = self.self_connection(f, f.new_ones(len(f), 1))
         return out.index_add(0, edges.target, messages / NEIGHBOURS**0.5) / 2**0.5  # two terms of like size
@@ -132,7 +132,7 @@ def _gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Ga
 
 
 @dataclass(frozen=True)
-class Training:
+class Lesson:
     """History of a training run, by step: the loss, the accuracy after it, and the seconds it took."""
 
     losses: tuple[float, ...]
@@ -153,7 +153,7 @@ class Training:
         return None
 
 
-def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> Training:
+def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> Lesson:
     """Train on the eight shapes; after every step look at how many of them, freshly turned, are recognised."""
     generator = torch.Generator().manual_seed(seed)
     target = labels()
@@ -171,4 +171,4 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
         with torch.no_grad():
             accuracies.append((model(turned).round() == target).all(1).double().mean().item())
         watch(step)
-    return Training(tuple(losses), tuple(accuracies), tuple(seconds))
+    return Lesson(tuple(losses), tuple(accuracies), tuple(seconds))

@@ -23,7 +23,7 @@ from tpgen.bench.tables import ReportTables
 from tpgen.demo.deployed import called_from_cpp
 from tpgen.demo.polynomials import OF_PRODUCTS, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential
-from tpgen.demo.tetris import Tetris, Training, train
+from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
@@ -84,7 +84,7 @@ SHORT = Tour(
 
 
 @dataclass(frozen=True)
-class Section:
+class Chapter:
     """A part of index.md, and what went wrong in it (nothing, if all is well)."""
 
     text: str
@@ -125,7 +125,7 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
 # --- plan, dump, verify -------------------------------------------------------------------------------------------
 
 
-def show_products(folder: Path, tour: Tour, console: Console) -> Section:
+def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify the named products."""
     texts, wrong = [], []
     for name in tour.problems:
@@ -143,7 +143,7 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Section:
         console.print(f"   {name}: verified ({counted(report.findings)})")
         wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(_product_text(problem, files, str(report)))
-    return Section("\n".join(texts), tuple(wrong))
+    return Chapter("\n".join(texts), tuple(wrong))
 
 
 _ELSEWHERE = ("inductor", "cuda", "ptx", "sass")  # slow, or of those products alone that GPUs have kernels for
@@ -181,7 +181,7 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
-def read_product(folder: Path, tour: Tour, console: Console) -> Section:
+def read_product(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every stage of the last of the named products on one page."""
     problem = find_problem(tour.problems[-1])
     page = folder / "explorer.html"
@@ -189,13 +189,13 @@ def read_product(folder: Path, tour: Tour, console: Console) -> Section:
         write_explorer(problem.plan, page, rows=problem.rows)
     console.print(f"   {problem.about}: every stage of its code on one page, [bold]{page}[/]")
     text = f"[Explore {problem.name}](explorer.html): choose a path or a line, and all that belongs to it lights up.\n"
-    return Section(f"{text}\n```\n{problem.plan}\n```\n")
+    return Chapter(f"{text}\n```\n{problem.plan}\n```\n")
 
 
 # --- polynomials --------------------------------------------------------------------------------------------------
 
 
-def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
+def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every stage of polynomials, and their laws."""
     texts, wrong = [], []
     for name in POLYNOMIALS:
@@ -204,13 +204,13 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> Section:
         console.print(f"   {name}: every stage in {folder / name}, verified ({counted(report.findings)})")
         wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(text)
-    return Section("\n".join(texts), tuple(wrong))
+    return Chapter("\n".join(texts), tuple(wrong))
 
 
 # --- training -----------------------------------------------------------------------------------------------------
 
 
-def train_tetris(folder: Path, tour: Tour, console: Console) -> Section:
+def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Train one network built of e3nn's products and of tpgen's: same weights, same shapes, step by step."""
     classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
     with default_dtype(torch.float64):
@@ -228,10 +228,10 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> Section:
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
     if tour.must_solve:
         wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
-    return Section(_training_text(runs, apart), tuple(wrong))
+    return Chapter(_training_text(runs, apart), tuple(wrong))
 
 
-def _watched(model: Tetris, steps: int, name: str, console: Console) -> Training:
+def _watched(model: Tetris, steps: int, name: str, console: Console) -> Lesson:
     bar = iter(
         track(range(steps), f"   train with {name}", console=console, transient=True, disable=not console.is_terminal)
     )
@@ -243,11 +243,11 @@ def _watched(model: Tetris, steps: int, name: str, console: Console) -> Training
     return run
 
 
-def _same(ours: Training, theirs: Training) -> str:
+def _same(ours: Lesson, theirs: Lesson) -> str:
     return "yes" if ours.accuracies == theirs.accuracies else "no"
 
 
-def _training_text(runs: dict[str, Training], apart: float) -> str:
+def _training_text(runs: dict[str, Lesson], apart: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [
@@ -277,7 +277,7 @@ def _training_text(runs: dict[str, Training], apart: float) -> str:
     )
 
 
-def _plot_losses(runs: dict[str, Training], path: Path) -> None:
+def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
     figure = new_figure(7.0, 3.6)
     loss, accuracy = figure.subplots(1, 2)
     for (name, run), style in zip(runs.items(), ({"lw": 4, "alpha": 0.4}, {"lw": 1.2}), strict=True):
@@ -292,7 +292,7 @@ def _plot_losses(runs: dict[str, Training], path: Path) -> None:
 # --- conversion ---------------------------------------------------------------------------------------------------
 
 
-def convert_network(folder: Path, tour: Tour, console: Console) -> Section:
+def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A potential of e3nn's modules computes with tpgen: proven in float64, and timed beside the stock one."""
     with console.status("   a potential: convert, prove, measure"):
         found = convert_potential(*tour.potential)
@@ -301,13 +301,13 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Section:
     for line in (str(found.proof).splitlines()[0], *str(found.times).splitlines()):
         console.print(f"   {line}", markup=False, highlight=False)
     text = "`tpgen.convert(network)` on `tpgen/demo/potential.py`, which is e3nn alone. [As JSON](conversion.json).\n"
-    return Section(f"{text}\n```\n{found}\n```\n")
+    return Chapter(f"{text}\n```\n{found}\n```\n")
 
 
 # --- measuring ----------------------------------------------------------------------------------------------------
 
 
-def measure(folder: Path, tour: Tour, console: Console) -> Section:
+def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A short benchmark of the named products."""
     report = run_benchmarks(
         select_problems(tour.problems),
@@ -321,13 +321,13 @@ def measure(folder: Path, tour: Tour, console: Console) -> Section:
     plot_report(report, folder / "benchmark.png")
     wrong = [f"{r.contender} is {r.status} at {r.problem}" for r in report.records if r.status in ("wrong", "failed")]
     text = "A short run, for orientation; `tpgen bench` measures longer, and more.\n\n"
-    return Section(text + markdown_report(report, "benchmark.png"), tuple(wrong))
+    return Chapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
 # --- verifying ----------------------------------------------------------------------------------------------------
 
 
-def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
+def verify_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every law that the converted potential must obey."""
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
@@ -336,7 +336,7 @@ def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
     console.print(f"   a converted potential: verified ({counted(report.findings)})")
     wrong = [] if report.passed else [f"the potential: {report.said}"]
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
-    return Section(f"{text}\n```\n{report}\n```\n", tuple(wrong))
+    return Chapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
 
 # --- deploying ----------------------------------------------------------------------------------------------------
@@ -344,19 +344,19 @@ def verify_network(folder: Path, tour: Tour, console: Console) -> Section:
 SAME = 1e-12  # relative, in float64
 
 
-def deploy_network(folder: Path, tour: Tour, console: Console) -> Section:
+def deploy_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A potential with its kernels in a folder, called by a program in C++."""
     if not tour.deploys or find_compiler() is None:
         why = "there is no C++ compiler here" if tour.deploys else "the short tour leaves this out"
         console.print(f"   nothing is deployed: {why}")
-        return Section(f"Nothing was deployed: {why}.\n")
+        return Chapter(f"Nothing was deployed: {why}.\n")
     where = folder / "deployed"
     with console.status("   a potential: write the package, compile example.cpp, run it"):
         found = called_from_cpp(where)
     console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
     console.print(f"   energy {found.energy:.12f}, forces as Python's to {found.apart:.0e} of the largest")
     wrong = [f"C++ and Python differ by {found.apart:.0e}"] if not found.apart < SAME else []
-    return Section(_DEPLOYED.format(command=" ".join(found.command), energy=found.energy, apart=found.apart), (*wrong,))
+    return Chapter(_DEPLOYED.format(command=" ".join(found.command), energy=found.energy, apart=found.apart), (*wrong,))
 
 
 _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its forces and its kernels into
@@ -367,13 +367,13 @@ _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its fo
 and ran without Python: energy {energy:.12f}, energy and forces equal to Python's to {apart:.0e} of the largest.
 """
 
-STEPS: dict[str, Callable[[Path, Tour, Console], Section]] = {
+STEPS: dict[str, Callable[[Path, Tour, Console], Chapter]] = {
     "Convert a whole network by one line": convert_network,
     "Read the code of one product": read_product,
     "Plan, dump and verify": show_products,
     "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
-    "Measure": measure,
+    "Measure": timed_products,
     "Verify": verify_network,
     "Deploy, and call it from C++": deploy_network,
 }

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 
 from tpgen import _torch
 from tpgen.deployment.inputs import described, names_of
-from tpgen.deployment.kernels import kernels_of
+from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
 from tpgen.errors import DeployError
@@ -62,7 +62,7 @@ def deploy(
     with told(progress, 3) as begin:
         begin("write the network down as one program")
         program = network_program(network, inputs)
-        kernels = kernels_of(program)
+        kernels = kernels_in(program)
         with _made_whole(folder) as made:
             begin("compile its kernels")
             write_runtime(kernels, made)

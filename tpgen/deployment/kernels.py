@@ -15,7 +15,7 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import DeployError
 from tpgen.form.call import Call
 from tpgen.kernels.build.build import Wanted, load_library
-from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.runtime.call import FormCall, opening_text
 from tpgen.kernels.runtime.load import KernelSpec, source_of
 from tpgen.kernels.runtime.runtime import kernels_of as forms
 
@@ -40,7 +40,7 @@ class Needed:
         return Path(load_library(Wanted(source_of(spec).text))._name)
 
 
-def kernels_of(program: ExportedProgram) -> list[Needed]:
+def kernels_in(program: ExportedProgram) -> list[Needed]:
     """The kernels of a program, each once, in the order of their first call.
 
     Raises `DeployError` for a call that has none.
@@ -55,7 +55,7 @@ def _of(node: Any) -> Iterator[Needed]:
         yield from _parts(FormCall([x1], src, src, text, "x1 x2 w -> out"), fixed=True)
     elif node.target is _GRADIENTS:
         x1, _, _, _, text, mask, src = arguments[:7]
-        yield from _parts(FormCall([x1], src, src, text, opening(mask)), fixed=True)
+        yield from _parts(FormCall([x1], src, src, text, opening_text(mask)), fixed=True)
     elif node.target is _FORM:
         yield from _parts(FormCall(*node.args))
     elif node.target is _POLYNOMIAL:

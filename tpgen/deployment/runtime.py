@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpgen.deployment.kernels import Needed
-from tpgen.deployment.table import table
+from tpgen.deployment.table import kernel_table
 from tpgen.errors import DeployError
 from tpgen.kernels.build.compiler import cpu_features, need_compiler
 from tpgen.kernels.runtime.native.source import deployed_text, lacking, libtorch
@@ -29,7 +29,7 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
         shutil.copyfile(needed.library(), folder / "kernels" / file)
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
-    source.write_text(deployed_text(table(kernels, sums, features())), encoding="utf-8")
+    source.write_text(deployed_text(kernel_table(kernels, sums, features())), encoding="utf-8")
     _compile(source, folder / LIBRARY)
     source.unlink()
 

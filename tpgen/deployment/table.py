@@ -19,7 +19,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 File = tuple[str, int]  # name and checksum
 
 
-def table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
+def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
     pairs = list(zip(kernels, files, strict=True))
     products = [(needed, file) for needed, file in pairs if needed.fixed]

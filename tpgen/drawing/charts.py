@@ -38,12 +38,12 @@ def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
     return _svg(parts, width, y) if parts else ""
 
 
-def shares(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
+def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
     """A bar that is the whole, divided among its parts by their size; below it, what each is.
 
     ``rest`` names what is left of the whole, where something is.
 
-    >>> shares([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
+    >>> share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
     """
     left = max(0.0, whole - sum(value for _, value in parts))

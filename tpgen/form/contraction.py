@@ -166,7 +166,7 @@ class Contraction:
 
 
 @dataclass(frozen=True)
-class Step:
+class ContractionStep:
     """One pairwise contraction: take the factors at ``positions`` out of the list, append the result."""
 
     positions: tuple[int, ...]
@@ -189,7 +189,9 @@ def contraction_flops(c: Contraction) -> float:
 
 
 @remembered("steps of contractions")
-def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Step, ...]:
+def pairwise_steps(
+    factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
+) -> tuple[ContractionStep, ...]:
     """The cheapest order of pairwise contractions, by opt_einsum.
 
     It is the same for every batch size, so it is found once: all operands but shared weights and small constants carry
@@ -208,5 +210,5 @@ def pairwise_steps(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str
             needed = set(output).union(*remaining)
             letters = "".join(a for a in dict.fromkeys("".join(taken)) if a in needed)
         remaining.append(letters)
-        steps.append(Step(tuple(positions), letters))
+        steps.append(ContractionStep(tuple(positions), letters))
     return tuple(steps)

@@ -52,7 +52,7 @@ class Monomial(NamedTuple):
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Monomials, each product of components once; `polynomial` and `collect` make them so."""
+    """Monomials, each product of components once; `polynomial` and `collect_like_terms` make them so."""
 
     monomials: tuple[Monomial, ...]
 
@@ -79,7 +79,7 @@ class Polynomial:
         >>> print(polynomial({(("x", 0), ("x", 0)): 1.0}).along("x", "v"))
         2 v0 x0
         """
-        return collect(
+        return collect_like_terms(
             Monomial(m.coefficient, (*m.factors[:n], Factor(direction, f.component), *m.factors[n + 1 :]))
             for m in self.monomials
             for n, f in enumerate(m.factors)
@@ -98,7 +98,7 @@ class Polynomial:
                 if f.tensor == tensor:
                     rest = Monomial(m.coefficient, m.factors[:n] + m.factors[n + 1 :])
                     parts.setdefault(f.component, []).append(rest)
-        return {component: collect(parts[component]) for component in sorted(parts)}
+        return {component: collect_like_terms(parts[component]) for component in sorted(parts)}
 
     def at(self, values: Mapping[str, Any]) -> Any:
         """The value where ``values[tensor][component]`` are numbers, arrays or tensors.
@@ -114,16 +114,16 @@ class Polynomial:
 
 def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> Polynomial:
     """The polynomial of a table from products of (tensor, component) to coefficients."""
-    return collect(Monomial(value, tuple(Factor(*f) for f in factors)) for factors, value in table.items())
+    return collect_like_terms(Monomial(value, tuple(Factor(*f) for f in factors)) for factors, value in table.items())
 
 
-def collect(monomials: Iterable[Monomial]) -> Polynomial:
+def collect_like_terms(monomials: Iterable[Monomial]) -> Polynomial:
     """Like terms summed: factors commute, and what cancels is left out.
 
     Within a monomial tensors keep the order of their first use, and components of one tensor ascend.
 
     >>> x0, x1 = Factor("x", 0), Factor("x", 1)
-    >>> print(collect([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
+    >>> print(collect_like_terms([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
     2 x0 x1
     """
     order: dict[str, int] = {}
@@ -150,7 +150,7 @@ def polynomial_of(plan: Plan) -> Polynomial:
     >>> print(polynomial_of(make_polynomial_plan(operands, [PolynomialTerm(("x", "x"), 0, weight="w")])))
     0.57735 x0 x0 out0 w0 + 0.57735 x1 x1 out0 w0 + 0.57735 x2 x2 out0 w0
     """
-    return collect(
+    return collect_like_terms(
         Monomial(value, (*(Factor(leg.operand, i) for leg, i in zip(path.inputs, rest, strict=True)), *ends))
         for path in plan.paths
         for (k, *rest), value in (path.entries or {}).items()

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tpgen.functions.numbers import text_of
-from tpgen.kernels.build.build import load
+from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.cpp.text import number
+from tpgen.kernels.cpp.text import literal
 from tpgen.kernels.cpp.tiles import tile
 from tpgen.kernels.runtime.memory import empty
 from tpgen.remember import remembered
@@ -83,7 +83,7 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
     ]
     runs = [
         f"STEP<{run.function.capitalize()}, {run.width}>"
-        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {number(run.scale, at.dtype)}}}, __VA_ARGS__);"
+        f"(Run{{{run.scalar}, {run.gated}, {run.out}, {run.copies}, {literal(run.scale, at.dtype)}}}, __VA_ARGS__);"
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"
@@ -92,7 +92,7 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
 
 @remembered("kernels of gates")
 def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
-    return load(gate_text(table, dtype))
+    return load_kernel(gate_text(table, dtype))
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:

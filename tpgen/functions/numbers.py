@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tpgen.kernels.build.build import load
+from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header, type_names
 from tpgen.kernels.cpp.text import read_header
@@ -39,4 +39,4 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
     Raises `BackendError` where there is no compiler or it fails.
     """
-    return load(text_of(name, dtype))
+    return load_kernel(text_of(name, dtype))

@@ -20,7 +20,7 @@ from tpgen.planner.plan import Plan
 Subject = nn.Module | Plan
 
 
-def plan_of(subject: Any) -> Plan | None:
+def plan_in(subject: Any) -> Plan | None:
     """The plan of a module, or what is given where it is one; None for what has none."""
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
@@ -36,7 +36,7 @@ def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request
     Raises `TpgenError` for anything else, for an option that is none, and for a device that is not there.
     """
     _check_options(options)
-    plan = plan_of(subject)
+    plan = plan_in(subject)
     if plan is None:
         raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.asked() if isinstance(subject, PlannedModule) else {}
@@ -78,4 +78,4 @@ def _way_out(subject: object) -> str:
 def _products_in(subject: object) -> list[str]:
     if not isinstance(subject, nn.Module):
         return []
-    return [path for path, module in subject.named_modules() if path and plan_of(module)]
+    return [path for path, module in subject.named_modules() if path and plan_in(module)]

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import BackendError
 from tpgen.form.call import Call
-from tpgen.kernels.runtime.call import OUT, FormCall, opening, slots_in
+from tpgen.kernels.runtime.call import OUT, FormCall, opening_text, slots_in
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.remember import Shelf
@@ -102,7 +102,7 @@ _NAMED: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
 
 
 def _named_product(x1: fx.Node, text: str, mask: int, indexed: bool) -> int:
-    product, dtype, call = kernels_of(text), x1.meta["val"].dtype, Call.parse(opening(mask))
+    product, dtype, call = kernels_of(text), x1.meta["val"].dtype, Call.parse(opening_text(mask))
     if not product.description.live or product.widens(call, dtype, indexed, "cpu"):
         raise BackendError(f"a call in {dtype} has no kernel of its own: use float32 or float64")
     name = product.named(str(call), dtype, indexed)

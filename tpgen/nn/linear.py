@@ -22,7 +22,7 @@ from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import has_plain_numbers
 from tpgen.nn.usual import quick_call
 from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LINEAR, make_linear_plan
@@ -212,7 +212,7 @@ class Linear(FormModule, FlatWeights):
         if torch.compiler.is_compiling() or not self._quick_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
-        if biased or not is_plain(features) or features.dim() != 2:
+        if biased or not has_plain_numbers(features) or features.dim() != 2:
             return None
         return quick_call(self, self._quick_text, features, features.new_empty(len(features), 0), weight)
 

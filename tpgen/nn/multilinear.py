@@ -21,7 +21,7 @@ Opens = Callable[[Point, tuple[int, ...]], list[Tensor]]  # results that nothing
 _DTYPES = (torch.float32, torch.float64)
 
 
-def is_plain(x: Tensor) -> bool:
+def has_plain_numbers(x: Tensor) -> bool:
     """Whether a tensor is numbers at hand that a kernel takes: nothing is traced, transformed or compiled."""
     return (
         type(x) in (Tensor, nn.Parameter)
@@ -36,7 +36,7 @@ def is_plain(x: Tensor) -> bool:
 
 def is_usual(*tensors: Tensor) -> bool:
     """Whether a call may be one of ours that has no forward mode: tangents may come to its backward alone."""
-    return not has_tangents() and all(map(is_plain, tensors))
+    return not has_tangents() and all(map(has_plain_numbers, tensors))
 
 
 def is_traced(x: Tensor) -> bool:
@@ -70,7 +70,7 @@ def open_slots(fast: Opens, general: Opens, point: Point, opened: tuple[int, ...
     >>> torch.autograd.grad(found, x)
     (tensor(3.),)
     """
-    if all(is_plain(x) for x in point if x is not None):
+    if all(has_plain_numbers(x) for x in point if x is not None):
         return list(_Recorded.apply(fast, general, opened, *point))
     return general(point, opened)
 

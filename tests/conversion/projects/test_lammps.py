@@ -87,7 +87,7 @@ def test_the_project_is_the_only_one_that_is_installed(monkeypatch: pytest.Monke
     monkeypatch.setattr(lammps, "find_spec", lambda name: name if name in there else None)
     for project, said in ((None, "mace, sevenn is; name one by --project"), ("nequip", "nequip is not")):
         with pytest.raises(OptionError, match=said):
-            lammps.write(tmp_path / "a", tmp_path / "b", project)
+            lammps.write_for_lammps(tmp_path / "a", tmp_path / "b", project)
     there.clear()
     with pytest.raises(OptionError, match="none of mace, nequip, sevenn is"):
-        lammps.write(tmp_path / "a", tmp_path / "b", None)
+        lammps.write_for_lammps(tmp_path / "a", tmp_path / "b", None)

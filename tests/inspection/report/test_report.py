@@ -11,7 +11,7 @@ from torch import nn
 import tpgen
 from tpgen.inspection.report import sections
 from tpgen.inspection.report.compile_report import ReportError, compile_report
-from tpgen.inspection.report.sections import SECTIONS, Part
+from tpgen.inspection.report.sections import SECTIONS, SectionMaker
 from tpgen.inspection.report.values import reason
 from tpgen.inspection.stages.dump import example_arguments
 from tpgen.inspection.stages.request import Request
@@ -163,7 +163,7 @@ def test_a_part_that_fails_is_missing_with_its_reason(monkeypatch: pytest.Monkey
         warnings.warn("look out", stacklevel=1)
         raise RuntimeError("no such tool\nand more")
 
-    monkeypatch.setitem(sections.SECTIONS, "guards", Part("Guards", broken))
+    monkeypatch.setitem(sections.SECTIONS, "guards", SectionMaker("Guards", broken))
     report = compile_report(nn.ReLU(), [torch.ones(2, 2)], sections=["guards", "partition", "kernels"], inductor=False)
     assert report.missing == {
         "guards": "RuntimeError: no such tool",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import Gather, Join, arguments, blocks_of
+from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.sweep.terms import SLOTS
@@ -177,7 +177,7 @@ class StandIn:
 
 
 def _tensors_of(
-    given: Sequence[Tensor | None], opened: Sequence[Tensor | None], gather: Gather | None
+    given: Sequence[Tensor | None], opened: Sequence[Tensor | None], gather: EdgeRows | None
 ) -> dict[str, Tensor | None]:
     """All that a call points to but its scratch, by name."""
     indices = {} if gather is None else {n: getattr(gather, n) for n in ("order", "src", "dst")}
@@ -200,12 +200,12 @@ def _untouched(around: Tensor, _: Tensor) -> bool:
     return bool(around[:_MARGIN].isnan().all() and around[-_MARGIN:].isnan().all())
 
 
-def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> Gather | None:
+def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> EdgeRows | None:
     if edges is None:
         return None
     src, dst = edges
     if owner is None:
-        return Gather(None, src, dst, 0)
+        return EdgeRows(None, src, dst, 0)
     owners = operands[owner].shape[0]
     order = order_of(src if owner == "x1" else dst, owners)
-    return Gather(order.order, src, dst, owners)
+    return EdgeRows(order.order, src, dst, owners)

@@ -15,7 +15,7 @@ from tpgen.form.form import form_of
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
-from tpgen.kernels.cuda.counts import products
+from tpgen.kernels.cuda.counts import multiplications
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
@@ -149,7 +149,7 @@ def test_no_polynomial_is_predicted_to_beat_its_arithmetic(name: str, dtype: str
     sizes = Sizes(40_000, problem.elements, problem.channels)
     kernels = describe_polynomial(problem.plan)
     sweep = kernels.sweep(named_call(problem.plan, "forward"))
-    least = 2 * sizes.rows * problem.channels * sum(products(t) for s in sweep.rows for t in terms_of(s))
+    least = 2 * sizes.rows * problem.channels * sum(multiplications(t) for s in sweep.rows for t in terms_of(s))
     for chip in CHIPS.values():
         with suppress(EmitError):  # no room
             seconds = predict_polynomial(problem.plan, sweep, dtype, chip, sizes).seconds(sizes.rows)

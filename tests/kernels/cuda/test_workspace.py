@@ -21,7 +21,7 @@ from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial
 from tpgen.kernels.cuda.workspace import order_bytes, product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.runtime.call import OUT, X1, X2, Call, FormCall, W
+from tpgen.kernels.runtime.call import OUT, X1, X2, FormCall, ProductCall, W
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.runtime.workspace import call_workspace
@@ -33,7 +33,7 @@ SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
 ROWS, NODES = 4000, 100
 
 
-def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None) -> Call:
+def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None) -> ProductCall:
     """A call on tensors without values."""
     number = {"dtype": torch.float32, "device": device}
     w = torch.empty(plan.weight_numel if plan.shared_weights else (ROWS, plan.weight_numel), **number)
@@ -41,7 +41,7 @@ def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None
     x2 = torch.empty(ROWS, plan.irreps_in2.dim, **number)
     g = None if mask == OUT else torch.empty(NODES if index else ROWS, plan.irreps_out.dim, **number)
     ends = [None if index is None else torch.empty(ROWS, dtype=index, device=device) for _ in range(2)]
-    return Call(x1, x2, w, g, *ends, describe(plan), mask, NODES if index else 0)
+    return ProductCall(x1, x2, w, g, *ends, describe(plan), mask, NODES if index else 0)
 
 
 def bytes_of(mask: int, device: str, index: torch.dtype | None = None) -> int:

@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_plain, is_traced
+from tpgen.nn.multilinear import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
@@ -57,7 +57,7 @@ def _is_worth(x: Tensor, w: Tensor) -> bool:
     if not (x.dim() == w.dim() == 2 and x.dtype == w.dtype):
         return False
     inner, outputs = w.shape
-    if is_plain(x):
+    if has_plain_numbers(x):
         made = x.shape[0] * outputs
         return made >= WORTH or (inner >= LONG and made * inner >= MANY)
     known = type(inner) is type(outputs) is int  # they may be symbols

@@ -33,7 +33,7 @@ from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import is_plain, is_traced, is_usual, writes_to
+from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -102,7 +102,7 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_of(x))
     weights = weight, weight if pairs.numbers == pairs.pairs else weight[: pairs.pairs]
-    if is_plain(y):
+    if has_plain_numbers(y):
         beside = pairs, *_state(src), *_state(dst)
         first, second, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
     else:
@@ -154,15 +154,15 @@ def _found(marked: Any, x: Tensor) -> EdgePairs | None:
 
 def _is_seen(x: Tensor) -> bool:
     """Whether a tensor is numbers at hand, or part of a program that is recorded."""
-    return is_plain(x) or (recorded_program() is not None and is_traced(x))
+    return has_plain_numbers(x) or (recorded_program() is not None and is_traced(x))
 
 
 def _are_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
     """Whether all are numbers at hand, in the shapes that they have for edges."""
     index = type(edge_index) is Tensor and edge_index.device.type == "cpu" and not edge_index.is_floating_point()
     return (
-        is_plain(x)
-        and is_plain(vectors)
+        has_plain_numbers(x)
+        and has_plain_numbers(vectors)
         and index
         and x.dim() == 2
         and vectors.shape == (len(x), 3)
@@ -275,7 +275,7 @@ def _has_rules(x: Tensor) -> bool:
 
 
 def _selected(x: Tensor, rows: Tensor) -> Tensor:
-    if not is_plain(x):
+    if not has_plain_numbers(x):
         return x.index_select(0, rows)
     out = empty((len(rows), *x.shape[1:]), x.dtype)
     return torch.index_select(x, 0, rows, out=out)

@@ -20,7 +20,7 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cpp.generate import FAULTS
-from tpgen.kernels.runtime.call import OUT, X1, W, opening
+from tpgen.kernels.runtime.call import OUT, X1, W, opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -129,7 +129,7 @@ class _Layer:
     def by_kernel(self, point: Point, opened: tuple[int, ...]) -> list[Tensor]:
         """The layer's kernel for each species, on rows that stand together."""
         x, w, g = point
-        text = opening(sum(_BITS[n] for n in opened))
+        text = opening_text(sum(_BITS[n] for n in opened))
         kernel = kernels_of(describe(self.plan)).kernel(Call.parse(text), x.dtype)
         spans, order, shapes = self.spans, self.order, (x.shape, w.shape, (len(x), self.plan.irreps_out.dim))
         given = _taken(x, order), w.contiguous(), None if g is None else _taken(g, order)

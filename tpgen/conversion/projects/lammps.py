@@ -96,7 +96,7 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
     return found
 
 
-def write(source: Path, target: Path, project: str | None, **options: Any) -> None:
+def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write the file of a model as one for LAMMPS, converted with these options."""
     torch.save(_maker(project)(source, **options), target)
 

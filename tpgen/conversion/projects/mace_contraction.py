@@ -23,7 +23,7 @@ from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.multilinear import is_plain, is_traced
+from tpgen.nn.multilinear import has_plain_numbers, is_traced
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
 from tpgen.planner.plan import Plan
@@ -120,7 +120,7 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
                 say_once(_TRACKED)
         return None
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if not torch.compiler.is_compiling() and is_plain(y):
+        if not torch.compiler.is_compiling() and has_plain_numbers(y):
             return find_ones(y)
     one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
     if not torch.jit.is_scripting():  # noqa: SIM102 (as above)

@@ -24,7 +24,7 @@ from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, fin
 from tpgen.conversion.projects.nequip_gradients import also_by
 from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.multilinear import is_plain
+from tpgen.nn.multilinear import has_plain_numbers
 
 
 def _as(name: str, function: Any) -> Any:
@@ -100,7 +100,9 @@ class TpgenInteractionBlock(InteractionBlock):
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types, program = self.sc.table(), data[TYPES], recorded_program()
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
-        plain = all(map(is_plain, (features, attributes, table)))  # before sizes, which are symbols where traced
+        plain = all(
+            map(has_plain_numbers, (features, attributes, table))
+        )  # before sizes, which are symbols where traced
         return (
             self.sc.embeds_alone()
             and (groups is not None or (plain and types.numel() * self.sc.weight_numel >= species.WORTH))

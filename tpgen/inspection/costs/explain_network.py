@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tpgen.drawing.charts import shares
+from tpgen.drawing.charts import share_bar
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.clock import ROUGH, Timing, device_of, now, timed
 from tpgen.inspection.costs.explain import explain
@@ -155,13 +155,13 @@ class NetworkExplanation(Shown):
         if self.seconds:
             times = [p.seconds or 0.0 for p in self.products]
             said, rest = "time of the forward, measured", "not in products"
-            return lines(said) + shares([*zip(names, times, strict=True)], self.seconds, rest)
+            return lines(said) + share_bar([*zip(names, times, strict=True)], self.seconds, rest)
         predicted = [p.predicted_seconds for p in self.products]
         values = [value for value in predicted if value is not None]
         said = "time of the products, predicted at least"
         if len(values) < len(predicted):
             said, values = "FLOP of the products", [float(p.flops) for p in self.products]
-        return lines(said) + shares([*zip(names, values, strict=True)], sum(values))
+        return lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
 
 
 def _row(product: ProductInNetwork) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def _check(network: object, inputs: object) -> None:
 
 
 @dataclass(frozen=True)
-class Call:
+class NetworkCall:
     """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
 
     rows: int
@@ -254,7 +254,7 @@ class Call:
 
 
 def _explained(
-    path: str, product: PlannedModule, calls: Sequence[Call], ceilings: Ceilings | None, gpu: str | None
+    path: str, product: PlannedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None, gpu: str | None
 ) -> ProductInNetwork:
     """The largest call explained, and the costs of all summed."""
     largest = max(calls, key=lambda call: call.rows)
@@ -267,7 +267,7 @@ def _explained(
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted, gpu_seconds=on_gpu)
 
 
-def _gpu_seconds(product: PlannedModule, calls: Sequence[Call], gpu: str) -> dict[str, float]:
+def _gpu_seconds(product: PlannedModule, calls: Sequence[NetworkCall], gpu: str) -> dict[str, float]:
     """Each pass over all calls, as the model of a GPU's kernels predicts it; nothing where there is no kernel."""
     found: dict[str, float] = {}
     for call, times in Counter(calls).items():
@@ -282,7 +282,7 @@ class _Watch:
     """Notes the rows and the time of each call of products."""
 
     device: str
-    calls: dict[str, list[Call]] = field(default_factory=dict)
+    calls: dict[str, list[NetworkCall]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -302,7 +302,7 @@ class _Watch:
         start = now(self.device)
         out = forward(*args, **kwargs)
         self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - start
-        self.calls.setdefault(path, []).append(Call(*product.rows_of(*args, **kwargs)))
+        self.calls.setdefault(path, []).append(NetworkCall(*product.rows_of(*args, **kwargs)))
         return out
 
 

@@ -14,7 +14,7 @@ import torch
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.form import form_of
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.stages.cuda import number_of
+from tpgen.inspection.stages.cuda import number_type
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import Chip, chip_named
@@ -95,7 +95,7 @@ def product_on(
     """
     chip = chip_named(gpu)
     try:
-        form, number = form_of(plan, layout), number_of(dtype)
+        form, number = form_of(plan, layout), number_type(dtype)
         reason = graphs_are_faster(form, number, chip)
         if reason:
             raise BackendError(reason)
@@ -113,13 +113,13 @@ def polynomial_on(gpu: str, plan: Plan, sizes: Sizes, dtype: torch.dtype = torch
     chip, kernels = chip_named(gpu), describe_polynomial(plan)
     try:
         sweeps = {name: kernels.sweep(named_call(plan, name)) for name in DIRECTIONS}
-        placed = {name: place_polynomial(plan, sweep, number_of(dtype), chip) for name, sweep in sweeps.items()}
+        placed = {name: place_polynomial(plan, sweep, number_type(dtype), chip) for name, sweep in sweeps.items()}
     except TpgenError as error:
         return _none(chip, dtype, error)
     indexed = 1 < sizes.elements < sizes.rows
     passes = {
         name: _pass(
-            predict_polynomial(plan, sweeps[name], number_of(dtype), chip, sizes),
+            predict_polynomial(plan, sweeps[name], number_type(dtype), chip, sizes),
             sizes.rows,
             polynomial_bytes(geometry_expected(p, sizes), dtype, indexed),
         )

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from tpgen._torch import pytree
 from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
 from tpgen.errors import InputError, TpgenError
-from tpgen.kernels.runtime.call import OUT, Call, FormCall
+from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
 from tpgen.kernels.runtime.workspace import call_workspace
 from tpgen.text import quantity
 
@@ -111,13 +111,13 @@ def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
 
 
 def _of_product(x1: Tensor, x2: Tensor, w: Tensor, text: str, src: Any = None, dst: Any = None, nodes: Any = 0) -> int:
-    return call_workspace(Call(x1, x2, w, None, src, dst, text, OUT, nodes).listed())
+    return call_workspace(ProductCall(x1, x2, w, None, src, dst, text, OUT, nodes).listed())
 
 
 def _of_gradients(
     x1: Tensor, x2: Tensor, w: Tensor, g: Tensor, text: str, mask: int, src: Any = None, dst: Any = None
 ) -> int:
-    return call_workspace(Call(x1, x2, w, g, src, dst, text, mask).listed())
+    return call_workspace(ProductCall(x1, x2, w, g, src, dst, text, mask).listed())
 
 
 def _of_polynomial(tensors: Sequence[Tensor], index: Tensor | None, text: str, call: str) -> int:

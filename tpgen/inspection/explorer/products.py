@@ -16,7 +16,7 @@ from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.inspection.explorer.drawing import bars
 from tpgen.inspection.explorer.sheet import Pane, Sheet
-from tpgen.inspection.stages.compiled_origins import joint_graph
+from tpgen.inspection.stages.compiled_origins import joint_of_request
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
 from tpgen.inspection.stages.request import Request
@@ -78,7 +78,12 @@ def _notes(request: Request) -> dict[str, Mapping[str, object]]:
     """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
     try:
         of_nodes = node_costs(request)
-        return {"graph": of_nodes, "code": of_nodes, "script": of_nodes, "joint": traced_costs(joint_graph(request))}
+        return {
+            "graph": of_nodes,
+            "code": of_nodes,
+            "script": of_nodes,
+            "joint": traced_costs(joint_of_request(request)),
+        }
     except TpgenError:
         return {}
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tpgen._torch import pytree
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.irreps import REMARK, irreps_with_length
-from tpgen.inspection.report.sections import SECTIONS, Subject, describe_inputs
+from tpgen.inspection.report.sections import SECTIONS, Reported, describe_inputs
 from tpgen.inspection.report.values import CompileReport, Section, reason
 from tpgen.inspection.training import draws_random_numbers, is_index, restored
 from tpgen.progress import Told, told
@@ -80,7 +80,7 @@ def compile_report(
     _check(module, inputs)
     given = tuple(inputs)
     others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
-    subject = Subject(module, given, others, inductor, repeats)
+    subject = Reported(module, given, others, inductor, repeats)
     made = []
     with restored(module), told(progress, len(names)) as begin:
         is_random = draws_random_numbers(lambda: _call(module, given))
@@ -95,7 +95,7 @@ def compile_report(
     return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks, shown)
 
 
-def _section(name: str, subject: Subject) -> Section:
+def _section(name: str, subject: Reported) -> Section:
     """One section; a failure is its content, whatever it was."""
     part = SECTIONS[name]
     logger = logging.getLogger("torch._guards")  # says at length what the section says in a line

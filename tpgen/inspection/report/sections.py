@@ -28,7 +28,7 @@ from tpgen.text import duration, quantity, table
 
 
 @dataclass(frozen=True)
-class Subject:
+class Reported:
     """Subject of a report; what several sections read is made once."""
 
     module: nn.Module
@@ -103,7 +103,7 @@ Written = tuple[str, dict[str, Any]]  # a section's text and data
 Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients in float64, where there are any
 
 
-def _backends(subject: Subject) -> Written:
+def _backends(subject: Reported) -> Written:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
     exact = _exact(subject)
     torch.compiler.reset()
@@ -139,7 +139,7 @@ class Built:
     first: dict[str, Any]
 
 
-def _built(subject: Subject, backend: str, exact: Exact) -> Built:
+def _built(subject: Reported, backend: str, exact: Exact) -> Built:
     run = compile_program(subject.module, Config(backend=backend))
     device = device_of(subject.module, subject.inputs)
     train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
@@ -160,7 +160,7 @@ def _built(subject: Subject, backend: str, exact: Exact) -> Built:
     )
 
 
-def _timed(subject: Subject, built: dict[str, Built]) -> list[dict[str, Any]]:
+def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
     """All backends in turn, task by task."""
     device = device_of(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
@@ -179,7 +179,7 @@ def _timed(subject: Subject, built: dict[str, Built]) -> list[dict[str, Any]]:
     ]
 
 
-def _graphs(subject: Subject) -> Written:
+def _graphs(subject: Reported) -> Written:
     found = subject.captured
     parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
     for number, graph_break in enumerate(found.breaks):
@@ -193,7 +193,7 @@ def _graphs(subject: Subject) -> Written:
 _TELLING = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}  # others are of Python objects
 
 
-def _guards(subject: Subject) -> Written:
+def _guards(subject: Reported) -> Written:
     guards = subject.captured.guards
     counts = Counter(kind for guard in guards for kind in guard.kinds)
     lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
@@ -212,7 +212,7 @@ _NOT_VARIED = (
 _DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
 
 
-def _recompilations(subject: Subject) -> Written:
+def _recompilations(subject: Reported) -> Written:
     calls = (subject.inputs, *subject.varied)
     shapes = [describe_inputs(inputs) for inputs in calls]
     parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
@@ -227,7 +227,7 @@ def _recompilations(subject: Subject) -> Written:
     return "\n".join(parts), data
 
 
-def _joint(subject: Subject) -> Written:
+def _joint(subject: Reported) -> Written:
     joints = subject.joints
     parts = joints.head()
     for name, joint in joints.named():
@@ -242,7 +242,7 @@ def _joint(subject: Subject) -> Written:
     return "\n".join(parts), data
 
 
-def _partition(subject: Subject) -> Written:
+def _partition(subject: Reported) -> Written:
     joints = subject.joints
     found = [(name, p) for name, joint in joints.named() for p in joint.partitions]
     head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
@@ -265,7 +265,7 @@ _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<
 _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 
 
-def _kernels(subject: Subject) -> Written:
+def _kernels(subject: Reported) -> Written:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     sources = generated_code(subject.module, subject.inputs, _training(subject.module))
@@ -282,22 +282,22 @@ def _kernels(subject: Subject) -> Written:
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionMaker:
     """Head of a section, and the function that writes it."""
 
     title: str
-    write: Callable[[Subject], Written]
+    write: Callable[[Reported], Written]
     compiles: bool = True  # whether Dynamo runs the module
 
 
-SECTIONS: dict[str, Part] = {
-    "backends": Part("Backends: time and numerics", _backends),
-    "graphs": Part("Captured graphs and graph breaks", _graphs),
-    "guards": Part("Guards", _guards),
-    "recompilations": Part("Recompilations as shapes vary", _recompilations),
-    "joint": Part("Joint forward-backward graph", _joint, compiles=False),
-    "partition": Part("Partition: what is saved for backward", _partition, compiles=False),
-    "kernels": Part("Inductor's kernels", _kernels),
+SECTIONS: dict[str, SectionMaker] = {
+    "backends": SectionMaker("Backends: time and numerics", _backends),
+    "graphs": SectionMaker("Captured graphs and graph breaks", _graphs),
+    "guards": SectionMaker("Guards", _guards),
+    "recompilations": SectionMaker("Recompilations as shapes vary", _recompilations),
+    "joint": SectionMaker("Joint forward-backward graph", _joint, compiles=False),
+    "partition": SectionMaker("Partition: what is saved for backward", _partition, compiles=False),
+    "kernels": SectionMaker("Inductor's kernels", _kernels),
 }
 
 
@@ -333,7 +333,7 @@ def _training(module: nn.Module) -> Callable[[Callable[..., Any], Sequence[Any]]
     return lambda run, inputs: step(run, inputs, tuple(module.parameters()))
 
 
-def _exact(subject: Subject) -> Exact:
+def _exact(subject: Reported) -> Exact:
     """Results and gradients in float64; None where the module does not go there."""
     try:
         module = copy.deepcopy(subject.module).double()

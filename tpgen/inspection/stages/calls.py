@@ -13,7 +13,7 @@ from tpgen.form.call import Call
 from tpgen.form.polynomial import Polynomial, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
-from tpgen.inspection.stages.cuda import AnySource, number_of, shown_chip
+from tpgen.inspection.stages.cuda import AnySource, number_type, shown_chip
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
 from tpgen.inspection.stages.served import of_factors, of_statements
 from tpgen.kernels.arguments import Sizes
@@ -112,7 +112,7 @@ class PolynomialRequest(Request):
 
     @property
     def cuda(self) -> AnySource:
-        return generate_polynomial(self.plan, self.kernels.sweep(self.call), number_of(self.dtype), shown_chip())
+        return generate_polynomial(self.plan, self.kernels.sweep(self.call), number_type(self.dtype), shown_chip())
 
     @property
     def title(self) -> str:

@@ -31,7 +31,7 @@ _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 def trace_joint(request: Request) -> TracedStage:
     """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
-    graph = joint_graph(request)
+    graph = joint_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
     for node in graph.nodes:
@@ -41,7 +41,7 @@ def trace_joint(request: Request) -> TracedStage:
 
 
 @remembered("joint graphs of products", entries=2)
-def joint_graph(request: Request) -> fx.Graph:
+def joint_of_request(request: Request) -> fx.Graph:
     """The joint graph of a program on fake tensors, to be read alone: nothing is computed and no memory is taken.
 
     Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
@@ -81,7 +81,7 @@ def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
         return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
-    # the copy that `joint_graph` makes of the result; a further one would be unexplained
+    # the copy that `joint_of_request` makes of the result; a further one would be unexplained
     return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
 

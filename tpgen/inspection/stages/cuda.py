@@ -30,16 +30,16 @@ def shown_chip() -> Chip:
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
 
 
-def source_of(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSource:
+def shown_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSource:
     """The kernel of a form with some slots open, for this machine's GPU.
 
     Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
     """
-    number_of(dtype)
+    number_type(dtype)
     return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
 
 
-def number_of(dtype: torch.dtype) -> str:
+def number_type(dtype: torch.dtype) -> str:
     """The name of a dtype in kernels.  Raises `BackendError` for one that they do not compute in."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")

@@ -20,7 +20,7 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_o
 from tpgen.errors import BackendError, EmitError, unknown
 from tpgen.form.form import SHARED, Form, layouts_of
 from tpgen.inspection.costs.gpu import OnGpu, product_on
-from tpgen.inspection.stages.cuda import AnySource, source_of
+from tpgen.inspection.stages.cuda import AnySource, shown_source
 from tpgen.kernels.cpp.generate import write_placement
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import MatrixPlacement
@@ -186,7 +186,7 @@ class Request(Config):
     @property
     def cuda(self) -> AnySource:
         """The CUDA kernel, for this machine's GPU or a named one."""
-        return source_of(self.form, self.dtype, self.opened)
+        return shown_source(self.form, self.dtype, self.opened)
 
     # --- costs ----------------------------------------------------------------------------------------------------
 

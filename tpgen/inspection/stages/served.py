@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tpgen.form.polynomial import Factor
-from tpgen.kernels.sweep.monomials import COEFFICIENTS, target_of, terms_of
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement, Value
 from tpgen.planner.plan import OUT, Plan
 
@@ -45,7 +45,7 @@ def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
-        target, read = target_of(statement), _read(statement)
+        target, read = stored_value(statement), _read(statement)
         terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand(v), frozenset())) for v in read))
         if not terms and _operand(target) == OUT and isinstance(target, Component):
             terms = frozenset(_reaching(plan, target.index))
@@ -54,7 +54,7 @@ def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int
         found.append(terms)
     wanted: dict[Value, Terms] = {}
     for n in reversed(range(len(statements))):
-        found[n] = found[n] or wanted.get(target_of(statements[n]), frozenset())
+        found[n] = found[n] or wanted.get(stored_value(statements[n]), frozenset())
         for value in _read(statements[n]):
             wanted[value] = wanted.get(value, frozenset()) | found[n]
     return [tuple(sorted(terms)) for terms in found]

@@ -59,7 +59,7 @@ class Wanted:
         return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
 
 
-def load(text: str, indexed: bool = False) -> Callable[..., int]:
+def load_kernel(text: str, indexed: bool = False) -> Callable[..., int]:
     """The entry point of a kernel's source, compiled if the cache has it not.
 
     Raises `BackendError` where there is no compiler or it fails.
@@ -77,7 +77,7 @@ def address_of(function: Any) -> int | None:
 
 
 def load_library(wanted: Wanted) -> ctypes.CDLL:
-    """A library, compiled if the cache has it not.  Raises `BackendError` as `load` does."""
+    """A library, compiled if the cache has it not.  Raises `BackendError` as `load_kernel` does."""
     compiler = need_compiler()
     key = wanted.key(compiler)
     with _guard:
@@ -179,7 +179,7 @@ def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
 def load_all(texts: Sequence[tuple[str, bool]]) -> None:
     """Load several sources, compiling those that are missing side by side."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
-        for future in [pool.submit(load, text, indexed) for text, indexed in texts]:
+        for future in [pool.submit(load_kernel, text, indexed) for text, indexed in texts]:
             future.result()
 
 

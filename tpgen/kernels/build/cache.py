@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tpgen.errors import BackendError
 from tpgen.kernels.build.locks import lock
-from tpgen.kernels.build.trust import check_private, make_private, read_own, real
+from tpgen.kernels.build.trust import check_private, make_private, read_own, links_followed
 from tpgen.text import quantity
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
@@ -111,12 +111,12 @@ def default_directory() -> Path:
     """``$TPGEN_CACHE_DIR``, or ``tpgen`` in the user's cache directory; an absolute path without links."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
-        return real(Path(named) / "kernels")
+        return links_followed(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home: no place of their own, see `directory`
         base = os.devnull
-    return real(Path(base) / "tpgen" / "kernels")
+    return links_followed(Path(base) / "tpgen" / "kernels")
 
 
 def directory() -> Path:

@@ -17,7 +17,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _AS_IT_IS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def real(path: Path) -> Path:
+def links_followed(path: Path) -> Path:
     """The absolute path with every link above its last name followed, so that no link can be turned later."""
     return Path(os.path.realpath(path.parent)) / path.name
 

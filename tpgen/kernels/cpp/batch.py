@@ -12,7 +12,7 @@ from tpgen.kernels.cpp.batch_vectors import ROWS, BatchVectors
 from tpgen.kernels.cpp.mixing import MixingText
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.placement.values import Segment
+from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import PathTerm
 
@@ -59,7 +59,7 @@ class BatchText:
             for o in self.p.opened:
                 self._write_out(o, segments.get(o, ()))
 
-    def _write_out(self, o: str, segments: tuple[Segment, ...]) -> None:
+    def _write_out(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         verb = "add_rows" if o == self.p.owner else "unstage_rows"
         for s in segments:
             self._move(verb + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
@@ -68,7 +68,7 @@ class BatchText:
         for start, size in self.p.unreached(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
-    def _move(self, call: str, operand: str, s: Segment) -> None:
+    def _move(self, call: str, operand: str, s: ScratchSegment) -> None:
         """Move a segment: scratch is copy-major, memory may be either."""
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:

@@ -14,7 +14,7 @@ from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Stage, Tabulate
+from tpgen.kernels.sweep.statements import Accumulate, Define, Load, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import PathTerm, S, operand_of
 
@@ -186,7 +186,7 @@ class ChannelText:
                 for stage in behind:
                     self._fold(placed, stage)
 
-    def _channels(self, term: PathTerm, stage: Stage) -> None:
+    def _channels(self, term: PathTerm, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{local(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         for kind, operand, run in runs(stage.statements):
@@ -203,7 +203,7 @@ class ChannelText:
         for operand, values in sums.found.items():
             deliver(self.w, self.p, term, operand, values)
 
-    def _fold(self, placed: PlacedTable | None, stage: Stage) -> None:
+    def _fold(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         """The sums over channels into the vectors of the tabulated operand."""
         assert placed is not None
         spelling = Spelling(self.dtype, {S: "s[{}]"})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp.text import Writer, add_block_sums, number
+from tpgen.kernels.cpp.text import Writer, add_block_sums, literal
 from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, MatrixTerm
 
 
@@ -107,7 +107,7 @@ class MatrixText:
 
     def _move(self, term: MatrixTerm, verb: str, memory: str, scratch: str) -> None:
         """The weights of a path into scratch or back, times its coefficient."""
-        value = number(term.coefficient, self.s.target.dtype)
+        value = literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     # -- weights that all rows share --

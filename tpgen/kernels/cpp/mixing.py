@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from tpgen.kernels.cpp.batch_vectors import ROWS, BatchVectors
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.placement.batch import BatchPlacement
-from tpgen.kernels.sweep.statements import Accumulate, Stage
+from tpgen.kernels.sweep.statements import Accumulate, SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import P
 
@@ -49,7 +49,7 @@ class MixingText:
         """Position of the current input copies in the block."""
         return self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
 
-    def _coupled(self, stage: Stage) -> None:
+    def _coupled(self, stage: SweepStage) -> None:
         with self._each_input():
             self.vectors.body(stage.statements)
 

@@ -12,8 +12,8 @@ from tpgen.kernels.cpp.driver import room
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
-from tpgen.kernels.placement.polynomial import PolynomialPlacement, segments, slot_name
-from tpgen.kernels.sweep.monomials import gathered, target_of, terms_of
+from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
+from tpgen.kernels.sweep.monomials import gathered, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
@@ -68,7 +68,7 @@ class RowText:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
     def statement(self, statement: Statement) -> None:
-        text, target = self.spelling.sum(terms_of(statement)), target_of(statement)
+        text, target = self.spelling.sum(terms_of(statement)), stored_value(statement)
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
             return
@@ -80,7 +80,7 @@ class RowText:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def set(self, slot: str) -> None:
-        for start, size in segments(self.at.operands[slot]):
+        for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
 

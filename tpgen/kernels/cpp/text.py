@@ -97,10 +97,10 @@ class Writer:
         return GeneratedSource("\n".join(self._lines) + "\n", tuple(self._paths), tuple(self._parts))
 
 
-def number(value: float, dtype: str) -> str:
+def literal(value: float, dtype: str) -> str:
     """A literal that reads back to the same number.
 
-    >>> number(0.1, "float32"), number(2.0, "float64")
+    >>> literal(0.1, "float32"), literal(2.0, "float64")
     ('0.1f', '2.0')
     """
     if dtype == "float64":
@@ -115,7 +115,7 @@ def times(value: float, text: str, dtype: str) -> str:
         return text
     if value == -1.0:
         return f"-{text}"
-    return f"{number(value, dtype)} * {text}"
+    return f"{literal(value, dtype)} * {text}"
 
 
 def total(terms: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tpgen.kernels.cpp.text import Writer, number
+from tpgen.kernels.cpp.text import Writer, literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.group_text import GroupText
 from tpgen.kernels.cuda.tables import TableSet
@@ -35,7 +35,7 @@ class ChannelText:
             for d in range(tables.depth):
                 with self.w.paths(*tables.paths):
                     column = tables.column(d)
-                    values = ", ".join(number(value, self.dtype) for value, _ in column)
+                    values = ", ".join(literal(value, self.dtype) for value, _ in column)
                     places = ", ".join(str(place) for _, place in column)
                     self.w.line(f"static __device__ const num value_{n}_{d}[] = {{{values}}};")
                     kind = _index_type(place for _, place in column)

@@ -8,7 +8,7 @@ from math import ceil, log2
 
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import Gather, Part
+from tpgen.kernels.cuda.gathers import Gather, GatherPart
 from tpgen.kernels.cuda.groups import LANES, Group, power_of_two
 from tpgen.kernels.sweep.statements import Define, Product, Statement
 from tpgen.kernels.sweep.sweep import PathSweep
@@ -88,7 +88,7 @@ def multiply_adds(statement: Statement) -> int:
     """Multiply-adds of a statement; a sum that begins with a value that is there goes on from it."""
     terms = getattr(statement, "terms", ())
     begun = isinstance(statement, Define) and len(terms) > 1 and any(t == _plain(t) for t in terms)
-    return sum(map(products, terms)) - begun
+    return sum(map(multiplications, terms)) - begun
 
 
 def _plain(term: Product) -> Product:
@@ -96,7 +96,7 @@ def _plain(term: Product) -> Product:
     return Product(1.0, term.factors[:1])
 
 
-def products(term: Product) -> int:
+def multiplications(term: Product) -> int:
     """Multiplications of a product, the last of them with its addition."""
     return max(1, len(term.factors) + (abs(term.coefficient) != 1) - 1)
 
@@ -141,20 +141,20 @@ def _share(g: Gather) -> int:
     return _OVERHEAD + _rounds(g, _part) + folded + 2 * g.components
 
 
-def _rounds(g: Gather, count: Callable[[Part], int]) -> int:
+def _rounds(g: Gather, count: Callable[[GatherPart], int]) -> int:
     return g.inner * sum(ceil(part.times / g.width) * count(part) for part in g.parts)
 
 
-def _part(part: Part) -> int:
+def _part(part: GatherPart) -> int:
     """Instructions of one round: reads, with an address for every four, and multiply-adds."""
     return ceil(1.25 * len(part.reads)) + _multiply_adds(part) + 1
 
 
-def _multiply_adds(part: Part) -> int:
+def _multiply_adds(part: GatherPart) -> int:
     return sum(map(multiply_adds, part.statements))
 
 
-def _reads(p: GatherPlacement, part: Part) -> int:
+def _reads(p: GatherPlacement, part: GatherPart) -> int:
     return sum(not p.shared_weights(operand) for operand in part.reads)
 
 

@@ -144,14 +144,14 @@ def cuda_taken() -> int | None:
 # -- what torch knows of devices ---------------------------------------------------------------------------------------
 
 
-def number_of(device: torch.device) -> int:
+def device_number(device: torch.device) -> int:
     """The number of a CUDA device; "cuda" alone is torch's current one."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 def gpu_name(device: torch.device) -> str:
     """Name of a CUDA device; empty where it is not there."""
-    there = torch.cuda.is_available() and number_of(device) < torch.cuda.device_count()
+    there = torch.cuda.is_available() and device_number(device) < torch.cuda.device_count()
     return torch.cuda.get_device_name(device) if there else ""
 
 

@@ -10,7 +10,7 @@ from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import owner_by_owner
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.gathers import Gather, Part
+from tpgen.kernels.cuda.gathers import Gather, GatherPart
 from tpgen.kernels.cuda.group_text import place_text
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
@@ -150,7 +150,7 @@ class _GatherText:
 
     # -- one path --
 
-    def _part(self, part: Part) -> None:
+    def _part(self, part: GatherPart) -> None:
         with self.w.paths(part.term.path), self.w.block(""):
             self.w.line(f"// path {part.term.path}: {part.term.text}")
             self._letters([(a, part.term.size(a)) for a in part.own], "copy")
@@ -172,7 +172,7 @@ class _GatherText:
             over = number if behind == 1 else f"{number} / {behind}"
             self.w.line(f"const int {letter} = {0 if size == 1 else f'{over} % {size}' if n else over};")
 
-    def _body(self, part: Part) -> None:
+    def _body(self, part: GatherPart) -> None:
         term = part.term
         if not term.pairs:
             self._statements(part)
@@ -186,7 +186,7 @@ class _GatherText:
                 self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
             self._statements(part)
 
-    def _statements(self, part: Part) -> None:
+    def _statements(self, part: GatherPart) -> None:
         for s in part.statements:
             match s:
                 case Load():

@@ -14,7 +14,7 @@ from math import prod
 
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.placement.values import BatchSchedule
-from tpgen.kernels.sweep.statements import Accumulate, Load, Stage, Statement
+from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
 from tpgen.remember import remembered
@@ -25,7 +25,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 
 @dataclass(frozen=True)
-class Part:
+class GatherPart:
     """Statements by which one path adds to an item, for each of the copies that the item does not have."""
 
     term: PathTerm
@@ -53,7 +53,7 @@ class Gather:
     copies: int
     components: int
     strides: tuple[int, int]  # of copies and of components
-    parts: tuple[Part, ...]
+    parts: tuple[GatherPart, ...]
     rows: int  # of items; 1 where all rows add to the same
     inner: int  # rows that an item runs over
     width: int = 1  # lanes of an item
@@ -123,9 +123,9 @@ def make_gathers(
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[Part]]:
+def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
     """The parts of each target and segment; nobody may change them."""
-    found: dict[tuple[str, int], list[Part]] = {}
+    found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
         for path in make_sweep(schedule.terms, (slot,)).paths:
             for stage in path.stages:
@@ -141,18 +141,18 @@ def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
     }
 
 
-def _collect(found: dict[tuple[str, int], list[Part]], term: PathTerm, stage: Stage) -> None:
+def _collect(found: dict[tuple[str, int], list[GatherPart]], term: PathTerm, stage: SweepStage) -> None:
     """A stage as a part of what it fills; two slots may need the same P or D."""
     target, segment = _target(stage)
     if target in BETWEEN and (target, segment) in found:
         return
     own = _letters(term, target)
     over = tuple(a for a in _unpaired(term, stage.letters, own) if a not in own)
-    part = Part(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
+    part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
     found.setdefault((target, segment), []).append(part)
 
 
-def _target(stage: Stage) -> tuple[str, int]:
+def _target(stage: SweepStage) -> tuple[str, int]:
     return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
@@ -167,7 +167,7 @@ def _unpaired(term: PathTerm, letters: str, own: str) -> str:
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 
 
-def _between(found: dict[tuple[str, int], list[Part]]) -> dict[tuple[str, int], int]:
+def _between(found: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
     """Places at which each path's P and D begin."""
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}
@@ -178,7 +178,7 @@ def _between(found: dict[tuple[str, int], list[Part]]) -> dict[tuple[str, int], 
     return places
 
 
-def _gather(number: int, target: str, place: int, parts: tuple[Part, ...], rows: int, inner: int) -> Gather:
+def _gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
     term, own = parts[0].term, parts[0].own
     copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in BETWEEN else ""))
     leg = term.leg(target)

@@ -68,14 +68,14 @@ class Unit:
         return self.group.cost
 
 
-class Work(Protocol):
+class Costly(Protocol):
     """Work that one warp can take."""
 
     @property
     def cost(self) -> int: ...
 
 
-AnyWork = TypeVar("AnyWork", bound=Work)
+AnyWork = TypeVar("AnyWork", bound=Costly)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:

@@ -13,7 +13,7 @@ from tpgen.kernels.cuda.steps import RowSteps
 
 
 @dataclass(frozen=True)
-class Gather:
+class EdgeRows:
     """The edges of a convolution: those of each owner together, where there are owners, and which rows they join."""
 
     order: Tensor | None
@@ -26,7 +26,7 @@ def arguments(
     operands: Sequence[Tensor | None],
     results: Sequence[Tensor | None],
     rows: int,
-    gather: Gather | None = None,
+    gather: EdgeRows | None = None,
     sums: Tensor | None = None,
     ends: Tensor | None = None,
 ) -> ctypes.Array:

@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import Gather, Join, arguments, blocks_of
+from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import is_inside, known_order, known_wide
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
@@ -42,7 +42,7 @@ def missing(device: torch.device) -> str | None:
     """Words for what this machine lacks for kernels on a device."""
     if reason := why_no_driver():
         return reason
-    number, there = driver.number_of(device), torch.cuda.device_count()
+    number, there = driver.device_number(device), torch.cuda.device_count()
     if number >= there:
         return f"there is no cuda:{number}, only cuda:0{f' to cuda:{there - 1}' if there > 1 else ''}"
     arch = driver.capability(number)
@@ -55,7 +55,7 @@ def missing(device: torch.device) -> str | None:
 
 def chip_at(device: torch.device) -> Chip:
     """The chip of a device that is there."""
-    return chip_of(driver.capability(driver.number_of(device)))
+    return chip_of(driver.capability(driver.device_number(device)))
 
 
 def obstacle(form: Form, dtype: torch.dtype, chip: Chip) -> str | None:
@@ -169,7 +169,7 @@ def _device_of(tensors: Sequence[Tensor]) -> int:
     return tensors[0].get_device()
 
 
-def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: Gather | None) -> None:
+def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: EdgeRows | None) -> None:
     """The rows; then sums that lie across the ends of runs, and those over all blocks."""
     placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
     blocks = blocks_of(placement, rows, loaded.at_once)
@@ -207,7 +207,7 @@ def _aligned(x: Tensor) -> Tensor:
     return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
 
 
-def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather | None]:
+def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows | None]:
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capturing = driver.capturing(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
@@ -218,4 +218,4 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, Gather |
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    return 0, Gather(order, src, dst, owners if owner else 0)
+    return 0, EdgeRows(order, src, dst, owners if owner else 0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.form.form import Form, Leg
 from tpgen.kernels.interpreter.statements import run_statements, summed
-from tpgen.kernels.sweep.statements import Component, Local, Stage, TableEntry, Tabulate, Value
+from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
 
@@ -68,7 +68,7 @@ class _Values(dict[Value, Tensor]):
             self[value] = self._component(value)
         return self[value]
 
-    def run(self, stage: Stage) -> None:
+    def run(self, stage: SweepStage) -> None:
         """The statements of a stage at every row, and every copy of its letters."""
         sizes = [n if a in stage.letters else 1 for a, n in self.term.copies]
         for component, value in run_statements(stage.statements, self).items():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tpgen.kernels.interpreter.statements import Memory, run_statements
-from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, target_of
+from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component
 
 Shape = tuple[int, int, int]  # rows (or elements), components, channels
@@ -26,7 +26,7 @@ def interpret(
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
     memory: Memory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
-    summed = {v.operand for v in map(target_of, sweep.epilogue) if isinstance(v, Component)}
+    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
     return {slot: _collected(slot, shape, opened, index if slot in summed else None) for slot, shape in shapes.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from tpgen.kernels.sweep.monomials import target_of, terms_of
+from tpgen.kernels.sweep.monomials import stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Load, Local, Product, Statement, Sum, Value
 
 Memory = MutableMapping[Value, Any]
@@ -18,7 +18,7 @@ def run_statements(statements: Iterable[Statement], memory: Memory) -> dict[Comp
     opened: dict[Component, Any] = {}
     for statement in statements:
         if not isinstance(statement, Load):  # what is read is at hand
-            target = target_of(statement)
+            target = stored_value(statement)
             inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
             place: Any = memory if inner else opened
             place[target] = summed(terms_of(statement), memory, place.get(target))

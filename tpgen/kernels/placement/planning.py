@@ -13,7 +13,7 @@ from tpgen.kernels.placement.values import (
     BatchSchedule,
     ChannelSchedule,
     PlacedTable,
-    Segment,
+    ScratchSegment,
     Target,
     View,
 )
@@ -159,14 +159,14 @@ def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> 
     return BatchSchedule(target, _dims(form), shared, terms, starts, segments, rows)
 
 
-def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[Segment, ...]:
+def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[ScratchSegment, ...]:
     """The segments that some path touches."""
-    found: dict[int, Segment] = {}
+    found: dict[int, ScratchSegment] = {}
     for term in terms:
         leg = term.leg(operand)
         if leg is None:
             continue
         start, stop = form.operand(operand).segments[leg.segment]
         dim = term.size(INDEX[operand])
-        found[leg.segment] = Segment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])
+        found[leg.segment] = ScratchSegment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])
     return tuple(found[s] for s in sorted(found))

@@ -48,7 +48,7 @@ class PolynomialPlacement:
     def segments_read(self, slot: str) -> list[Segment]:
         """The segments of a slot of which some component is read."""
         used = set(self.read[slot])
-        return [(i, size) for i, size in segments(self.operands[slot]) if used.intersection(range(i, i + size))]
+        return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
 
     @cached_property
     def given(self) -> list[str]:
@@ -122,7 +122,7 @@ class PolynomialPlacement:
     @property
     def tiles(self) -> set[int]:
         """Sizes of segments that stand channel by channel and are transposed into vectors."""
-        sizes = {size for o in self.operands.values() if o.channels for _, size in segments(o)}
+        sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ def slot_name(slot: Slot | str) -> str:
     return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"
 
 
-def segments(operand: Operand) -> Sequence[Segment]:
+def component_runs(operand: Operand) -> Sequence[Segment]:
     """Components that stand side by side for each channel."""
     if operand.layout == "channel":
         return ((0, operand.dim),)
@@ -185,5 +185,7 @@ def _pieces(operand: Operand) -> str:
     >>> _pieces(Operand("x", Irreps("0e+1o")))
     'components 0, 1:4 transposed'
     """
-    found = [f"{start}" if size == 1 else f"{start}:{start + size} transposed" for start, size in segments(operand)]
+    found = [
+        f"{start}" if size == 1 else f"{start}:{start + size} transposed" for start, size in component_runs(operand)
+    ]
     return f"components {', '.join(found)}"

@@ -170,7 +170,7 @@ class ChannelSchedule:
 
 
 @dataclass(frozen=True)
-class Segment:
+class ScratchSegment:
     """A segment in memory order: ``mul_ir`` or not, so that scratch can always hold ``[copy][irrep axis]``."""
 
     start: int
@@ -188,7 +188,7 @@ class BatchSchedule:
     shared_weights: bool
     terms: tuple[PathTerm, ...]
     starts: tuple[tuple[tuple[str, int], int], ...]  # of each segment of each operand
-    segments: tuple[tuple[str, tuple[Segment, ...]], ...]  # those that some path touches
+    segments: tuple[tuple[str, tuple[ScratchSegment, ...]], ...]  # those that some path touches
     rows: int
     name: str = "batch"
 

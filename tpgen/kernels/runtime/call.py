@@ -1,6 +1,6 @@
 """Calls of kernels as values, from the operators down to the compiled function.
 
-A `FormCall` is any call of a form; a `Call` one of a product without levels, in a fixed number of arguments.
+A `FormCall` is any call of a form; a `ProductCall` one of a product without levels, in a fixed number of arguments.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FormCall(NamedTuple):
         return Slots.parse(self.call)
 
 
-class Call(NamedTuple):
+class ProductCall(NamedTuple):
     """Four operands, one of which may be open alone and absent, the slots to open, and the edges of a convolution."""
 
     x1: Tensor
@@ -89,7 +89,7 @@ class Call(NamedTuple):
         x1, x2, w, g, src, dst, description, mask, nodes = self
         tensors = (x1, x2, w) if g is None or mask == OUT else (x1, x2, w, g)
         rows = nodes if g is None else g.shape[0] if g.dim() else 0
-        return FormCall(tensors, src, dst, description, opening(mask), None, rows)
+        return FormCall(tensors, src, dst, description, opening_text(mask), None, rows)
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
@@ -105,7 +105,7 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 
 @cache
-def opening(mask: int) -> str:
+def opening_text(mask: int) -> str:
     """The text of the call that opens the slots of a mask."""
     return str(call_of(slots_of(mask)))
 

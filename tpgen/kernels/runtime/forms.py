@@ -41,7 +41,9 @@ def call_form(call: FormCall) -> Sequence[Tensor]:
     return _forms.form(call)
 
 
-def second_order(call: products.Call, cotangents: Mapping[str, Tensor], opened: tuple[str, ...]) -> Sequence[Tensor]:
+def second_order(
+    call: products.ProductCall, cotangents: Mapping[str, Tensor], opened: tuple[str, ...]
+) -> Sequence[Tensor]:
     """The opened slots of the sum over cotangents of the form where each stands in the place of its operand."""
     assert call.g is not None
     text = _text(opened, tuple(cotangents))

@@ -49,7 +49,7 @@ class CompiledKernel:
     """
 
     def __init__(self, spec: KernelSpec) -> None:
-        self._function: Callable[..., int] = build.load(source_of(spec).text, spec.indexed)
+        self._function: Callable[..., int] = build.load_kernel(source_of(spec).text, spec.indexed)
         self.address = build.address_of(self._function)
         flat = not spec.description.any_level and not spec.call.levels
         self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None

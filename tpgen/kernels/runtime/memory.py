@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.pages import HAVE_REGIONS, PAGE, Region, rounded
+from tpgen.kernels.runtime.pages import HAVE_REGIONS, PAGE, Region, whole_pages
 from tpgen.remember import Watched, setting, watched
 
 LARGE = PAGE // 2  # results of so many bytes and more
@@ -65,7 +65,7 @@ class _Arena:
         """A place of a size; `OSError` where there is no memory."""
         with self._guard:
             self._collect()
-            place = self._find(rounded(size))
+            place = self._find(whole_pages(size))
             self.used += place.size
             self._note()
             return place

@@ -29,7 +29,7 @@ from tpgen.errors import InputError
 from tpgen.form.derivative import Evaluate, pull_back, push_forward
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.runtime.batching import fold_batch
-from tpgen.kernels.runtime.call import OUT, SLOT_BITS, X2, Call, FormCall, W, mask_of, opening, slots_in
+from tpgen.kernels.runtime.call import OUT, SLOT_BITS, X2, FormCall, ProductCall, W, mask_of, opening_text, slots_in
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import call_form, second_order
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, register
@@ -115,7 +115,7 @@ def quick_product(
     nodes: int = 0,
 ) -> Tensor | None:
     """The product, or None where the call is not a usual one that fits; `kernel_product` sees to those."""
-    made = _products.at_once(Call(x1, x2, w, None, src, dst, description, OUT, nodes))
+    made = _products.at_once(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes))
     return made[0] if made else None
 
 
@@ -156,9 +156,9 @@ def _product_call(
     src: Tensor | None = None,
     dst: Tensor | None = None,
     nodes: int = 0,
-) -> Call:
+) -> ProductCall:
     """A call from the arguments of ``tpgen::product``."""
-    return Call(x1, x2, w, None, src, dst, description, OUT, nodes)
+    return ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes)
 
 
 def _gradients_call(
@@ -170,54 +170,54 @@ def _gradients_call(
     mask: int,
     src: Tensor | None = None,
     dst: Tensor | None = None,
-) -> Call:
+) -> ProductCall:
     """A call from the arguments of ``tpgen::gradients``."""
-    return Call(x1, x2, w, g, src, dst, description, mask)
+    return ProductCall(x1, x2, w, g, src, dst, description, mask)
 
 
 # Asking costs as long as the gradients of so many numbers.
 _WORTH_ASKING = 2**14
 
 
-class _Products(Operator[Call]):
+class _Products(Operator[ProductCall]):
     """Both operators: a call says which slots it opens."""
 
     indices, constants = 2, 3
 
-    def call(self, arguments: Sequence[Any]) -> Call:
-        return Call(*arguments)
+    def call(self, arguments: Sequence[Any]) -> ProductCall:
+        return ProductCall(*arguments)
 
-    def evaluate(self, call: Call) -> list[Tensor]:
+    def evaluate(self, call: ProductCall) -> list[Tensor]:
         x1, x2, w, g, src, dst, description, mask, nodes = call
         if mask == OUT:
             return [_product(x1, x2, w, description, src, dst, nodes if g is None else g.shape[0])]
         return list(_gradients(x1, x2, w, g, description, mask, src, dst))
 
-    def run(self, call: Call) -> list[Tensor]:
+    def run(self, call: ProductCall) -> list[Tensor]:
         return kernels_of(call.description).run_product(call)
 
-    def redispatch(self, keys: Any, call: Call) -> list[Tensor]:
+    def redispatch(self, keys: Any, call: ProductCall) -> list[Tensor]:
         x1, x2, w, g, src, dst, description, mask, nodes = call
         if g is None:
             return [_product.redispatch(keys, x1, x2, w, description, src, dst, nodes)]
         return list(_gradients.redispatch(keys, x1, x2, w, g, description, mask, src, dst))
 
-    def shapes(self, call: Call) -> list[Tensor]:
+    def shapes(self, call: ProductCall) -> list[Tensor]:
         listed = call.listed()
         signature, counts = kernels_of(call.description).check(listed)
         return [call.x1.new_empty(shape) for shape in signature.shapes(listed.tensors, counts)]
 
-    def ahead(self, call: Call, wanted: Sequence[bool]) -> None:
+    def ahead(self, call: ProductCall, wanted: Sequence[bool]) -> None:
         if call.g is None and any(wanted):
-            calls = opening(call.mask), opening(mask_of(wanted))
+            calls = opening_text(call.mask), opening_text(mask_of(wanted))
             kernels_of(call.description).build_together(calls, call.x1, call.indexed)
 
-    def asks(self, call: Call) -> bool:
+    def asks(self, call: ProductCall) -> bool:
         numbers = call.x1.numel() + call.w.numel()
         return not isinstance(numbers, int) or numbers >= _WORTH_ASKING  # a symbol while torch traces
 
     def pull_back(
-        self, call: Call, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+        self, call: ProductCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
         if call.mask == OUT:
             return self._pull_back_product(call, cotangents[0], wanted)
@@ -230,39 +230,41 @@ class _Products(Operator[Call]):
             return [found.get(name) for name in SLOTS]
         return pull_back(_at(call), call.point, opened, read, slots_in(mask_of(wanted)), added)
 
-    def _pull_back_product(self, call: Call, g: Tensor | None, wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+    def _pull_back_product(
+        self, call: ProductCall, g: Tensor | None, wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
         """The same rule where the result alone was open, the usual case, in few steps."""
         mask = wanted[0] | wanted[1] << 1 | wanted[2] << 2
         if g is None or not mask:
             return (None,) * len(SLOT_BITS)
         x1, x2, w, _, src, dst, description, *_ = call
-        found = self.form(Call(x1, x2, w, g, src, dst, description, mask))
+        found = self.form(ProductCall(x1, x2, w, g, src, dst, description, mask))
         rest = iter(found)
         return [*(next(rest) if yes else None for yes in wanted[:3]), None]
 
-    def push_forward(self, call: Call, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def push_forward(self, call: ProductCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         opened = slots_in(call.mask)
         found = push_forward(_at(call), call.point, opened, _read(call, range(len(tangents)), tangents))
         pairs = zip([call.point[n] for n in opened], found, strict=True)
         return [torch.zeros_like(like) if x is None and like is not None else x for like, x in pairs]
 
-    def quick(self, call: Call) -> Sequence[Tensor]:
+    def quick(self, call: ProductCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
 
-    def needs_grad(self, call: Call) -> bool:
+    def needs_grad(self, call: ProductCall) -> bool:
         x1, x2, w, g, *_ = call
         return x1.requires_grad or x2.requires_grad or w.requires_grad or (g is not None and g.requires_grad)
 
-    def fold(self, size: int, dims: Sequence[int | None], call: Call) -> tuple[Call, Unfold]:
+    def fold(self, size: int, dims: Sequence[int | None], call: ProductCall) -> tuple[ProductCall, Unfold]:
         listed = call.listed()
         count = len(listed.tensors)
         folded, unfold = fold_batch(size, (*dims[:count], *dims[4:6], None), listed)
         x1, x2, w, *others = folded.tensors
         g = others[0] if others else None
-        return Call(x1, x2, w, g, folded.src, folded.dst, folded.description, call.mask, folded.nodes), unfold
+        return ProductCall(x1, x2, w, g, folded.src, folded.dst, folded.description, call.mask, folded.nodes), unfold
 
 
-def _fuses(call: Call, cotangents: Iterable[Tensor]) -> bool:
+def _fuses(call: ProductCall, cotangents: Iterable[Tensor]) -> bool:
     """Whether the second derivatives of a call are one kernel; under torch.func they are expanded."""
     tensors = (*(x for x in call.point if x is not None), *cotangents)
     if any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors):
@@ -273,13 +275,13 @@ def _fuses(call: Call, cotangents: Iterable[Tensor]) -> bool:
 _products = _Products()
 
 
-def _read(call: Call, slots: Iterable[int], instead: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _read(call: ProductCall, slots: Iterable[int], instead: Sequence[Tensor | None]) -> list[Tensor | None]:
     """What stands in the place of operands, without those that no path reads: a layer's second inputs."""
     unread = X2 if not kernels_of(call.description).product.dims[1] else 0
     return [None if SLOT_BITS[n] == unread else x for n, x in zip(slots, instead, strict=True)]
 
 
-def _at(call: Call) -> Evaluate:
+def _at(call: ProductCall) -> Evaluate:
     """The rule of the head of this file: the form where one operand is replaced."""
 
     def evaluate(replaced: int, moved: Sequence[Tensor], opened: tuple[int, ...]) -> Sequence[Tensor]:
@@ -290,7 +292,7 @@ def _at(call: Call) -> Evaluate:
         mask, nodes = sum(SLOT_BITS[n] for n in opened), call.nodes
         if mask == OUT and g is not None:  # its rows alone are needed
             nodes = g.shape[0]
-        return _products.form(Call(x1, x2, w, None if mask == OUT else g, call.src, call.dst, text, mask, nodes))
+        return _products.form(ProductCall(x1, x2, w, None if mask == OUT else g, call.src, call.dst, text, mask, nodes))
 
     return evaluate
 

@@ -17,10 +17,10 @@ PAGE = 2**21
 HAVE_REGIONS = hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MADV_HUGEPAGE")
 
 
-def rounded(size: int, unit: int = mmap.PAGESIZE) -> int:
+def whole_pages(size: int, unit: int = mmap.PAGESIZE) -> int:
     """A size in whole pages.
 
-    >>> rounded(1, 4096), rounded(8192, 4096)
+    >>> whole_pages(1, 4096), whole_pages(8192, 4096)
     (4096, 8192)
     """
     return -(-size // unit) * unit
@@ -30,7 +30,7 @@ class Region:
     """So many bytes of addresses, in whole huge pages; `OSError` where the system has none."""
 
     def __init__(self, size: int) -> None:
-        size = self.size = rounded(size, PAGE)
+        size = self.size = whole_pages(size, PAGE)
         self._pages = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._base = -ctypes.addressof(ctypes.c_char.from_buffer(self._pages)) % PAGE  # its first huge page
         self._advise("MADV_HUGEPAGE", 0, size)

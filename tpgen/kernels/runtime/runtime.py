@@ -21,14 +21,14 @@ from tpgen.kernels.runtime.call import (
     DESTINATIONS,
     SLOT_BITS,
     SOURCES,
-    Call,
     FormCall,
+    ProductCall,
 )
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.load import Kernel, KernelSpec
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native.runtime import NOTHING, runtime
-from tpgen.kernels.runtime.signature import Counts, Signature, native_fields
+from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
@@ -43,7 +43,7 @@ class Kernels:
         self._text = text
         self.description: AnyDescription = read_description(text)
         self._kernels: dict[tuple[Slots, torch.dtype, bool, str], Kernel] = {}
-        self._signatures: dict[tuple[str, bool], Signature] = {}
+        self._signatures: dict[tuple[str, bool], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
         # what the runtime in C++ knows: calls by their text, and a product without levels, whose calls it takes by mask
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
@@ -60,7 +60,7 @@ class Kernels:
 
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
-    def quick(self, call: Call) -> Sequence[Tensor]:
+    def quick(self, call: ProductCall) -> Sequence[Tensor]:
         """The open slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
         if not self._native:
             return ()
@@ -101,7 +101,7 @@ class Kernels:
             native.set_kernel(self._number, spec.indexed, spec.dtype, mask, address)
             self._native = native.run
 
-    def _enter_form(self, signature: Signature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
+    def _enter_form(self, signature: CallSignature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
         """Give kernels of a call that takes its tensors as a list to the runtime."""
         addresses = [getattr(kernel, "address", None) for kernel in kernels]
         native = runtime() if all(addresses) and (self.description.any_level or signature.call.levels) else None
@@ -184,22 +184,22 @@ class Kernels:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def signature(self, text: str, indexed: bool) -> Signature:
+    def signature(self, text: str, indexed: bool) -> CallSignature:
         """What a call takes and returns, read once.  Raises `PlanError` or `InputError` where it is none."""
         found = self._signatures.get((text, indexed))
         if found is None:
-            made = Signature(self.description, Slots.parse(text), indexed)
+            made = CallSignature(self.description, Slots.parse(text), indexed)
             found = self._signatures[text, indexed] = made
         return found
 
-    def check(self, call: FormCall) -> tuple[Signature, Counts]:
+    def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
         """Raise `InputError` where a tensor does not fit; returns what the axes count."""
         signature = self.signature(call.call, call.indexed)
         sizes, counts = signature.sizes(call)
         signature.check_kinds(call, sizes.rows)
         return signature, counts
 
-    def run_product(self, call: Call) -> list[Tensor]:
+    def run_product(self, call: ProductCall) -> list[Tensor]:
         """The open slots of a product's call without levels, in slot order."""
         if not 0 < call.mask < 16:
             raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {call.mask}")

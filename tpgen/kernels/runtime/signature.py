@@ -25,7 +25,7 @@ class _Given(NamedTuple):
     shape: OperandShape
 
 
-class Signature:
+class CallSignature:
     """Tensors of one call.  Raises `PlanError` or `InputError` where a slot is none of the form's."""
 
     def __init__(self, description: AnyDescription, call: Call, indexed: bool) -> None:
@@ -176,7 +176,7 @@ def _short(dtype: torch.dtype) -> str:
 Fields = tuple[int, int, int, int]
 
 
-def native_fields(signature: Signature) -> tuple[list[Fields], list[Fields]]:
+def native_fields(signature: CallSignature) -> tuple[list[Fields], list[Fields]]:
     """What the runtime in C++ knows of a call, as its ``struct Given`` and ``struct Opened`` have it."""
     given = [(s.dim, int(s.channels), COUNTS.index(s.counts), int(s.flat)) for _, s in signature.given]
     opened = [(-1 if n is None else n, s.dim, int(s.channels), COUNTS.index(s.counts)) for n, s in signature.opened]

@@ -12,7 +12,7 @@ from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall
 from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.runtime.signature import Counts, Signature
+from tpgen.kernels.runtime.signature import CallSignature, Counts
 from tpgen.kernels.runtime.targets import target_of
 
 
@@ -45,7 +45,7 @@ def _copies(tensors: Iterable[Tensor]) -> int:
     return sum(x.numel() * x.itemsize for x in tensors if not x.is_contiguous())
 
 
-def _most(kernels: Kernels, signature: Signature, call: FormCall, counts: Counts, dtype: torch.dtype) -> int:
+def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype) -> int:
     """The most that one of the call's kernels takes."""
     device = call.tensors[0].device
     target = target_of(device.type)

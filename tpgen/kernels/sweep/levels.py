@@ -24,8 +24,8 @@ from tpgen.kernels.sweep.statements import (
     Load,
     Local,
     Product,
-    Stage,
     Statement,
+    SweepStage,
     TableEntry,
     Tabulate,
     Value,
@@ -37,17 +37,17 @@ from tpgen.remember import remembered
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
 
-def by_levels(term: PathTerm, call: Call, table: Table | None, channel: str) -> tuple[Stage, ...]:
+def by_levels(term: PathTerm, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).of(_program(term, call, table))
-    inside = Stage(outside + channel, statements)
+    inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.component.operand == S for s in statements)
-    return (inside, Stage(outside, fold(term, table))) if table and summed else (inside,)
+    return (inside, SweepStage(outside, fold(term, table))) if table and summed else (inside,)
 
 
-def tabulated(table: Table, call: Call, stages: Iterable[Stage]) -> tuple[Tabulate, ...]:
+def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
     """The entries of a table, at every level at which some statement reads it."""
     read = {v.levels for s in stages for one in s.statements for v in _factors(one) if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]

@@ -14,11 +14,11 @@ from __future__ import annotations
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import Polynomial, polynomial
 from tpgen.kernels.sweep.levels import Naming, program
-from tpgen.kernels.sweep.statements import Stage
+from tpgen.kernels.sweep.statements import SweepStage
 from tpgen.kernels.sweep.terms import D, P, PathTerm
 
 
-def mixed(term: PathTerm, opened: tuple[str, ...]) -> tuple[Stage, ...]:
+def mixed(term: PathTerm, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
     """The stages that the open slots need."""
     weight = (("w", 0),) if term.weighted else ()
     coupling = polynomial({(("x1", e.i), ("x2", e.j), (D, e.k)): e.value for e in term.entries})
@@ -27,12 +27,12 @@ def mixed(term: PathTerm, opened: tuple[str, ...]) -> tuple[Stage, ...]:
     results = tuple(o for o in ("out", "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in term.inputs)
     stages = [
-        Stage(copies, Naming(term, written=(D, P)).of(_program(coupling, (D,) if results else ()))),
-        Stage(
+        SweepStage(copies, Naming(term, written=(D, P)).of(_program(coupling, (D,) if results else ()))),
+        SweepStage(
             copies + term.mode.mixing,
             Naming(term, local="q", written=(P, D)).of(_program(weights, (*results, *(P for _ in gradients[:1])))),
         ),
-        Stage(copies, Naming(term, local="h").of(_program(coupling, gradients))),
+        SweepStage(copies, Naming(term, local="h").of(_program(coupling, gradients))),
     ]
     return tuple(stage for stage in stages if stage.statements)
 

@@ -261,7 +261,7 @@ def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
     for part in reversed(parts):
         kept.append([])
         for s in reversed(part):
-            target = target_of(s)
+            target = stored_value(s)
             if target in needed or (isinstance(target, Component) and not target.operand.startswith("@")):
                 needed.update(v for p in terms_of(s) for v in p.factors)
                 kept[-1].append(s)
@@ -272,7 +272,7 @@ def _operations(statements: Iterable[Statement]) -> int:
     return sum(len(p.factors) for s in statements for p in terms_of(s))
 
 
-def target_of(s: Statement) -> Value:
+def stored_value(s: Statement) -> Value:
     """Value that a statement writes."""
     assert isinstance(s, (Define, Accumulate))
     return Local(s.name) if isinstance(s, Define) else s.component

@@ -132,7 +132,7 @@ Statement = Load | Tabulate | Define | Accumulate
 
 
 @dataclass(frozen=True)
-class Stage:
+class SweepStage:
     """A part of a path's program: statements, and the letters of the copies that they are done for."""
 
     letters: str

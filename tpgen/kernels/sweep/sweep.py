@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from tpgen.kernels.sweep.levels import by_levels, tabulated
 from tpgen.kernels.sweep.mixed import mixed
-from tpgen.kernels.sweep.statements import Stage, Statement, Tabulate
+from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate
 from tpgen.kernels.sweep.tables import make_tables
 from tpgen.kernels.sweep.terms import PathTerm, path_terms, raised_call
 
@@ -51,7 +51,7 @@ class PathSweep:
     """The statements of one path, in stages."""
 
     term: PathTerm
-    stages: tuple[Stage, ...]
+    stages: tuple[SweepStage, ...]
 
     def __str__(self) -> str:
         return "\n".join([f"path {self.term.path}: {self.term.text}", *(str(stage) for stage in self.stages)])

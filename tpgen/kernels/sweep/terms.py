@@ -45,7 +45,7 @@ def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CouplingEntry:
     """One non-zero of a coupling, the path's coefficient multiplied in."""
 
     i: int
@@ -66,7 +66,7 @@ class PathTerm:
     mode: Mode
     legs: tuple[Leg, ...]
     sizes: tuple[tuple[str, int], ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[CouplingEntry, ...]
     pairs: int  # copies of each input, where the mode runs over their pairs
 
     @property
@@ -131,11 +131,11 @@ def _path_term(form: Form, term: Term) -> PathTerm:
     return PathTerm(term.path, text, mode, term.legs, term.sizes, _entries(term), term.pairs)
 
 
-def _entries(term: Term) -> tuple[Entry, ...]:
+def _entries(term: Term) -> tuple[CouplingEntry, ...]:
     if all(leg.operand != "x2" for leg in term.legs):  # the identity
-        return tuple(Entry(n, 0, n, term.coefficient) for n in range(dict(term.sizes)["k"]))
+        return tuple(CouplingEntry(n, 0, n, term.coefficient) for n in range(dict(term.sizes)["k"]))
     c = term.coupling.array()
     return tuple(
-        Entry(int(i), int(j), int(k), float(c[i, j, k]) * term.coefficient)
+        CouplingEntry(int(i), int(j), int(k), float(c[i, j, k]) * term.coefficient)
         for i, j, k in zip(*c.nonzero(), strict=True)
     )

@@ -16,7 +16,7 @@ from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
+from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct
 
 _ROOM = 1 << 20  # bytes of memory for tables and margins
 
@@ -47,7 +47,7 @@ class EmulatedPolynomial:
         room = [arena.place(torch.full(shape, torch.nan, dtype=dtype)) for shape in shapes]
         parts = [arena.place(x.fill_(torch.nan)) for x in scratch]
         order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
-        call = call_of(geometry, operands, room, parts, order)
+        call = call_struct(geometry, operands, room, parts, order)
         launches = [("tpgen_kernel", geometry.blocks, p.shared)]
         if p.folded:
             launches.append(("tpgen_sum", geometry.blocks_of_weights, p.added * p.lane_bytes))

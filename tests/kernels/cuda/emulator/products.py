@@ -12,7 +12,7 @@ from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import Gather, Join, arguments, blocks_of
+from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
@@ -72,11 +72,11 @@ class Emulated:
         return {s: x.double() for s, x in zip(SLOTS, room, strict=True) if x is not None}
 
 
-def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> Gather:
+def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
     src, dst = edges
     ends = [arena.place(x) for x in edges]
     if owner is None:
-        return Gather(None, *ends, 0)
+        return EdgeRows(None, *ends, 0)
     owners = operands[owner].shape[0]
     order = order_of(src if owner == "x1" else dst, owners)
-    return Gather(arena.place(order.order), *ends, owners)
+    return EdgeRows(arena.place(order.order), *ends, owners)

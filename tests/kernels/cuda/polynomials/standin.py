@@ -14,7 +14,7 @@ from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of
+from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
 
 _ENTRIES = ("kernel", "sum", "channels")
@@ -51,7 +51,7 @@ class PolynomialStandIn:
         scratch = [_inside(x.fill_(float("nan"))) for x in geometry.scratch(dtype, torch.device("cpu"))]
         order = None if index is None else order_of(index, sizes.elements)
         inner = [[x for _, x in part] for part in (around, room, scratch)]
-        call = call_of(geometry, *inner, order)
+        call = call_struct(geometry, *inner, order)
         names = (*placement.given, *(f"d_{slot}" for slot in placement.opened), *_scratch(placement))
         tensors = dict(zip(names, (x for part in inner for x in part), strict=True))
         with self.library.watching(tensors | ({} if order is None else {"first": order.first, "order": order.order})):

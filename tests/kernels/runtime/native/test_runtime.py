@@ -15,7 +15,7 @@ from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
-from tpgen.kernels.runtime.call import OUT, X2, Call, slots_in
+from tpgen.kernels.runtime.call import OUT, X2, ProductCall, slots_in
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
@@ -30,26 +30,28 @@ PLANS = {
 }
 
 
-def in_python(call: Call, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def in_python(call: ProductCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The open slots by a product that the runtime does not know."""
     with monkeypatch.context() as patch:
         patch.setattr(runtime_of_forms, "runtime", lambda: None)
         return Kernels(call.description).run_product(call)
 
 
-def by_runtime(call: Call) -> list[Tensor]:
+def by_runtime(call: ProductCall) -> list[Tensor]:
     """The same by the runtime alone."""
     product = kernels_of(call.description)
     product.run_product(call)  # builds the kernel
     return list(product.quick(call))
 
 
-def call_of(name: str, mask: int, dtype: torch.dtype = torch.float32, edges: bool = False) -> Call:
+def call_of(name: str, mask: int, dtype: torch.dtype = torch.float32, edges: bool = False) -> ProductCall:
     x1, x2, w, g = operands(PLANS[name], ROWS, dtype).values()
     if not edges:
-        return Call(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
+        return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
     src, dst = torch.randint(NODES, (2, ROWS))
-    return Call(x1[:NODES], x2, w, None if mask == OUT else g[:NODES], src, dst, describe(PLANS[name]), mask, NODES)
+    return ProductCall(
+        x1[:NODES], x2, w, None if mask == OUT else g[:NODES], src, dst, describe(PLANS[name]), mask, NODES
+    )
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
@@ -93,7 +95,7 @@ def test_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def python_is_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def away(self: Kernels, call: Call) -> list[Tensor]:
+    def away(self: Kernels, call: ProductCall) -> list[Tensor]:
         raise AssertionError(f"a usual call went through Python: {call}")
 
     with monkeypatch.context() as patch:
@@ -127,7 +129,7 @@ def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
 # -- what it leaves to Python ------------------------------------------------------------------------------------------
 
 
-def at_once(x1: Tensor, call: Call) -> int:
+def at_once(x1: Tensor, call: ProductCall) -> int:
     """How many results the runtime returns."""
     return len(kernels_of(call.description).quick(call._replace(x1=x1)))
 
@@ -169,11 +171,11 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         assert not native.runtime().run(call.x1, call.x2, call.w, number, 7, call.g)
 
 
-def large_call(mask: int) -> Call:
+def large_call(mask: int) -> ProductCall:
     """One whose results are just as large as to stand on pages that are kept."""
     plan = PLANS["per row"]
     x1, x2, w, g = operands(plan, LARGE // 4 // plan.weight_numel, torch.float32).values()
-    return Call(x1, x2, w, None if mask == OUT else g, None, None, describe(plan), mask)
+    return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(plan), mask)
 
 
 @pytest.mark.parametrize("mask", [OUT, 7])

@@ -83,7 +83,7 @@ def polynomial_bytes(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> i
     return order_bytes(geometry.sizes.rows, geometry.sizes.elements, sums) if indexed else sums
 
 
-def call_of(
+def call_struct(
     geometry: Geometry,
     given: Sequence[Tensor],
     opened: Sequence[Tensor],

@@ -22,13 +22,13 @@ from math import ceil, log2
 
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import LATENCY, Chip
-from tpgen.kernels.cuda.counts import products
+from tpgen.kernels.cuda.counts import multiplications
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles, no_time
 from tpgen.kernels.cuda.polynomials.launch import Geometry
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
-from tpgen.kernels.placement.polynomial import segments
-from tpgen.kernels.sweep.monomials import PolynomialSweep, target_of, terms_of
+from tpgen.kernels.placement.polynomial import component_runs
+from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement
 from tpgen.planner.plan import Plan
 
@@ -91,7 +91,7 @@ def _weights(geometry: Geometry, _rows: int) -> float:
     p, sizes = geometry.placement, geometry.sizes
     chip, per_block = p.chip, ceil(p.added / (p.warps * p.together))
     waits = per_block * ceil(geometry.tasks / sizes.elements / p.ahead) + 1
-    longest = max(sum(products(t) for _, terms in part for t in terms) for part in p.epilogue)
+    longest = max(sum(multiplications(t) for _, terms in part for t in terms) for part in p.epilogue)
     rounds = ceil(geometry.blocks_of_weights / (chip.processors * _blocks(p)))
     read = geometry.tasks * p.added * sizes.channels * p.lane_bytes / LANES
     return max(rounds * (waits * LATENCY + longest * PACE) / chip.clock, read / chip.cache_bandwidth)
@@ -99,7 +99,7 @@ def _weights(geometry: Geometry, _rows: int) -> float:
 
 def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
     """One round of a warp."""
-    turned = sum(size for s in (*p.inputs, *p.stored) for _, size in segments(p.operands[s]) if size > 1)
+    turned = sum(size for s in (*p.inputs, *p.stored) for _, size in component_runs(p.operands[s]) if size > 1)
     moved = sum(p.operands[s].dim for s in (*p.inputs, *p.stored))
     read = sum(len(p.read[s]) for s in p.coefficients)
     added = sum(_adds(s) for s in p.sweep.rows)
@@ -124,9 +124,9 @@ def _bytes(geometry: Geometry) -> float:
 
 
 def _adds(statement: Statement) -> bool:
-    target = target_of(statement)
+    target = stored_value(statement)
     return isinstance(target, Component) and target.operand.startswith("@")
 
 
 def _arithmetic(statements: Iterable[Statement]) -> int:
-    return sum(products(term) for s in statements for term in terms_of(s))
+    return sum(multiplications(term) for s in statements for term in terms_of(s))

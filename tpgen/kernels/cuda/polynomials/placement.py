@@ -18,7 +18,7 @@ from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.placement.polynomial import PolynomialPlacement, segments
+from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
 from tpgen.kernels.sweep.monomials import PolynomialSweep, gathered
 from tpgen.kernels.sweep.statements import Component, Product
 from tpgen.planner.plan import Plan
@@ -71,7 +71,7 @@ class CudaPolynomialPlacement(PolynomialPlacement):
     def tile(self) -> int:
         """Numbers of each lane through which a warp turns segments that stand channel by channel, of odd length."""
         moved = [self.operands[s] for s in (*self.inputs, *self.stored)]
-        sizes = [size for o in moved if o.channels for _, size in segments(o) if size > 1]
+        sizes = [size for o in moved if o.channels for _, size in component_runs(o) if size > 1]
         return max(sizes, default=0) | bool(sizes)
 
     @property

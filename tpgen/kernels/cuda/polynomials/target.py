@@ -19,7 +19,7 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.orders import Order, is_inside, known_order
 from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_of, polynomial_bytes
+from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct, polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
 from tpgen.kernels.cuda.target import chip_expected
@@ -118,7 +118,7 @@ def _launch(
     placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
     geometry = Geometry(placement, sizes, loaded.at_once)
     scratch = geometry.scratch(given[0].dtype, given[0].device)
-    call = call_of(geometry, given, opened, scratch, order)
+    call = call_struct(geometry, given, opened, scratch, order)
     loaded.rows.launch(geometry.blocks, stream, call)
     if placement.folded:
         loaded.weights.launch(geometry.blocks_of_weights, stream, call)
