@@ -95,6 +95,15 @@ def test_outputs_must_be_there() -> None:
         tpgen.compile_step(OfDicts().double(), data(5), outputs=["stress"])
 
 
+def test_a_step_stays_a_step_in_both_modes() -> None:
+    network = OfDicts()
+    step = tpgen.compile_step(network)
+    assert step.eval() is step
+    assert not network.training
+    assert step.train() is step
+    assert network.potential.training
+
+
 @needs_compiler
 def test_a_name_without_a_kernel_is_an_error() -> None:
     x = torch.ones(2, 3)

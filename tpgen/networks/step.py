@@ -49,6 +49,15 @@ class Step:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
+    def train(self, mode: bool = True) -> Step:
+        """Set the mode of the network; returns the step, as a module returns itself."""
+        self._network.train(mode)
+        return self
+
+    def eval(self) -> Step:
+        """Set the network to evaluation."""
+        return self.train(False)
+
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of such calls, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
