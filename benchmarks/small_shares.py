@@ -49,7 +49,7 @@ def shares(whole: float, watched: float, events: Iterable[tuple[str, float]]) ->
     for name, seconds in events:
         found[part_of(name)] += seconds
     found[PYTHON] = max(watched - sum(found.values()), 0.0)
-    rest = whole - found[KERNELS] - found[PRODUCTS] - found[LOOPS]
+    rest = max(whole - found[KERNELS] - found[PRODUCTS] - found[LOOPS], 0.0)  # of two measurements
     seen = found[TORCH] + found[PYTHON]
     return {part: rest * s / seen if part in (TORCH, PYTHON) else s for part, s in found.items()}
 

@@ -30,13 +30,15 @@ def test_what_the_profiler_slows_down_is_scaled_to_the_step() -> None:
     found = shares(7.0, 9.0, events)
     assert found == pytest.approx({KERNELS: 2.0, PRODUCTS: 1.0, LOOPS: 1.0, TORCH: 1.8, PYTHON: 1.2})
     assert sum(found.values()) == pytest.approx(7.0)
+    assert shares(3.0, 9.0, events)[TORCH] == 0
 
 
 def test_a_call_is_taken_apart() -> None:
     x = torch.randn(300, 300)
     found = parts_of(lambda: torch.mm(x, x))
     assert set(found) == set(PARTS)
-    assert found[PRODUCTS] > found[TORCH] >= 0 == found[KERNELS]
+    assert found[PRODUCTS] > 0 == found[KERNELS]
+    assert min(found.values()) >= 0
 
 
 def test_the_picture_is_drawn_from_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
