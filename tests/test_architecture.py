@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -224,6 +225,14 @@ def test_every_package_that_names_e3nn_prepares_its_import() -> None:
     naming = {name for name in INNER if any(found.split(".")[0] == "e3nn" for found in dotted(name))}
     packages = {".".join(name.split(".")[:2]) for name in naming}
     assert not [package for package in packages if "tpgen._e3nn" not in set(imports(package))]
+
+
+def test_every_folder_of_tests_and_doctests_is_collected(pytestconfig: pytest.Config) -> None:
+    """pytest leaves out folders by their names, by default those that are called build."""
+    folders = {path.parent for top in ("tests", "tpgen", "benchmarks") for path in (ROOT / top).rglob("*.py")}
+    names = {name for folder in folders for name in folder.relative_to(ROOT).parts}
+    patterns = pytestconfig.getini("norecursedirs")
+    assert [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
 def test_the_package_needs_no_benchmarks() -> None:
