@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from benchmarks.network_table import about
 ATOMS = (8, 21, 40, 64, 128, 256, 512, 1000, 2000)
 ONCE = 512
 STEPS = 3  # in a turn, as dynamics makes one after the other; one, where a step takes a second
-TASK = "energy, forces, stress"
+ALIKE = {"task": "energy, forces, stress", "dtype": "float32", "threads": 1}
 EXAMPLE = 40  # atoms of the call that the program is built from
 SIZES_SHOWN = {"mace": "128x0e+128x1o", "nequip": "l=2, 64 features"}
 OUTPUTS = {"mace": ("energy", "forces", "stress"), "nequip": ("total_energy", "forces", "stress")}
@@ -70,35 +70,43 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], seconds: float, once: bool) 
     for mode, call in calls.items():
         if not (once and mode == STOCK):
             call()  # the first calls of a network are slow
-    first = {mode: _seconds(call) for mode, call in calls.items()}
+    first = {mode: seconds_of(call) for mode, call in calls.items()}
     alone = {STOCK: [first[STOCK]]} if once else {}
     turns: dict[str, list[float]] = {mode: [] for mode in calls if mode not in alone}
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or min(map(len, turns.values())) < 2:
         for mode, found in turns.items():
-            found.append(statistics.median(_seconds(calls[mode]) for _ in range(1 if first[mode] > 1 else STEPS)))
+            found.append(statistics.median(seconds_of(calls[mode]) for _ in range(1 if first[mode] > 1 else STEPS)))
     return alone | turns
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def seconds_of(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def measure(clients: Path, seconds: float) -> dict[str, Any] | None:
-    """What the picture is drawn from; None where a project's environment is not there."""
+    """The figures of the picture; None where a project's environment is not there."""
+    rows = rows_in_projects(clients, SIZES_SHOWN, __spec__.name, ["--seconds", str(seconds)])
+    return None if rows is None else {**about(clients), **ALIKE, "once above": ONCE, "rows": rows}
+
+
+def rows_in_projects(
+    clients: Path, projects: Iterable[str], module: str, arguments: Sequence[str]
+) -> list[dict[str, Any]] | None:
+    """Rows that a benchmark prints in the environment of each project; None where one is not there."""
     rows = []
-    for project in SIZES_SHOWN:
+    for project in projects:
         python = clients / project / "bin" / "python"
         if not python.exists():
             print(f"*** {project} IS NOT MEASURED: there is no {python} (make clients)", file=sys.stderr)
             return None
-        command = [str(python), "-W", "ignore", "-m", __spec__.name, "--project", project, "--seconds", str(seconds)]
+        command = [str(python), "-W", "ignore", "-m", module, "--project", project, *arguments]
         environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
         found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         rows += json.loads(found.stdout.splitlines()[-1])
-    return {**about(clients), "task": TASK, "dtype": "float32", "threads": 1, "once above": ONCE, "rows": rows}
+    return rows
 
 
 def main() -> int:

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.network_picture import CONVERTED, PROGRAM, STOCK
-from benchmarks.network_sizes import ATOMS, EXAMPLE, OUTPUTS, TASK
+from benchmarks.network_sizes import ALIKE, ATOMS, EXAMPLE, OUTPUTS, rows_in_projects, seconds_of
 from benchmarks.network_table import about
 from benchmarks.small_picture import FIGURES, KERNELS, LOOPS, PARTS, PRODUCTS, PYTHON, TORCH, draw_shares
 
@@ -99,36 +96,20 @@ def parts_of(call: Callable[[], Any]) -> dict[str, float]:
     """Seconds of each part of a call."""
     from torch.profiler import ProfilerActivity, profile
 
-    first = _seconds(call)
+    first = seconds_of(call)
     steps = 1 if first > LONG else STEPS
     if steps > 1:
         call()
-    whole = first if steps == 1 else statistics.median(_seconds(call) for _ in range(steps))
+    whole = first if steps == 1 else statistics.median(seconds_of(call) for _ in range(steps))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        watched = sum(_seconds(call) for _ in range(steps)) / steps
+        watched = sum(seconds_of(call) for _ in range(steps)) / steps
     return shares(whole, watched, [(e.key, e.self_cpu_time_total / 1e6 / steps) for e in seen.key_averages()])
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def measure(clients: Path, atoms: Sequence[int]) -> dict[str, Any] | None:
     """The figures of the picture; None where a project's environment is not there."""
-    rows = []
-    for project in SIZES_SHOWN:
-        python = clients / project / "bin" / "python"
-        if not python.exists():
-            print(f"*** {project} IS NOT MEASURED: there is no {python} (make clients)", file=sys.stderr)
-            return None
-        command = [str(python), "-W", "ignore", "-m", __spec__.name, "--project", project]
-        command += ["--atoms", *map(str, atoms)]
-        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        rows += json.loads(found.stdout.splitlines()[-1])
-    return {**about(clients), "task": TASK, "dtype": "float32", "threads": 1, "rows": rows}
+    rows = rows_in_projects(clients, SIZES_SHOWN, __spec__.name, ["--atoms", *map(str, atoms)])
+    return None if rows is None else {**about(clients), **ALIKE, "rows": rows}
 
 
 def main() -> int:
