@@ -14,7 +14,7 @@ NAMES = {"mace": "MACE, 128x0e+128x1o", "nequip": "NequIP, l = 2, 64 features"}
 CURVES = {  # mode: what it is called, its colour, how it is drawn
     STOCK: ("stock", "#8a8f98", "o-"),
     CONVERTED: ("the same network, converted", "#0b6e99", "o-"),
-    PROGRAM: ("converted, as one program", "#d1622b", "o--"),
+    PROGRAM: ("converted, as one program (one line more)", "#d1622b", "o--"),
 }
 
 Curve = dict[int, float]  # seconds by number of atoms
@@ -40,17 +40,17 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
     for mode, curve in found.items():
         label, colour, style = CURVES[mode]
         panel.loglog([*curve], [1e3 * s for s in curve.values()], style, color=colour, lw=2.2, ms=5, label=label)
-    stock = found[STOCK]
-    best = {atoms: min(curve[atoms] for mode, curve in found.items() if mode != STOCK) for atoms in stock}
+    stock, ours = found[STOCK], found[CONVERTED]  # what one line of code gives
     _, colour, _ = CURVES[CONVERTED]
     for atoms in _some([*stock]):
-        ends = (atoms, 1e3 * best[atoms]), (atoms, 1e3 * stock[atoms])
+        ends = (atoms, 1e3 * ours[atoms]), (atoms, 1e3 * stock[atoms])
         panel.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6})
-        middle = 1e3 * (best[atoms] * stock[atoms]) ** 0.5
-        panel.text(atoms * 1.06, middle, f"{stock[atoms] / best[atoms]:.0f}×", color=colour, fontsize=12, va="center")
+        middle = 1e3 * (ours[atoms] * stock[atoms]) ** 0.5
+        panel.text(atoms * 1.06, middle, f"{stock[atoms] / ours[atoms]:.0f}×", color=colour, fontsize=12, va="center")
     panel.set_xticks([*stock], [f"{atoms:,}" for atoms in stock], fontsize=9)
     panel.minorticks_off()
-    panel.set_ylim(1e3 * min(best.values()) / 2, 1e3 * max(stock.values()) * 12)  # room for the legend
+    least = min(s for curve in found.values() for s in curve.values())
+    panel.set_ylim(1e3 * least / 2, 1e3 * max(stock.values()) * 12)  # room for the legend
     panel.set_yticks(
         ticks := [t for t in (1, 10, 100, 1000, 10000) if t < 2e3 * max(stock.values())], map("{:,}".format, ticks)
     )

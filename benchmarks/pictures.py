@@ -21,6 +21,7 @@ from typing import Any
 
 import tpgen
 from benchmarks.network_picture import draw_networks
+from benchmarks.small_picture import draw_shares
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.page import write_explorer
@@ -87,6 +88,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "explorer.png": _explorer,
     "flat.png": _flat,
     "networks.png": draw_networks,
+    "small_systems.png": draw_shares,
     "graph.png": lambda path: draw_graph(Request(PROBLEMS["mace-medium"].plan, strategy="einsum"), path),
 }
 

@@ -96,10 +96,9 @@ def parts_of(call: Callable[[], Any]) -> dict[str, float]:
     """Seconds of each part of a call."""
     from torch.profiler import ProfilerActivity, profile
 
+    call()  # a first call of a size may compile a kernel
     first = seconds_of(call)
     steps = 1 if first > LONG else STEPS
-    if steps > 1:
-        call()
     whole = first if steps == 1 else statistics.median(seconds_of(call) for _ in range(steps))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         watched = sum(seconds_of(call) for _ in range(steps)) / steps

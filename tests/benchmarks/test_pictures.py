@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pictures
-from benchmarks.network_picture import FIGURES
+from benchmarks import network_picture, pictures, small_picture
 from benchmarks.pictures import DOCS, FOLDER, PICTURES
 
 _SHOWN = re.compile(r"!\[[^\]]*\]\((?:docs/)?(pictures/[^)]+|images/[^)]+)\)")
@@ -28,7 +27,7 @@ def test_every_picture_that_a_page_shows_is_there_and_taken() -> None:
     shown = {name for page in pages for name in _SHOWN.findall(page.read_text(encoding="utf-8"))}
     assert all((DOCS / name).is_file() for name in shown)
     assert {name.removeprefix("pictures/") for name in shown if name.startswith("pictures/")} == set(PICTURES)
-    drawn = {path.name for path in FOLDER.iterdir()} - {FIGURES.name}
+    drawn = {path.name for path in FOLDER.iterdir()} - {network_picture.FIGURES.name, small_picture.FIGURES.name}
     assert drawn == set(PICTURES), "and none lies there that no page shows"
 
 
