@@ -67,14 +67,14 @@ def _energy(subject: Subject, found: Named) -> Tensor:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a trajectory gains in kinetic energy, and what it loses in potential energy, at each of `STEPS` times."""
+    """Gains of a trajectory in kinetic energy, and its losses in potential energy, at each of `STEPS` times."""
 
     gained: Tensor
     lost: Tensor
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """What is gained in kinetic energy is lost in potential energy, in the limit of short steps.
+    """Kinetic energy gains what potential energy loses, in the limit of short steps.
 
     Points of mass one, moved by the velocity Verlet rule, whose error is even in the step: two trajectories, one of
     half the step, give the limit.

@@ -1,4 +1,4 @@
-"""What a law finds: two tensors that must be equal are judged, and the finding says how far they are apart.
+"""Findings of laws: two tensors that must be equal are judged, and the finding says how far they are apart.
 
 All comparisons are made in float64 on the CPU, of inputs that the dtype under test can hold, so an error is one that
 the module made.  What cannot be compared says why.
@@ -41,7 +41,7 @@ Outcome = Pair | str | Exception  # what was got and expected, or why it was not
 
 @dataclass(frozen=True)
 class Finding:
-    """What one law says about one part of a module: its largest errors, or why it says nothing."""
+    """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
 
     law: str
     part: str
@@ -105,7 +105,7 @@ def _used(finding: Finding) -> float:
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """How many findings there are of each status.
+    """Number of findings of each status.
 
     >>> counted([Finding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

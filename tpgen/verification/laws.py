@@ -22,7 +22,7 @@ def always(subject: Subject) -> bool:
 
 @dataclass(frozen=True)
 class Law:
-    """What must be equal, for whom, and how nearly.
+    """A statement of what must be equal, for which modules, and how nearly.
 
     ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.
     """

@@ -67,7 +67,7 @@ def _operands(product: TensorProduct, rows: int, generator: torch.Generator) -> 
 
 
 def _of_products(product: TensorProduct) -> dict[str, Any]:
-    """What products of rows and convolutions have alike: where they are, how operands turn, in what they are linear."""
+    """Facts that products of rows and convolutions share: device, irreps, and operands in which they are linear."""
     plan, (first, second, out) = product.plan, product.layout
     constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
     return {

@@ -99,14 +99,14 @@ def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """The same bits at each of a few calls."""
+    """Calls give equal bits, a few times over."""
     first = _with_gradients(subject)
     again = [_with_gradients(subject) for _ in range(REPEATS - 1)]
     return pairs({name: torch.stack([one[name] for one in again]) for name in first}, _stacked(first, len(again)))
 
 
 def threads(subject: Subject) -> Outcomes:
-    """The same numbers on one thread and on several."""
+    """One thread and several give equal numbers."""
     found = []
     for number in (1, max(2, torch.get_num_threads())):
         with _threads(number):

@@ -1,4 +1,4 @@
-"""What is verified: a module, operands by name, and how each of them turns with space.
+"""The subject of a verification: a module, operands by name, and how each of them turns with space.
 
 Laws are written in float64 on the CPU; a subject runs its module in the module's own dtype and on its device.
 """
@@ -25,7 +25,7 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """How a tensor turns; one that ``moves`` holds places, which a translation shifts."""
+    """Irreps by which a tensor turns; one that ``moves`` holds places, which a translation shifts."""
 
     said: str
     turn: Turn
@@ -88,7 +88,7 @@ def another_order(number: int) -> Tensor:
 
 
 def prefix_of(run: Run) -> str:
-    """What `torch.compile` puts before the names of a module's parameters."""
+    """Prefix that `torch.compile` puts before the names of a module's parameters."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
@@ -135,7 +135,7 @@ class Subject:
         return {name: y.to("cpu", torch.float64) for name, y in found.items()}
 
     def in_float64(self) -> Subject:
-        """The same of a copy in float64."""
+        """Returns the subject of a copy in float64."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         copy = self.exact() if self.exact else deepcopy(self.module).double()
@@ -145,7 +145,7 @@ class Subject:
         return self.results.get(name, STILL)
 
     def calling(self, call: Callable[[Run, Named], Named]) -> Subject:
-        """The same, called in another way."""
+        """Returns the subject with another way to call it."""
         return replace(self, call=call)
 
     def compiled_with(self, backend: str) -> Subject:

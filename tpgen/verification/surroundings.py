@@ -28,7 +28,7 @@ SEEDS = (1, 2)
 
 
 class Touched(Exception):
-    """What a call changed that is not its own."""
+    """State outside of a module that a call changed."""
 
 
 def untouched(subject: Subject) -> Outcomes:
@@ -64,7 +64,7 @@ def _nothing() -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """What a process shares is afterwards as it was before."""
+    """Give state that a process shares back as it was before."""
     before = [(write, read()) for read, write, _ in SHARED.values()]
     try:
         yield

@@ -15,7 +15,7 @@ def transform(x: Tensor, irreps: Irreps, layout: str, matrix: Tensor) -> Tensor:
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
-    """The same tensor with its last axis in another layout.
+    """Returns the tensor with its last axis in another layout.
 
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])

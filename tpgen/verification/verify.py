@@ -110,7 +110,7 @@ BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 
 @dataclass(frozen=True)
 class Verification(Shown):
-    """What every law says about one module: the largest errors, or why it says nothing."""
+    """Verdicts of all laws on one module: the largest errors, or why it says nothing."""
 
     kind: str
     title: str
@@ -195,7 +195,7 @@ class Verification(Shown):
 
 
 def _share(finding: Finding) -> float:
-    """How much of its tolerance a finding takes; failures first, what was not compared last."""
+    """Share of its tolerance that a finding takes; failures first, what was not compared last."""
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
     share = finding.relative / finding.tolerance if finding.tolerance else finding.relative
@@ -324,7 +324,7 @@ def _no_laws(names: Sequence[str], subject: Subject) -> list[Finding]:
 
 
 def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
-    """What a law finds; a module that breaks down under it breaks it, and the others go on."""
+    """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DIFFERENCES

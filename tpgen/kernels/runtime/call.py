@@ -85,7 +85,7 @@ class ProductCall(NamedTuple):
         return self.src is not None
 
     def listed(self) -> FormCall:
-        """The same call with its tensors as a list, those that it reads."""
+        """Returns the call with its tensors as a list, those that it reads."""
         x1, x2, w, g, src, dst, description, mask, nodes = self
         tensors = (x1, x2, w) if g is None or mask == OUT else (x1, x2, w, g)
         rows = nodes if g is None else g.shape[0] if g.dim() else 0

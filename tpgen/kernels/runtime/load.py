@@ -27,7 +27,7 @@ _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scrat
 
 
 class KernelSpec(NamedTuple):
-    """What a kernel is built for: a call of a form, in a dtype, of rows or of edges."""
+    """A call of a form, in a dtype, of rows or of edges: all that a kernel is built for."""
 
     description: Any  # `AnyDescription`
     call: Call

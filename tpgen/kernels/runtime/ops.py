@@ -233,7 +233,7 @@ class _Products(Operator[ProductCall]):
     def _pull_back_product(
         self, call: ProductCall, g: Tensor | None, wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """The same rule where the result alone was open, the usual case, in few steps."""
+        """Pull back a call in which the result alone was open, the usual case, in few steps."""
         mask = wanted[0] | wanted[1] << 1 | wanted[2] << 2
         if g is None or not mask:
             return (None,) * len(SLOT_BITS)
@@ -276,7 +276,7 @@ _products = _Products()
 
 
 def _read(call: ProductCall, slots: Iterable[int], instead: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """What stands in the place of operands, without those that no path reads: a layer's second inputs."""
+    """Tensors in the place of operands, without those that no path reads: a layer's second inputs."""
     unread = X2 if not kernels_of(call.description).product.dims[1] else 0
     return [None if SLOT_BITS[n] == unread else x for n, x in zip(slots, instead, strict=True)]
 

@@ -57,7 +57,7 @@ class PolynomialDescription:
         return sweep
 
     def placement(self, call: Call, dtype: torch.dtype) -> PolynomialPlacement:
-        """Where the C++ of a call computes."""
+        """Place the C++ of a call."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
@@ -102,7 +102,7 @@ class PolynomialDescription:
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """What kernels compute of a plan, prepared once per process."""
+    """Describe a polynomial for kernels, once per process."""
     return PolynomialDescription(plan)
 
 

@@ -72,7 +72,7 @@ class Kernels:
         return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
-        """The same of a call with its tensors as a list."""
+        """Compute a call with its tensors as a list."""
         tensors, src, dst, _, text, elements, _ = call
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
         native = runtime() if numbers else None
@@ -185,7 +185,7 @@ class Kernels:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def signature(self, text: str, indexed: bool) -> CallSignature:
-        """What a call takes and returns, read once.  Raises `PlanError` or `InputError` where it is none."""
+        """Operands and results of a call, read once.  Raises `PlanError` or `InputError` where it is none."""
         found = self._signatures.get((text, indexed))
         if found is None:
             made = CallSignature(self.description, Slots.parse(text), indexed)

@@ -177,7 +177,7 @@ Fields = tuple[int, int, int, int]
 
 
 def native_fields(signature: CallSignature) -> tuple[list[Fields], list[Fields]]:
-    """What the runtime in C++ knows of a call, as its ``struct Given`` and ``struct Opened`` have it."""
+    """Fields of a call for the runtime in C++, as its ``struct Given`` and ``struct Opened`` have it."""
     given = [(s.dim, int(s.channels), COUNTS.index(s.counts), int(s.flat)) for _, s in signature.given]
     opened = [(-1 if n is None else n, s.dim, int(s.channels), COUNTS.index(s.counts)) for n, s in signature.opened]
     return given, opened

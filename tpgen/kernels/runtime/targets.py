@@ -1,4 +1,4 @@
-"""What can be built, and for which tensors: one row for each target.
+"""Targets of kernels: one row for each, with the tensors that it takes.
 
 A target says in words why it cannot take a form (`KernelTarget.obstacle`), and makes of a `KernelSpec` a function of
 given tensors, results, sizes, edges and elements (`KernelTarget.load`).  Nothing else names a device.
