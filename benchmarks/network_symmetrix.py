@@ -69,7 +69,9 @@ def _evaluator(model: nn.Module, kind: str) -> Any:
     digest = hashlib.sha256(b"".join(x.numpy(force=True).tobytes() for x in model.state_dict().values())).hexdigest()
     written = Path(gettempdir()) / f"symmetrix-{digest[:16]}.json"  # it takes minutes to write
     if not written.exists():
-        written.write_text(json.dumps(_extracted(model)))
+        part = written.with_suffix(".part")  # one that is not whole must not be found
+        part.write_text(json.dumps(_extracted(model)))
+        part.replace(written)
     return getattr(symmetrix, kind)(str(written))
 
 

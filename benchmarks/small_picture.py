@@ -1,4 +1,4 @@
-"""Where the time of a step goes, drawn from the figures of `benchmarks.small_shares`."""
+"""Shares of the time of a step, drawn from the figures of `benchmarks.small_shares`."""
 
 from __future__ import annotations
 

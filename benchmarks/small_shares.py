@@ -1,4 +1,4 @@
-"""Where the time of a step goes, stock, converted and as one program: the figures of docs/pictures/small_systems.png.
+"""Shares of the time of a step, stock, converted and as one program: the figures of docs/pictures/small_systems.png.
 
     .venv/bin/python -m benchmarks.small_shares --clients .clients
 
