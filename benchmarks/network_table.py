@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.network_modes import MODES, OURS_COMPILED
 from tpgen.bench.environment import environment
 
-ABOUT = "about.json"  # beside the rows: the machine and the versions
+ABOUT, ABOUT_ENGINES = "about.json", "about-engines.json"  # beside the rows: the machine and the versions
 ROWS_DIR, PAGE = Path("docs/records/networks"), Path("docs/networks.md")
 THREADS = (1, 2)
 TASKS = {"energy, forces, stress": "step", "training step": "training"}
@@ -120,9 +120,12 @@ def page() -> str:
     engines = [_engines(unit, rows) for unit, rows in found if unit.engines]
     tables = ((_TIMES, times), (_OTHER_MODES, modes), (_ENGINES, engines), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
-    about = ROWS_DIR / ABOUT
-    said = json.loads(about.read_text()) if about.exists() else {"machine": "?", "versions": "?"}
-    return "\n".join([_HEAD.format(**said), *measured])
+    return "\n".join([_HEAD, *measured]).format(**_said(ABOUT), engines=_said(ABOUT_ENGINES)["machine"])
+
+
+def _said(file: str) -> dict[str, str]:
+    about = ROWS_DIR / file
+    return json.loads(about.read_text()) if about.exists() else {"machine": "?", "versions": "?"}
 
 
 def about(clients: Path) -> dict[str, str]:
@@ -169,7 +172,7 @@ _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a 
               "|---|---|---|---:|---:|---:|"]  # fmt: skip
 _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symmetrix) is a MACE written by hand in "
             "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes the blocks of "
-            "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom; *with splines* is "
+            "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom, on {engines}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
             "time divided by ours.\n",
             "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",
@@ -263,8 +266,8 @@ def main() -> None:
         name = unit.file(threads).name
         if not asked.write_only and (not asked.only or any(part in name for part in asked.only)):
             measure(unit, threads, asked)
-    if not asked.write_only:
-        (ROWS_DIR / ABOUT).write_text(json.dumps(about(asked.clients), indent=1) + "\n")
+            written = ROWS_DIR / (ABOUT_ENGINES if unit.engines else ABOUT)
+            written.write_text(json.dumps(about(asked.clients), indent=1) + "\n")
     PAGE.write_text(page())
     print(PAGE)
 
