@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tpgen.networks.named import _as_memory
 from tpgen.networks.simplify import rewrite, simplify
-from tpgen.networks.step_trace import _shorten
+from tpgen.networks.step_trace import _own, _shorten
 
 aten = torch.ops.aten
 
@@ -136,3 +136,18 @@ def test_rows_that_a_kernel_takes_as_one_are_computed_as_rows(rows: Callable[[Te
     made.recompile()
     x = torch.randn(7, 3)
     torch.testing.assert_close(made(x), rows(x).view(1, -1), rtol=0, atol=0)
+
+
+def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
+    def strained_sources(x: Tensor) -> list[Tensor]:
+        moved = x + torch.zeros(5, 3)
+        return [moved.t().detach(), x * 2, moved]
+
+    made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
+    simplify(made.graph)
+    _own(made.graph, 2)
+    made.recompile()
+    first, _, source = made(x)
+    assert source is x
+    assert first.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    torch.testing.assert_close(first, x.t(), rtol=0, atol=0)

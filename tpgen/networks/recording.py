@@ -33,6 +33,7 @@ def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
 
     ``rows`` are the species themselves where the program looks nothing else up.
     """
+    species: Tensor | None
     if rows.dim() == 1:
         species = rows.long()
     elif not looked_up:

@@ -54,7 +54,7 @@ class Program:
 
 def _hold(shapes: Sequence[tuple[int | str, ...]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:
     """Whether sizes are those that a program is for: equal where they are numbers or the same size, and 2 at least."""
-    known: dict[str, int] = {}
+    known: dict[int | str, int] = {}
     for wanted, (dtype, device), x in zip(shapes, like, inputs, strict=True):
         shape = x.shape
         if x.dtype != dtype or x.device != device or len(shape) != len(wanted):

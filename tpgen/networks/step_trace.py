@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from tpgen._torch import ConstantSource, FakeTensorMode, pytree
 from tpgen.errors import DeployError, InputError
 from tpgen.networks.cse import cse
-from tpgen.networks.functional import functional
+from tpgen.networks.functional import aliases, functional
 from tpgen.networks.recording import FINDINGS, Recording, recording
 from tpgen.networks.simplify import rewrite, simplify
 from tpgen.nn.multilinear import writes_to
@@ -172,6 +172,7 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
             recorded, (flat, spec) = graph, pytree.tree_flatten(inputs)
             graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
     simplify(graph.graph)
+    _own(graph.graph, seen["results"])
     if "groups" in names:
         seen["counts"]["groups"] = _shorten(graph.graph, seen["counts"]["groups"])
     sources = _ending(graph, seen["results"], None)
@@ -208,6 +209,21 @@ def _of_example(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tens
 def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     """Tensors of a call's own, of which some require a gradient."""
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
+
+
+def _own(graph: fx.Graph, count: int) -> None:
+    """Copy results that are views of inputs, as positions without a strain would be: results are values."""
+    output: Any = graph.output_node()
+    results = list(output.args[0])
+    for n, root in enumerate(results[:count]):
+        while root.op == "call_function" and aliases(root):
+            root = root.args[0]
+        if root.op == "placeholder":
+            with graph.inserting_before(output):
+                copied = graph.call_function(torch.ops.aten.clone.default, (results[n],))
+            copied.meta["val"] = results[n].meta["val"]
+            results[n] = copied
+    output.args = (results,)
 
 
 def _shorten(graph: fx.Graph, count: int) -> int:
