@@ -36,6 +36,7 @@ def test_rows_are_looked_for_by_values() -> None:
     table, types = torch.randn(4, 3), torch.tensor([[2], [0], [2]])
     assert groups_among(table[types[:, 0]], table, types)[0].tolist() == [2, 0, 2]
     assert groups_among(table[types[:, 0]] + 1, table, types) is None
+    assert groups_among(types[:, 0])[0].tolist() == [2, 0, 2], "the program itself looks rows up"
     assert groups_among(torch.eye(3)[[1, 1, 0]])[0].tolist() == [1, 1, 0]
     assert groups_among(2 * torch.eye(3)) is None
 

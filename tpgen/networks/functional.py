@@ -32,7 +32,7 @@ def _plain(node: fx.Node) -> Any:
     written: Any = node.args[0] if node.args else None
     if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
         return None
-    if written.op != "call_function" or _schema(written) is None or _aliases(written):
+    if written.op != "call_function" or _schema(written) is None or aliases(written):
         return None
     dtype = written.meta["val"].dtype
     for operand in node.all_input_nodes:
@@ -49,13 +49,13 @@ def _views(node: fx.Node) -> set[fx.Node]:
     pending = [user for user in written.users if user is not node]
     while pending:
         view = pending.pop()
-        if view not in found and _aliases(view):
+        if view not in found and aliases(view):
             found.add(view)
             pending += view.users
     return found
 
 
-def _aliases(node: fx.Node) -> bool:
+def aliases(node: fx.Node) -> bool:
     """Whether a node may return memory of an operand."""
     schema = _schema(node)
     return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))

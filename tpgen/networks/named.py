@@ -77,11 +77,12 @@ def _listed(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
         )
     found: list[fx.Node] = []
     with graph.inserting_before(node):
+        tensors = [_as_memory(graph, x) for x in call.tensors]
         for part in kernels.signature(call.call, indexed).parts:
             name = kernels.named(str(part), dtype, indexed)
             _forms[name] = kernels, str(part), indexed
             made = graph.call_function(
-                _operators().named_form.default, (call.tensors, call.elements, name, call.src, call.dst)
+                _operators().named_form.default, (tensors, call.elements, name, call.src, call.dst)
             )
             opened = [node.meta["val"][Call.parse(call.call).opened.index(slot)] for slot in part.opened]
             made.meta.update(node.meta, val=opened)
@@ -91,6 +92,19 @@ def _listed(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     for user in list(node.users):
         if user.target is operator.getitem:
             user.replace_all_uses_with(found[user.args[1]])
+
+
+def _as_memory(graph: fx.Graph, x: Any) -> Any:
+    """Rows seen as one row, as memory: then Inductor computes them as rows, by loops that it can vectorise."""
+    if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
+        return x
+    rows = x.args[0]
+    if rows.op != "call_function" or torch.Tag.pointwise not in getattr(rows.target, "tags", ()):
+        return x
+    width = graph.call_function(torch.ops.aten.sym_size.int, (x, 1))
+    made = graph.call_function(torch.ops.aten.as_strided.default, (rows, [1, width], [width, 1]))
+    made.meta["val"] = x.meta["val"]
+    return made
 
 
 _NAMED: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {

@@ -29,8 +29,14 @@ def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
 
 
 def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
-    """The species of one-hot rows, or of rows that were ``looked_up``, of a table and species; None for other rows."""
-    if not looked_up:
+    """The species of one-hot rows, or of rows that were ``looked_up``, of a table and species; None for other rows.
+
+    ``rows`` are the species themselves where the program looks nothing else up.
+    """
+    species: Tensor | None
+    if rows.dim() == 1:
+        species = rows.long()
+    elif not looked_up:
         species = find_ones(rows)
     else:
         table, numbers = looked_up[0], looked_up[1].reshape(-1).long()

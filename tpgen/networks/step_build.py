@@ -22,7 +22,13 @@ from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
-_OPTIONS = {"aot_inductor.precompile_headers": False}
+_OPTIONS = {
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.enable_line_tables": False,  # nobody steps through it
+    "size_asserts": False,  # `Program` looks at sizes, and no operator of ours returns others than it says
+    "realize_reads_threshold": 1,  # what several loops read is short: they read it rather than compute it again
+    "cpp.vec_isa_ok": True,  # kernels have been compiled for this machine: no need to try its vectors again
+}
 
 
 def library_of(graph: fx.GraphModule, inputs: tuple) -> Run:
@@ -53,11 +59,12 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
 
 
 def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
-    held = io.BytesIO()
+    held, known = io.BytesIO(), set(torch._inductor.list_options())
+    options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
         program = export(graph, inputs, dynamic_shapes=tuple(map(_open, shapes_of(graph))))
-        _torch.compile_package(program, package_path=held, inductor_configs=dict(_OPTIONS))
+        _torch.compile_package(program, package_path=held, inductor_configs=options)
     return held.getvalue()
 
 

@@ -20,7 +20,7 @@ class Program:
 
     slots: Slots
     written: Written
-    shapes: Sequence[Sequence[Any]]
+    shapes: Sequence[tuple[int | str, ...]]
     like: Sequence[tuple[torch.dtype, torch.device]]
     function: Run
 
@@ -41,7 +41,8 @@ class Program:
         assert given is not None, "the program holds for its example"
         function = library_of(written.program.graph, tuple(given))
         like = [(x.dtype, x.device) for x in given]
-        return Program(slots, written, shapes_of(written.program.graph), like, function)
+        shapes = [tuple(n if type(n) is int else str(n) for n in sizes) for sizes in shapes_of(written.program.graph)]
+        return Program(slots, written, shapes, like, function)
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
@@ -51,13 +52,14 @@ class Program:
         return self.written.results(self.function(given))
 
 
-def _hold(shapes: Sequence[Sequence[Any]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:
+def _hold(shapes: Sequence[tuple[int | str, ...]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:
     """Whether sizes are those that a program is for: equal where they are numbers or the same size, and 2 at least."""
-    known: dict[Any, int] = {}
+    known: dict[int | str, int] = {}
     for wanted, (dtype, device), x in zip(shapes, like, inputs, strict=True):
-        if x.dtype != dtype or x.device != device or x.dim() != len(wanted):
+        shape = x.shape
+        if x.dtype != dtype or x.device != device or len(shape) != len(wanted):
             return False
-        for size, n in zip(wanted, x.shape, strict=True):
+        for size, n in zip(wanted, () if shape == wanted else shape, strict=False):  # of parameters they are equal
             if type(size) is int:
                 if n != size:
                     return False

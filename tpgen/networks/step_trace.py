@@ -17,8 +17,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from tpgen._torch import ConstantSource, FakeTensorMode, pytree
 from tpgen.errors import DeployError, InputError
 from tpgen.networks.cse import cse
-from tpgen.networks.functional import functional
+from tpgen.networks.functional import aliases, functional
 from tpgen.networks.recording import FINDINGS, Recording, recording
+from tpgen.networks.simplify import rewrite, simplify
 from tpgen.nn.multilinear import writes_to
 
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
@@ -163,15 +164,20 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
         seen["results"], seen["counts"] = len(made), {name: len(program.sources[name]) for name in names}
         return [*made, *(x for name in names for x in program.sources[name])]
 
-    names = list(found)
+    names = sorted(found, reverse=True)  # groups last
     inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
     with torch.no_grad():
         graph = _traced(call, inputs)
         if not functional(graph.graph):  # torch does any graph, by tracing it again
             recorded, (flat, spec) = graph, pytree.tree_flatten(inputs)
             graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
-    parts = _ending(graph, 0, seen["results"]), _ending(graph, seen["results"], None)
-    return Written(*parts, seen["counts"], seen["spec"], seen["constants"])
+    simplify(graph.graph)
+    _own(graph.graph, seen["results"])
+    if "groups" in names:
+        seen["counts"]["groups"] = _shorten(graph.graph, seen["counts"]["groups"])
+    sources = _ending(graph, seen["results"], None)
+    rewrite(graph.graph)
+    return Written(_ending(graph, 0, seen["results"]), sources, seen["counts"], seen["spec"], seen["constants"])
 
 
 def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
@@ -203,6 +209,34 @@ def _of_example(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tens
 def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     """Tensors of a call's own, of which some require a gradient."""
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
+
+
+def _own(graph: fx.Graph, count: int) -> None:
+    """Copy results that are views of inputs, as positions without a strain would be: results are values."""
+    output: Any = graph.output_node()
+    results = list(output.args[0])
+    for n, root in enumerate(results[:count]):
+        while root.op == "call_function" and aliases(root):
+            root = root.args[0]
+        if root.op == "placeholder":
+            with graph.inserting_before(output):
+                copied = graph.call_function(torch.ops.aten.clone.default, (results[n],))
+            copied.meta["val"] = results[n].meta["val"]
+            results[n] = copied
+    output.args = (results,)
+
+
+def _shorten(graph: fx.Graph, count: int) -> int:
+    """Leave the species as the only source of groups, if the graph itself looks the rows up; returns how many are left.
+
+    Groups are the last of all sources.
+    """
+    output: Any = graph.output_node()
+    *others, rows, table, numbers = output.args[0]
+    if count != 3 or rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
+        return count
+    output.args = ([*others, numbers],)
+    return 1
 
 
 def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> Part:

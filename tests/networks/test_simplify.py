@@ -1,0 +1,153 @@
+"""Traced graphs without what changes no number, and operations written as loops: the same results from fewer nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tpgen.networks.named import _as_memory
+from tpgen.networks.simplify import rewrite, simplify
+from tpgen.networks.step_trace import _own, _shorten
+
+aten = torch.ops.aten
+
+
+def strained(x: Tensor, cell: Tensor) -> Tensor:
+    """Strain positions and cells as networks do that differentiate by it."""
+    strain = torch.zeros(3, 3) + x.sum() * 0.0
+    strain = 0.5 * (strain + strain.transpose(0, 1))
+    return (x + x @ strain) @ (cell + cell @ strain) - strain.sum()
+
+
+def whole(x: Tensor, cell: Tensor) -> Tensor:
+    return x[:, :3].view(5, 3).expand(5, 3) + aten.slice_backward(cell[0:3], [3, 3], 0, 0, 3, 1)[0]
+
+
+def padded(x: Tensor, cell: Tensor) -> Tensor:
+    return x + aten.slice_backward(x[:, :0], [5, 3], 1, 0, 0, 1) + cell.sum()
+
+
+def widened(x: Tensor, cell: Tensor) -> Tensor:
+    """Sums with zeros that are more than an operand: of other sizes, of another dtype."""
+    return (x[:1] + torch.zeros(5, 3)) + (cell + torch.zeros(3, 3, dtype=torch.float64)).sum()
+
+
+def subtracted(x: Tensor, cell: Tensor) -> Tensor:
+    return torch.zeros(5, 3) - x + torch.add(torch.zeros(3, 3), cell, alpha=2)[0]
+
+
+def traced(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[fx.GraphModule, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, cell = torch.randn(5, 3), torch.randn(3, 3)
+    return make_fx(function, tracing_mode="symbolic")(x, cell), x, cell
+
+
+def targets(graph: fx.Graph) -> list[Any]:
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (strained, [aten.mm.default]),
+        (whole, [aten.select.int, aten.add.Tensor]),
+        (padded, [aten.sum.default, aten.add.Tensor]),
+    ],
+)
+def test_zeros_and_slices_of_all_are_left_out(function: Callable[[Tensor, Tensor], Tensor], left: list[Any]) -> None:
+    made, x, cell = traced(function)
+    simplify(made.graph)
+    made.recompile()
+    assert [target for target in targets(made.graph) if target is not aten.sym_size.int] == left
+    torch.testing.assert_close(made(x, cell), function(x, cell), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [widened, subtracted])
+def test_zeros_that_change_sizes_dtypes_or_signs_stay(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    made, x, cell = traced(function)
+    before = targets(made.graph)
+    simplify(made.graph)
+    made.recompile()
+    assert targets(made.graph) == before
+    torch.testing.assert_close(made(x, cell), function(x, cell), rtol=0, atol=0)
+
+
+def volume(x: Tensor, cell: Tensor) -> Tensor:
+    return torch.linalg.det(torch.stack([cell, cell.T @ cell]).view(2, -1, 3)) + x.sum()
+
+
+def activated(x: Tensor, cell: Tensor) -> Tensor:
+    return aten.silu_backward(cell, aten.silu(cell)).sum(0) + x
+
+
+def moved(x: Tensor, cell: Tensor) -> Tensor:
+    rows, cells = x[:, None], cell.expand(5, 3, 3) * x[:, :, None]
+    return torch.baddbmm(rows, rows, cells) + rows @ cells
+
+
+@pytest.mark.parametrize("function", [volume, activated, moved])
+def test_what_a_compiler_would_call_is_written_as_loops(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    made, x, cell = traced(function)
+    simplify(made.graph)  # which drops what nobody reads
+    rewrite(made.graph)
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    called = {aten._linalg_det, aten.silu, aten.silu_backward, aten.bmm, aten.baddbmm}
+    assert not {x.default for x in called} & set(targets(made.graph))
+    torch.testing.assert_close(made(x, cell), function(x, cell), rtol=1e-5, atol=1e-5)
+
+
+def test_a_determinant_whose_factors_are_read_stays() -> None:
+    made, *_ = traced(lambda x, cell: aten._linalg_det(cell)[1] + x[0])
+    rewrite(made.graph)
+    assert aten._linalg_det.default in targets(made.graph)
+
+
+def test_products_of_several_rows_or_many_columns_stay() -> None:
+    made, *_ = traced(lambda x, cell: x[None] @ cell[None] + (x[None, :1, :1] @ x[None, :, 0][:, None]).sum())
+    rewrite(made.graph)
+    assert targets(made.graph).count(aten.bmm.default) == 2
+
+
+@pytest.mark.parametrize(("changed", "left"), [(0.0, 1), (1.0, 3)])
+def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float, left: int) -> None:
+    def sources(table: Tensor, numbers: Tensor) -> list[Tensor]:
+        rows = aten.embedding(table, numbers)
+        return [table * 2, rows + changed if changed else rows, table, numbers]
+
+    made = make_fx(sources)(torch.randn(4, 3), torch.tensor([2, 0]))
+    assert _shorten(made.graph, 3) == left
+    assert len(made.graph.output_node().args[0]) == 1 + left
+
+
+@pytest.mark.parametrize(("rows", "seen"), [(lambda x: x * 2, True), (lambda x: x.t().t(), False)])
+def test_rows_that_a_kernel_takes_as_one_are_computed_as_rows(rows: Callable[[Tensor], Tensor], seen: bool) -> None:
+    made = make_fx(lambda x: rows(x).view(1, -1), tracing_mode="symbolic")(torch.randn(5, 3))
+    output: Any = made.graph.output_node()
+    with made.graph.inserting_before(output):
+        memory = _as_memory(made.graph, output.args[0])
+    assert (memory.target is aten.as_strided.default) == seen
+    output.args = (memory,)
+    made.recompile()
+    x = torch.randn(7, 3)
+    torch.testing.assert_close(made(x), rows(x).view(1, -1), rtol=0, atol=0)
+
+
+def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
+    def strained_sources(x: Tensor) -> list[Tensor]:
+        moved = x + torch.zeros(5, 3)
+        return [moved.t().detach(), x * 2, moved]
+
+    made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
+    simplify(made.graph)
+    _own(made.graph, 2)
+    made.recompile()
+    first, _, source = made(x)
+    assert source is x
+    assert first.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    torch.testing.assert_close(first, x.t(), rtol=0, atol=0)

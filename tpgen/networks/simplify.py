@@ -1,0 +1,161 @@
+"""Algebra that a traced network leaves undone: zeros that are added, slices of all, products of a few numbers.
+
+A network that differentiates by a strain adds one of zeros to positions and cells, and goes on with the same numbers.
+Results stay the same for finite numbers; those of a determinant and of products of matrices may be rounded otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_aten = torch.ops.aten
+_ZEROS = {_aten.zeros.default, _aten.new_zeros.default, _aten.zeros_like.default}
+_ADDED = {_aten.add.Tensor, _aten.sub.Tensor}
+_PRODUCTS = {_aten.mul.Tensor, _aten.mm.default, _aten.bmm.default}
+_WHOLE = {  # what gives its first operand where it gives its shape
+    *(_aten.view.default, _aten._unsafe_view.default, _aten.expand.default),
+    *(_aten.slice.Tensor, _aten.slice_backward.default),
+}
+_LINEAR = {  # in its first operand
+    *_WHOLE,
+    *(_aten.permute.default, _aten.transpose.int, _aten.t.default, _aten.unsqueeze.default, _aten.squeeze.dim),
+    *(_aten.select.int, _aten.index_select.default, _aten.index.Tensor, _aten.detach.default, _aten.clone.default),
+    *(_aten.neg.default, _aten.sum.default, _aten.sum.dim_IntList, _aten.mul.Scalar),
+}
+_FEW = 4  # columns of matrices that a product by a row is written for as a sum
+
+
+def simplify(graph: fx.Graph) -> None:
+    """Leave out what changes no number of a traced graph without writes."""
+    zeros: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            if _is_zero(node, zeros):
+                zeros.add(node)
+            elif (same := _same(node, zeros)) is not None:
+                node.replace_all_uses_with(same)
+    graph.eliminate_dead_code()
+
+
+def rewrite(graph: fx.Graph) -> None:
+    """Write operations that a compiler would call as loops, which it fuses."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _WRITTEN:
+            _WRITTEN[node.target](graph, node)
+
+
+def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
+    """Whether a result is zero wherever it is finite."""
+    first = node.args[0] if node.args else None
+    if node.target in _ZEROS:
+        return True
+    if node.target in _PRODUCTS:
+        return any(x in zeros or (isinstance(x, float) and x == 0) for x in node.args)
+    if node.target is _aten.slice_backward.default and 0 in first.meta["val"].shape:  # type: ignore[union-attr]
+        return True
+    return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
+
+
+def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
+    """The operand that a result is equal to, if it is known to be."""
+    first = node.args[0] if node.args else None
+    if node.target in _WHOLE and _sizes(node) == _sizes(first):
+        return first  # type: ignore[return-value]
+    if node.target in _ADDED:
+        second = node.args[1]
+        if second in zeros and _broadcasts(first, node):
+            return first  # type: ignore[return-value]
+        if first in zeros and node.target is _aten.add.Tensor and not node.kwargs and _broadcasts(second, node):
+            return second  # type: ignore[return-value]
+    return None
+
+
+def _sizes(node: Any) -> list[str]:
+    return [str(n) for n in node.meta["val"].shape]
+
+
+def _broadcasts(operand: Any, node: fx.Node) -> bool:
+    """Whether a sum has the sizes of an operand: equal ones, or 1 as the sum has, and its dtype."""
+    if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
+        return False
+    mine, wanted = _sizes(operand), _sizes(node)
+    same = len(mine) == len(wanted) and all(m in (n, m if n == "1" else n) for m, n in zip(mine, wanted, strict=True))
+    return same and operand.meta["val"].dtype == node.meta["val"].dtype
+
+
+def _determinant(graph: fx.Graph, node: fx.Node) -> None:
+    """That of 3 by 3 matrices, where nobody reads the factors, as a product of three rows."""
+    matrix: Any = node.args[0]
+    if any(user.args[1] != 0 for user in node.users) or _sizes(matrix)[-1] != "3":
+        return
+
+    def entry(i: int, j: int) -> fx.Node:
+        return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
+
+    def call(*args: Any) -> fx.Node:
+        return _call(graph, *args)
+
+    with graph.inserting_before(node):
+        terms = []
+        for n in range(3):
+            after, last = (n + 1) % 3, (n + 2) % 3
+            minor = call(
+                _aten.sub.Tensor,
+                call(_aten.mul.Tensor, entry(1, after), entry(2, last)),
+                call(_aten.mul.Tensor, entry(1, last), entry(2, after)),
+            )
+            terms.append(call(_aten.mul.Tensor, entry(0, n), minor))
+        found = call(_aten.add.Tensor, call(_aten.add.Tensor, *terms[:2]), terms[2])
+    for user in list(node.users):
+        user.replace_all_uses_with(found)
+
+
+def _rows(graph: fx.Graph, node: fx.Node) -> None:
+    """Products of rows by matrices of few columns: many calls of BLAS, each with a dozen numbers, are one sum."""
+    *added, rows, matrices = node.args
+    one, columns = _sizes(node)[1:]
+    if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
+        return
+    with graph.inserting_before(node):
+        scaled = _call(graph, _aten.mul.Tensor, _call(graph, _aten.transpose.int, rows, 1, 2), matrices)
+        found = _call(graph, _aten.sum.dim_IntList, scaled, [1], True)
+        if added:
+            found = _call(graph, _aten.add.Tensor, added[0], found)
+    node.replace_all_uses_with(found)
+
+
+def _silu(graph: fx.Graph, node: fx.Node) -> None:
+    """By its sigmoid, as its derivatives are, so that they share it."""
+    x = node.args[0]
+    with graph.inserting_before(node):
+        node.replace_all_uses_with(_call(graph, _aten.mul.Tensor, x, _call(graph, _aten.sigmoid.default, x)))
+
+
+def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
+    g, x = node.args
+    with graph.inserting_before(node):
+        s = _call(graph, _aten.sigmoid.default, x)
+        rest = _call(graph, _aten.mul.Tensor, x, _call(graph, _aten.rsub.Scalar, s, 1))
+        slope = _call(graph, _aten.mul.Tensor, s, _call(graph, _aten.add.Scalar, rest, 1))
+        node.replace_all_uses_with(_call(graph, _aten.mul.Tensor, g, slope))
+
+
+_WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    _aten.silu.default: _silu,
+    _aten.silu_backward.default: _silu_backward,
+    _aten._linalg_det.default: _determinant,
+    _aten.bmm.default: _rows,
+    _aten.baddbmm.default: _rows,
+}
+
+
+def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+    """A node, with the value that it has where nothing is computed."""
+    node = graph.call_function(target, args)
+    given = fx.map_arg(args, lambda x: x.meta["val"])
+    node.meta["val"] = target(*given)
+    return node
