@@ -93,10 +93,10 @@ def test_a_slice_that_begins_anywhere_is_copied(gpu: Products) -> None:
     "function, code, why",
     [
         ("cuLaunchKernel", 700, "a kernel read or wrote outside its tensors, and this process cannot use the GPU"),
-        ("cuModuleLoadData", 200, "the driver cannot read what NVRTC wrote: update the driver, or"),
-        ("cuModuleLoadData", 222, "this driver is older than NVRTC: update the driver"),
-        ("cuModuleLoadData", 2, "the device is out of memory: use smaller batches"),
-        ("cuFuncSetAttribute", 1, "what the driver says"),
+        ("cuLibraryLoadData", 200, "the driver cannot read what NVRTC wrote: update the driver, or"),
+        ("cuLibraryLoadData", 222, "this driver is older than NVRTC: update the driver"),
+        ("cuLibraryLoadData", 2, "the device is out of memory: use smaller batches"),
+        ("cuKernelSetAttribute", 1, "what the driver says"),
     ],
 )
 def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu: Products) -> None:

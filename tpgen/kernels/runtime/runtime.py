@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.call import (
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.load import Kernel, KernelSpec
 from tpgen.kernels.runtime.memory import LARGE
-from tpgen.kernels.runtime.native.runtime import NOTHING, runtime
+from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -87,19 +87,30 @@ class Kernels:
         """Give the kernel of a product's call without levels to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
-        plan, opened = self.description.plan, tuple(slot.operand for slot in spec.call.opened)
         if native is None or address is None or self.description.any_level or spec.call.levels:
             return
         if self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
+        if self._entered(native):
+            native.set_kernel(self._number, spec.indexed, spec.dtype, _mask(spec.call), address)
+            self._native = native.run
+
+    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
+        """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
+        launch = getattr(kernel, "launch", None)
+        native = runtime() if launch and not indexed else None
+        if native is None or launch is None or not native.launches() or not self._entered(native):
+            return
+        native.set_launch(self._number, indexed, like.dtype, _mask(call), *launch(like))
+        self._native = native.run
+
+    def _entered(self, native: Runtime) -> bool:
+        """Whether the runtime knows the product, by a number that it gives at first."""
         with self._entering:
             if self._number == NOTHING:
-                check, dims = self.description.check_index, self.product.dims
-                self._number = native.number(self._text, dims, plan.shared_weights, check, LARGE)
-        if self._number != NOTHING:
-            mask = sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
-            native.set_kernel(self._number, spec.indexed, spec.dtype, mask, address)
-            self._native = native.run
+                check, shared = self.description.check_index, self.description.plan.shared_weights
+                self._number = native.number(self._text, self.product.dims, shared, check, LARGE)
+        return self._number != NOTHING
 
     def _enter_form(self, signature: CallSignature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
         """Give kernels of a call that takes its tensors as a list to the runtime."""
@@ -232,6 +243,7 @@ class Kernels:
             fault = kernel([given[s] for s in part.given], [made[s] for s in part.opened], sizes, edges, index)
             if fault:
                 raise self._fault(fault, call, counts)
+            self._enter_launch(part, kernel, like, indexed)
         return results
 
     def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
@@ -251,6 +263,11 @@ class Kernels:
             low, high = _ends(call.elements)
             return InputError(f"index: elements run from 0 to {counts['elements'] - 1}, got {low} to {high}")
         return BackendError(f"a kernel stopped: {what}; use smaller batches")
+
+
+def _mask(call: Slots) -> int:
+    opened = [slot.operand for slot in call.opened]
+    return sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
 
 
 def _ends(index: Tensor | None) -> tuple[int, int]:

@@ -44,8 +44,8 @@ class Polynomials(FakeLibrary):
         self.launched = list[str]()
         self.functions: list[tuple[int, str]] = []
 
-    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
-        self.functions.append((module.value, name.decode()))
+    def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
+        self.functions.append((library.value, name.decode()))
         made._obj.value = len(self.functions)
 
     def function(self, handle: int) -> tuple[int, str]:

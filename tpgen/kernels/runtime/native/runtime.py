@@ -2,7 +2,7 @@
 
 Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` (products without
 levels) or ``tpgen_native::form`` (all other calls) checks operands, makes room and calls it.  They take only what is
-usual: strided tensors on the CPU that fit.  For all else, and for all faults, they return nothing: then Python does the
+usual: strided tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, they return nothing: then Python does the
 call, and says what is wrong.  Room for large results is made by a function in Python that the runtime calls, since what
 is kept for them stands there.
 
@@ -30,13 +30,15 @@ from tpgen.errors import BackendError
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda.driver import EntryPoints, entry_points
+from tpgen.kernels.cuda.launch import Launch
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
     *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
-    *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
+    *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
 _BY_NUMBER = tuple(DTYPES)
@@ -61,10 +63,13 @@ class Runtime:
         library.tpgen_add_product.restype = ctypes.c_int64
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 3
+        library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
+        library.tpgen_set_launch.argtypes = [*[ctypes.c_int64] * 5, ctypes.c_void_p]
         library.tpgen_add_form.restype = ctypes.c_int64
         library.tpgen_add_form.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._library = library
         self._guard = threading.Lock()
+        self._launches: bool | None = None
         self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
         self._forms: dict[tuple[int, ...], int] = {}  # other calls in the same way, by all that is entered
         if library.tpgen_register():
@@ -86,6 +91,26 @@ class Runtime:
     def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
         """Enter the kernel that opens the slots of a mask."""
         self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
+
+    def use_driver(self, device: str, driver: EntryPoints | None) -> None:
+        """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
+        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NOTHING
+        self._library.tpgen_use_driver(kind, *(driver or [None] * 4))
+        self._launches = driver is not None
+
+    def launches(self) -> bool:
+        """Whether kernels on GPUs are launched without Python; the driver is found when it is first asked."""
+        if self._launches is None:
+            self.use_driver("cuda", entry_points())
+        return bool(self._launches)
+
+    def set_launch(
+        self, product: int, indexed: bool, dtype: torch.dtype, mask: int, device: int, launch: Launch
+    ) -> None:
+        """Enter the kernel that opens the slots of a mask, as it is launched on a device."""
+        fields = (ctypes.c_int64 * len(launch))(*launch)
+        with self._guard:
+            self._library.tpgen_set_launch(product, indexed, _DTYPES[dtype], mask, device, fields)
 
     def name(self, text: str, number: int, form: bool = False) -> int:
         """Let compiled programs call a product, or a form with a list, by a number made of its text; returns it."""

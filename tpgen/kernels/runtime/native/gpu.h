@@ -1,0 +1,128 @@
+// One call of a product's kernels on a GPU, by the CUDA driver's functions, which Python has found.  What is not usual is
+// left to Python, and so is every fault.  Needs: torch, product.
+
+struct Driver {
+  i64 type;  // of the devices that it is for; -1: there is no driver
+  int (*stream_of)(int device, void** found);
+  int (*push)(void* context);
+  int (*pop)(void** context);
+  int (*launch)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream,
+                void** arguments, void** more);
+};
+static Driver driver = {-1, 0, 0, 0, 0};
+
+static bool on_gpu(const Tensor& x) {
+  int type = -1;
+  return driver.type >= 0 && x && !aoti_torch_get_device_type(x.handle, &type) && type == driver.type;
+}
+static Place place_of(const Tensor& x) {
+  int index = -1;
+  aoti_torch_get_device_index(x.handle, &index);
+  return {(int)driver.type, index > 0 ? index : 0};
+}
+static bool is_at(const Tensor& x, Place place) { return !x || (on_gpu(x) && place_of(x).index == place.index); }
+
+// -- what is known of kernels ----------------------------------------------------------------------------------------
+
+// A kernel on one device, as `Launch` of kernels/cuda/launch.py has it.
+struct Launch {
+  void *context, *kernel, *sum, *join;
+  i64 at_once, rows, threads, shared;    // blocks that run at once; rows of a step; of a block
+  i64 number;                            // bytes of a number that is computed with
+  i64 weights, sum_threads, sum_shared;  // weights whose gradients blocks add up, 0: none
+  i64 owner, owned;                      // the slot that rows of edges are summed into, -1: none; its numbers
+};
+enum { DEVICES = 64 };
+struct Launches { const Launch* on[DEVICES]; };
+
+// Enter a kernel on a device.  One thread at a time; others may look for it.
+static void enter(Launches*& kernel, i64 device, const Launch& launch) {
+  if (device >= DEVICES) return;
+  Launches* there = kernel ? kernel : new Launches();
+  __atomic_store_n(&there->on[device], new Launch(launch), __ATOMIC_RELEASE);
+  __atomic_store_n(&kernel, there, __ATOMIC_RELEASE);
+}
+static const Launch* launch_of(const Call& c, i64 mask, Place place) {
+  const Launches* there = __atomic_load_n(
+      &c.product.launches[bool(c.src)][position(c.operands[0].dtype)][mask], __ATOMIC_ACQUIRE);
+  return there && place.index < DEVICES ? __atomic_load_n(&there->on[place.index], __ATOMIC_ACQUIRE) : 0;
+}
+
+// -- a call ----------------------------------------------------------------------------------------------------------
+
+// Kernels on torch's current stream.  A stream says its context; the default one needs one that is current.
+struct Queue {
+  void* stream;
+  bool pushed, failed;
+  Queue(Place place, void* context) : stream(0), pushed(false), failed(driver.stream_of(place.index, &stream)) {
+    if (!failed && !stream) pushed = !(failed = driver.push(context));
+  }
+  Queue(const Queue&) = delete;
+  ~Queue() {
+    void* popped;
+    if (pushed) driver.pop(&popped);
+  }
+  void start(void* kernel, i64 blocks, i64 threads, i64 shared, void** arguments) {
+    failed = failed || driver.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, 0);
+  }
+};
+// `struct Call` of a kernel's text; null where there are no numbers
+struct KernelCall {
+  void *given[4], *opened[4];
+  i64 rows, owners;
+  void *order, *src, *dst, *sums, *ends;
+};
+enum { ALIGNED = 16, LANES = 32 };
+static i64 parts(i64 count, i64 size) { return (count + size - 1) / size; }
+static void* place_in(const Tensor& x) { return x && x.count() ? x.data() : 0; }
+// rows side by side, where copies of whole ones can find them: a slice of another tensor may begin anywhere
+static bool make_ready(Tensor& x, Place place) {
+  if (!x || (x.dense() && (u64)x.data() % ALIGNED == 0)) return true;
+  Handle made = empty(x.sizes, x.dim, x.dtype, place);
+  if (!made) return false;
+  const bool copied = !aoti_torch_copy_(made, x.handle, 0);
+  x.take(made);
+  return copied;
+}
+// room for so many parts of a sum
+static Handle scratch(const Launch& l, i64 count, i64 numbers, Place place) {
+  const i64 sizes[2] = {count, numbers};
+  return empty(sizes, 2, l.number == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
+}
+static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
+  KernelCall call = {{}, {}, c.operands[1].sizes[0], 0, 0, place_in(c.src), place_in(c.dst), 0, 0};
+  for (int n = 0; n < 4; ++n) {
+    call.given[n] = place_in(c.operands[n]);
+    call.opened[n] = mask >> n & 1 ? place_in(c.results[n]) : 0;
+  }
+  const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
+  const bool sums = l.weights && call.opened[2], joins = l.owner >= 0 && blocks > 1;
+  Tensor summed(sums ? scratch(l, blocks, l.weights, place) : 0);
+  Tensor ends(joins ? scratch(l, 2 * blocks, l.owned, place) : 0);
+  if ((sums && !summed) || (joins && !ends)) return UNFIT;
+  call.sums = summed.data(), call.ends = ends.data();
+  int count = (int)blocks;
+  void *kernel[] = {&call}, *join[] = {&call, &count}, *sum[] = {&call.sums, &call.opened[2], &count};
+  Queue queue(place, l.context);
+  queue.start(l.kernel, blocks, l.threads, l.shared, kernel);
+  if (joins) queue.start(l.join, blocks * parts(l.owned, l.threads), l.threads, 0, join);
+  if (sums) queue.start(l.sum, parts(l.weights, LANES), l.sum_threads, l.sum_shared, sum);
+  return queue.failed ? UNFIT : 0;
+}
+// Fill the results, as `run` does on a CPU.
+static int run_on_gpu(Call& c) {
+  if (!fits(c) || c.src) return UNFIT;
+  const Place place = place_of(c.operands[0]);
+  for (const Tensor& x : c.operands) if (!is_at(x, place)) return UNFIT;
+  const Launch* known = launch_of(c, c.mask, place);
+  if (!known) return UNFIT;
+  const i64 own[2] = {c.operands[1].sizes[0], c.product.dims[3]};
+  for (int n = 0; n < 4; ++n) {
+    if (!(c.mask >> n & 1)) continue;
+    const Tensor& like = c.operands[n];
+    c.results[n].take(like ? empty(like.sizes, like.dim, like.dtype, place) : empty(own, 2, c.operands[0].dtype, place));
+    if (!c.results[n]) return UNFIT;
+  }
+  for (Tensor& x : c.operands) if (!make_ready(x, place)) return UNFIT;
+  return launch(c, c.mask, *known, place);
+}
