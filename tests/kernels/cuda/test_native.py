@@ -36,6 +36,12 @@ def call_of(name: str, mask: int = OUT, rows: int = ROWS) -> ProductCall:
     return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
 
 
+def on_edges(call: ProductCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -> ProductCall:
+    src, dst = torch.randint(nodes, (2, call.x2.shape[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
+    g = None if call.g is None else call.g[:nodes].clone()
+    return call._replace(x1=call.x1[:nodes].clone(), g=g, src=src, dst=dst, nodes=nodes)
+
+
 def both(call: ProductCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = ops.kernels_of(call.description)
@@ -50,4 +56,12 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
 @pytest.mark.parametrize("mask", [OUT, 7, W, 15])
 def test_rows(name: str, mask: int, native_gpu: Products) -> None:
     by_python, by_runtime = both(call_of(name, mask))
+    assert same(by_runtime, by_python)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("name, mask", [("rows", OUT), ("shared", 7), ("rows", 15), ("rows", W), ("mixed", 15)])
+def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -> None:
+    """Every kind of owner; as many edges as take a second launch for those that lie across runs."""
+    by_python, by_runtime = both(on_edges(call_of(name, mask, 300), dtype))
     assert same(by_runtime, by_python)

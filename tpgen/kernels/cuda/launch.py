@@ -21,6 +21,7 @@ class EdgeRows:
     src: Tensor
     dst: Tensor
     owners: int
+    owner: str | None = None
 
 
 class Launch(NamedTuple):

@@ -23,7 +23,14 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_dr
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import EdgeRows, Join, Launch, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.orders import is_inside, known_order, known_wide
+from tpgen.kernels.cuda.orders import (
+    is_inside,
+    known_order,
+    known_wide,
+    recall_inside,
+    recall_order,
+    recall_wide,
+)
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
 from tpgen.kernels.cuda.sums import WeightSum
@@ -173,6 +180,12 @@ class CudaKernel:
             self._built[arch] = _Built(source, need_driver().load(cubin(source.text, arch)))
         return self._built[arch]
 
+    def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
+        """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
+        device = _device_of([like])
+        known = None if driver.capturing(device) else _recalled(self.on(device).source.placement.owner, edges)
+        return known
+
     def launch(self, like: Tensor) -> tuple[int, Launch]:
         """The device of a tensor, and how the runtime in C++ launches it there."""
         device = _device_of([like])
@@ -252,4 +265,17 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    return 0, EdgeRows(order, src, dst, owners if owner else 0)
+    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner)
+
+
+def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:
+    """The same of edges that have been sorted and checked."""
+    ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
+    if edges.check and not all(recall_inside(*end) for end in ends):
+        return None
+    index, owners = ends[owner != "x1"]
+    order = recall_order(index, owners) if owner else None
+    src, dst = recall_wide(edges.src), recall_wide(edges.dst)
+    if src is None or dst is None or (owner and order is None):
+        return None
+    return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)

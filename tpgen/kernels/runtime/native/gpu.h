@@ -89,8 +89,18 @@ static Handle scratch(const Launch& l, i64 count, i64 numbers, Place place) {
   const i64 sizes[2] = {count, numbers};
   return empty(sizes, 2, l.number == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
 }
+// The edges of a kernel's owners together; whether they are at hand.
+static bool gather(const Call& c, const Launch& l, KernelCall& call) {
+  call.src = place_in(c.src), call.dst = place_in(c.dst);
+  if (!c.src || l.owner < 0) return true;
+  const Tensor& order = c.orders[l.owner != 0];
+  call.order = place_in(order);
+  call.owners = l.owner ? (c.operands[3] ? c.operands[3].sizes[0] : c.nodes) : c.operands[0].sizes[0];
+  return bool(order);
+}
 static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
-  KernelCall call = {{}, {}, c.operands[1].sizes[0], 0, 0, place_in(c.src), place_in(c.dst), 0, 0};
+  KernelCall call = {{}, {}, c.operands[1].sizes[0], 0, 0, 0, 0, 0, 0};
+  if (!gather(c, l, call)) return UNFIT;
   for (int n = 0; n < 4; ++n) {
     call.given[n] = place_in(c.operands[n]);
     call.opened[n] = mask >> n & 1 ? place_in(c.results[n]) : 0;
@@ -109,14 +119,24 @@ static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
   if (sums) queue.start(l.sum, parts(l.weights, LANES), l.sum_threads, l.sum_shared, sum);
   return queue.failed ? UNFIT : 0;
 }
-// Fill the results, as `run` does on a CPU.
-static int run_on_gpu(Call& c) {
-  if (!fits(c) || c.src) return UNFIT;
+static bool fits_order(const Tensor& x, i64 edges) { return !x || (fits_index(x, edges) && !is_narrow(x) && x.dense()); }
+// Whether all of a call is on one device; edges are int64 there, and sorted.
+static bool fits_on_gpu(const Call& c, Place place) {
+  for (const Tensor& x : c.operands) if (!is_at(x, place)) return false;
+  const Tensor* const edges[] = {&c.src, &c.dst, &c.orders[0], &c.orders[1]};
+  for (const Tensor* x : edges)
+    if (!is_at(*x, place) || !fits_order(*x, c.operands[1].sizes[0])) return false;
+  return true;
+}
+// Fill the results, as `run` does on a CPU; edges that somebody has checked.
+static int run_on_gpu(Call& c, bool checked) {
+  if (!fits(c) || (c.src && !checked)) return UNFIT;
   const Place place = place_of(c.operands[0]);
-  for (const Tensor& x : c.operands) if (!is_at(x, place)) return UNFIT;
-  const Launch* known = launch_of(c, c.mask, place);
-  if (!known) return UNFIT;
-  const i64 own[2] = {c.operands[1].sizes[0], c.product.dims[3]};
+  if (!fits_on_gpu(c, place)) return UNFIT;
+  const Sweeps sweeps(c);
+  for (int n = 0; n < sweeps.count; ++n)
+    if (!launch_of(c, sweeps.masks[n], place)) return UNFIT;
+  const i64 own[2] = {c.src ? c.nodes : c.operands[1].sizes[0], c.product.dims[3]};
   for (int n = 0; n < 4; ++n) {
     if (!(c.mask >> n & 1)) continue;
     const Tensor& like = c.operands[n];
@@ -124,5 +144,7 @@ static int run_on_gpu(Call& c) {
     if (!c.results[n]) return UNFIT;
   }
   for (Tensor& x : c.operands) if (!make_ready(x, place)) return UNFIT;
-  return launch(c, c.mask, *known, place);
+  for (int n = 0; n < sweeps.count; ++n)
+    if (launch(c, sweeps.masks[n], *launch_of(c, sweeps.masks[n], place), place)) return UNFIT;
+  return 0;
 }

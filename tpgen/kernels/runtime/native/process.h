@@ -5,6 +5,8 @@
 static const char* const SCHEMAS[] = {
     "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
     " SymInt nodes=0) -> Tensor[]",
+    "sorted(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g, Tensor? src, Tensor? dst, SymInt nodes,"
+    " Tensor? by_src, Tensor? by_dst) -> Tensor[]",
     "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
     "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
     " SymInt nodes=0) -> Tensor[]",
@@ -80,10 +82,11 @@ static const char UNFIT_CALL[] =
 
 // A call by its number, or by its name, for which it is an error that nothing is done.  Where some tensor is on a GPU,
 // all are, or it is left to Python.
-template <bool named, bool cpu = true>
+enum Kind { BY_NUMBER, BY_NAME, SORTED };  // the last has edges that are checked and sorted
+template <Kind kind, bool cpu = true>
 static void run_boxed(u64* stack, u64, u64) {
   static const Product none = {};
-  const i64 number = named ? number_of(product_names, (i64)stack[3]) : (i64)stack[3];
+  const i64 number = kind == BY_NAME ? number_of(product_names, (i64)stack[3]) : (i64)stack[3];
   const bool there = number >= 0 && number < __atomic_load_n(&known, __ATOMIC_ACQUIRE);
   bool done;
   {
@@ -93,14 +96,15 @@ static void run_boxed(u64* stack, u64, u64) {
               optional(stack[7]),
               (i64)stack[4],
               (i64)stack[8],
-              {}};
+              {},
+              {kind == SORTED ? optional(stack[9]) : 0, kind == SORTED ? optional(stack[10]) : 0}};
     Handle list = 0;
     torch_new_list_reserve_size(4, &list);
-    done = there && !(on_gpu(c.operands[0]) ? run_on_gpu(c) : cpu ? run(c) : UNFIT);
+    done = there && !(on_gpu(c.operands[0]) ? run_on_gpu(c, kind == SORTED) : cpu ? run(c) : UNFIT);
     for (Tensor& x : c.results) if (done && x) torch_list_push_back(list, (u64)x.give());
     stack[0] = (u64)list;
   }
-  if (named) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
+  if (kind == BY_NAME) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
 }
 template <bool named, bool cpu = true>
 static void form_boxed(u64* stack, u64, u64) {
@@ -124,11 +128,13 @@ EXPORTED int tpgen_register() {
   int failed = aoti_torch_library_init_fragment("tpgen_native", __FILE__, __LINE__, &library);
   for (const char* schema : SCHEMAS) failed = failed || aoti_torch_library_def(library, schema);
   return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
-         torch_library_impl(cpu, "run", run_boxed<false>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "run", run_boxed<BY_NUMBER>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "sorted", run_boxed<SORTED>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form", form_boxed<false>, STABLE_SINCE) ||
-         torch_library_impl(cpu, "named_run", run_boxed<true>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "named_run", run_boxed<BY_NAME>, STABLE_SINCE) ||
          torch_library_impl(cpu, "named_form", form_boxed<true>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||
-         torch_library_impl(gpu, "run", run_boxed<false, false>, STABLE_SINCE) ||
+         torch_library_impl(gpu, "run", run_boxed<BY_NUMBER, false>, STABLE_SINCE) ||
+         torch_library_impl(gpu, "sorted", run_boxed<SORTED, false>, STABLE_SINCE) ||
          torch_library_impl(gpu, "form", form_boxed<false, false>, STABLE_SINCE);
 }

@@ -18,6 +18,7 @@ struct Call {
   Tensor src, dst;
   i64 mask, nodes;
   Tensor results[4];
+  Tensor orders[2];  // on a GPU: of edges by src, by dst, where a kernel needs it
 };
 // Both ends of a gather are sums in different orders: a sweep for each.
 struct Sweeps {

@@ -78,6 +78,7 @@ class Runtime:
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
         self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
+        self.sorted: Callable[..., list[Tensor]] = torch.ops.tpgen_native.sorted.default
         self.form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.form.default
 
     def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
@@ -144,11 +145,11 @@ class Runtime:
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for name in ("run", "form"):
+    for name in ("run", "sorted", "form"):
         for key in _UNUSUAL:
             library.impl(name, lambda *_: [], key)
+    for name in ("run", "sorted", "form", "named_run", "named_form"):
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
-        library.impl(f"named_{name}", torch.library.fallthrough_kernel, "Autograd")
     return library
 
 
