@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -108,7 +108,11 @@ class _Built:
     """A kernel for all devices of a capability."""
 
     source: CudaSource
-    library: ctypes.c_void_p
+    code: bytes
+
+    @cached_property
+    def library(self) -> ctypes.c_void_p:
+        return need_driver().load(self.code)
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,15 @@ class CudaKernel:
                 self._loaded[device] = _Loaded.of(self._built_for(driver.capability(device)), device)
         return self._loaded[device]
 
+    def compile(self, like: Tensor) -> None:
+        """Compile it for the device of a tensor, ahead of its first call."""
+        self._built_for(driver.capability(_device_of([like])))
+
     def _built_for(self, arch: int) -> _Built:
         if arch not in self._built:
             form, dtype, opened, indexed = self._made
             source = cuda_source(form, dtype, opened, chip_of(arch), indexed)
-            self._built[arch] = _Built(source, need_driver().load(cubin(source.text, arch)))
+            self._built[arch] = _Built(source, cubin(source.text, arch))
         return self._built[arch]
 
     def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:

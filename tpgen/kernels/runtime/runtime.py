@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -180,9 +181,7 @@ class Kernels:
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
         missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(len(missing)) as pool:
-                list(pool.map(lambda call: self.kernel(call, dtype, indexed, device), missing))
+        _side_by_side([partial(self.kernel, call, dtype, indexed, device) for call in missing])
         return [self.kernel(call, dtype, indexed, device) for call in calls]
 
     def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
@@ -193,7 +192,9 @@ class Kernels:
         parts = [part for text in calls for part in self.signature(text, indexed).parts]
         widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
         for wide in (False, True):
-            self._together([p for p in parts if widens[p] == wide], torch.float32 if wide else dtype, indexed, device)
+            chosen = [p for p in parts if widens[p] == wide]
+            kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
+            _side_by_side([partial(k.compile, like) for k in kernels if hasattr(k, "compile")])
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
         """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
@@ -287,6 +288,12 @@ class Kernels:
             low, high = _ends(call.elements)
             return InputError(f"index: elements run from 0 to {counts['elements'] - 1}, got {low} to {high}")
         return BackendError(f"a kernel stopped: {what}; use smaller batches")
+
+
+def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    if len(tasks) > 1:
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            list(pool.map(lambda task: task(), tasks))
 
 
 def _mask(call: Slots) -> int:

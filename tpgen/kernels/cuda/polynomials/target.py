@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,7 +45,11 @@ class _Built:
     """The kernels of a call for all devices of a capability."""
 
     source: CudaPolynomialSource
-    library: ctypes.c_void_p
+    code: bytes
+
+    @cached_property
+    def library(self) -> ctypes.c_void_p:
+        return need_driver().load(self.code)
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,14 @@ class CudaPolynomialKernel:
                 self._loaded[device] = _Loaded.of(self._built_for(driver.capability(device)), device)
         return self._loaded[device]
 
+    def compile(self, like: Tensor) -> None:
+        """Compile it for the device of a tensor, ahead of its first call."""
+        self._built_for(driver.capability(_device_of([like])))
+
     def _built_for(self, arch: int) -> _Built:
         if arch not in self._built:
             source = generate_polynomial(*self._made, chip_of(arch))
-            self._built[arch] = _Built(source, need_driver().load(cubin(source.text, arch)))
+            self._built[arch] = _Built(source, cubin(source.text, arch))
         return self._built[arch]
 
     def __call__(
