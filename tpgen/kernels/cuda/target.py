@@ -38,6 +38,7 @@ from tpgen.kernels.cuda.workspace import product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
+_KERNEL = "__global__"  # what begins one in a text
 _SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 # The most that a kernel can open at once: where these have room, all others have.
@@ -191,13 +192,14 @@ class CudaKernel:
     def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
         """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
         device = _device_of([like])
-        known = None if driver.capturing(device) else _recalled(self.on(device).source.placement.owner, edges)
-        return known
+        return None if driver.capturing(device) else _recalled(self.on(device).source.placement.owner, edges)
 
-    def launch(self, like: Tensor) -> tuple[int, Launch]:
-        """The device of a tensor, and how the runtime in C++ launches it there."""
+    def launch(self, like: Tensor) -> tuple[int, Launch] | None:
+        """The device of a tensor, and how the runtime in C++ launches it there; None where that knows not all of it."""
         device = _device_of([like])
-        return device, self.on(device).launch
+        loaded = self.on(device)
+        known = sum(f is not None for f in (loaded.main, loaded.sum, loaded.join))
+        return (device, loaded.launch) if loaded.source.text.count(_KERNEL) == known else None
 
     def __call__(
         self,

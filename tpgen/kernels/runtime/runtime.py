@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ from tpgen.kernels.runtime.call import (
     SOURCES,
     FormCall,
     ProductCall,
-    sweeps_of,
 )
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
+from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel, KernelSpec
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
@@ -50,7 +50,7 @@ class Kernels:
         # what the runtime in C++ knows: calls by their text, and a product without levels, whose calls it takes by mask
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
-        self._sorting: dict[tuple[str, int], Any] = {}  # kernels that take edges sorted, by device and mask
+        self._launched: Launched | None = None  # on GPUs
         self._number = NOTHING
         self._entering = threading.Lock()
 
@@ -72,31 +72,17 @@ class Kernels:
             return self._native(x1, x2, w, self._number, mask, g)
         if type(nodes) is not int:  # of a trace, which must not be asked how many
             return ()
-        if self._sorting and src is not None and dst is not None:
-            sorting = [self._sorting.get((x1.device.type, one)) for one in sweeps_of(mask)]
-            if all(sorting):
-                return self._quick_sorted(call, sorting)
+        if self._launched:
+            made = self._launched.on_edges(call, self._number, self.description.check_index)
+            if made is not None:
+                return made
         return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
-
-    def _quick_sorted(self, call: ProductCall, kernels: Sequence[Any]) -> Sequence[Tensor]:
-        """Compute a call on edges by kernels that take them sorted and checked, where they are known to be."""
-        x1, x2, w, g, src, dst, _, mask, nodes = call
-        native = runtime()
-        if native is None or src is None or dst is None or not x1.dim() or (g is not None and not g.dim()):
-            return ()
-        ends = nodes if g is None else g.shape[0]
-        found = [k.recall(Edges(src, dst, x1.shape[0], ends, self.description.check_index), x1) for k in kernels]
-        known = [edges for edges in found if edges is not None]
-        if len(known) < len(found):  # Python sorts and checks what is new
-            return ()
-        orders = {edges.owner: edges.order for edges in known}
-        wide = known[0]
-        by = [orders.get(slot) for slot in ("x1", "out")]
-        return native.sorted(x1, x2, w, self._number, mask, g, wide.src, wide.dst, nodes, *by)
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
         """Compute a call with its tensors as a list."""
         tensors, src, dst, _, text, elements, _ = call
+        if self._launched and (launched := self._launched.of_form(call)) is not None:
+            return launched
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
         native = runtime() if numbers else None
         if numbers is None or native is None:
@@ -122,12 +108,16 @@ class Kernels:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
         launch = getattr(kernel, "launch", None)
         native = runtime() if launch else None
-        if native is None or launch is None or not native.launches() or not self._entered(native):
+        if native is None or launch is None or not native.launches():
             return
-        native.set_launch(self._number, indexed, like.dtype, _mask(call), *launch(like))
-        if indexed:
-            self._sorting[like.device.type, _mask(call)] = kernel
-        self._native = native.run
+        launched = self._launched = self._launched or Launched(native)
+        if self.description.any_level:
+            launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
+        elif self._entered(native) and (entry := launch(like)):
+            native.set_launch(self._number, indexed, like.dtype, _mask(call), *entry)
+            self._native = native.run
+            if indexed:
+                launched.enter_sorting(kernel, like, _mask(call))
 
     def _entered(self, native: Runtime) -> bool:
         """Whether the runtime knows the product, by a number that it gives at first."""

@@ -17,9 +17,10 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.orders import Order, is_inside, known_order
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.orders import Order, is_inside, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct, polynomial_bytes
+from tpgen.kernels.cuda.polynomials.launch import SPAN, FormLaunch, Geometry, call_struct, polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
 from tpgen.kernels.cuda.target import chip_expected
@@ -76,6 +77,25 @@ class _Loaded:
         channels = load(CHANNELS_ENTRY) if p.summed else None
         return cls(built.source, device, rows, weights, channels, rows.at_once() * driver.processors(device))
 
+    @property
+    def launch(self) -> FormLaunch:
+        """What the runtime in C++ launches."""
+        p = self.source.placement
+        return FormLaunch(
+            context=need_driver().context(self.device).value or 0,
+            rows=self.rows.address,
+            weights=self.weights.address if self.weights else 0,
+            channels=self.channels.address if self.channels else 0,
+            at_once=self.at_once,
+            threads=p.threads,
+            shared=p.shared,
+            weights_shared=self.weights.shared if self.weights else 0,
+            number=p.lane_bytes // LANES,
+            added=p.added,
+            most_rounds=SPAN,
+            dims=tuple(p.operands[s].dim for s in p.summed),
+        )
+
 
 class CudaPolynomialKernel:
     """A call of a polynomial; compiled for a device when it is first met there."""
@@ -95,6 +115,17 @@ class CudaPolynomialKernel:
             with need_driver().on(device):
                 self._loaded[device] = _Loaded.of(self._built_for(driver.capability(device)), device)
         return self._loaded[device]
+
+    def launch(self, like: Tensor) -> tuple[int, list[int]]:
+        """The device of a tensor, and how the runtime in C++ launches them there."""
+        device = _device_of([like])
+        return device, self.on(device).launch.fields
+
+    def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
+        """The order of rows that is known of an index in range; none while a CUDA graph is captured, which sorts."""
+        if driver.capturing(_device_of([like])) or not recall_inside(index, elements):
+            return None
+        return recall_order(index, elements)
 
     def compile(self, like: Tensor) -> None:
         """Compile it for the device of a tensor, ahead of its first call."""

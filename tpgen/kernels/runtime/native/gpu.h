@@ -1,5 +1,5 @@
-// One call of a product's kernels on a GPU, by the CUDA driver's functions, which Python has found.  What is not usual is
-// left to Python, and so is every fault.  Needs: torch, product.
+// One call of a kernel on a GPU, by the CUDA driver's functions, which Python has found.  What is not usual is left to
+// Python, and so is every fault.  Needs: torch, product, form.
 
 struct Driver {
   i64 type;  // of the devices that it is for; -1: there is no driver
@@ -24,7 +24,7 @@ static bool is_at(const Tensor& x, Place place) { return !x || (on_gpu(x) && pla
 
 // -- what is known of kernels ----------------------------------------------------------------------------------------
 
-// A kernel on one device, as `Launch` of kernels/cuda/launch.py has it.
+// A product's kernel on one device, as `Launch` of kernels/cuda/launch.py has it.
 struct Launch {
   void *context, *kernel, *sum, *join;
   i64 at_once, rows, threads, shared;    // blocks that run at once; rows of a step; of a block
@@ -32,23 +32,35 @@ struct Launch {
   i64 weights, sum_threads, sum_shared;  // weights whose gradients blocks add up, 0: none
   i64 owner, owned;                      // the slot that rows of edges are summed into, -1: none; its numbers
 };
+// The kernels of a polynomial's call, as `FormLaunch` of kernels/cuda/polynomials/launch.py has them.
+struct FormLaunch {
+  void *context, *rows, *weights, *channels;     // the last two may be missing
+  i64 at_once, threads, shared, weights_shared;  // blocks that run at once; of a block
+  i64 number, added, most_rounds;                // bytes of a number; numbers of a task's sums; of the rows of a warp
+  i64 summed, dims[MOST_SLOTS];                  // operands that are summed over channels, and their numbers
+};
 enum { DEVICES = 64 };
 struct Launches { const Launch* on[DEVICES]; };
+struct FormLaunches { const FormLaunch* on[DEVICES]; };
 
 // Enter a kernel on a device.  One thread at a time; others may look for it.
-static void enter(Launches*& kernel, i64 device, const Launch& launch) {
+template <class All, class One>
+static void enter(All*& kernel, i64 device, const One& launch) {
   if (device >= DEVICES) return;
-  Launches* there = kernel ? kernel : new Launches();
-  __atomic_store_n(&there->on[device], new Launch(launch), __ATOMIC_RELEASE);
+  All* there = kernel ? kernel : new All();
+  __atomic_store_n(&there->on[device], new One(launch), __ATOMIC_RELEASE);
   __atomic_store_n(&kernel, there, __ATOMIC_RELEASE);
 }
+template <class All>
+static auto find(All* const& kernel, Place place) {
+  All* there = __atomic_load_n(&kernel, __ATOMIC_ACQUIRE);
+  return there && place.index < DEVICES ? __atomic_load_n(&there->on[place.index], __ATOMIC_ACQUIRE) : nullptr;
+}
 static const Launch* launch_of(const Call& c, i64 mask, Place place) {
-  const Launches* there = __atomic_load_n(
-      &c.product.launches[bool(c.src)][position(c.operands[0].dtype)][mask], __ATOMIC_ACQUIRE);
-  return there && place.index < DEVICES ? __atomic_load_n(&there->on[place.index], __ATOMIC_ACQUIRE) : 0;
+  return find(c.product.launches[bool(c.src)][position(c.operands[0].dtype)][mask], place);
 }
 
-// -- a call ----------------------------------------------------------------------------------------------------------
+// -- a call of a product ---------------------------------------------------------------------------------------------
 
 // Kernels on torch's current stream.  A stream says its context; the default one needs one that is current.
 struct Queue {
@@ -84,10 +96,10 @@ static bool make_ready(Tensor& x, Place place) {
   x.take(made);
   return copied;
 }
-// room for so many parts of a sum
-static Handle scratch(const Launch& l, i64 count, i64 numbers, Place place) {
+// room for so many parts of sums, in numbers of so many bytes
+static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
   const i64 sizes[2] = {count, numbers};
-  return empty(sizes, 2, l.number == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
+  return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
 }
 // The edges of a kernel's owners together; whether they are at hand.
 static bool gather(const Call& c, const Launch& l, KernelCall& call) {
@@ -107,8 +119,8 @@ static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
   }
   const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
   const bool sums = l.weights && call.opened[2], joins = l.owner >= 0 && blocks > 1;
-  Tensor summed(sums ? scratch(l, blocks, l.weights, place) : 0);
-  Tensor ends(joins ? scratch(l, 2 * blocks, l.owned, place) : 0);
+  Tensor summed(sums ? scratch(l.number, blocks, l.weights, place) : 0);
+  Tensor ends(joins ? scratch(l.number, 2 * blocks, l.owned, place) : 0);
   if ((sums && !summed) || (joins && !ends)) return UNFIT;
   call.sums = summed.data(), call.ends = ends.data();
   int count = (int)blocks;
@@ -147,4 +159,71 @@ static int run_on_gpu(Call& c, bool checked) {
   for (int n = 0; n < sweeps.count; ++n)
     if (launch(c, sweeps.masks[n], *launch_of(c, sweeps.masks[n], place), place)) return UNFIT;
   return 0;
+}
+
+// -- a call of a polynomial ------------------------------------------------------------------------------------------
+
+// Shares of rows and channels among blocks, as `Geometry` of kernels/cuda/polynomials/launch.py has them.
+struct Geometry {
+  i64 width, chunks, span, tasks;
+  Geometry(const FormLaunch& l, i64 rows, i64 elements, i64 channels) : width(1) {
+    while (width < channels && width < LANES) width *= 2;
+    chunks = parts(channels, width);
+    const i64 together = l.threads / width, rounds = parts(rows * chunks, together * l.at_once);
+    span = together * (rounds < 1 ? 1 : rounds < l.most_rounds ? rounds : l.most_rounds);
+    tasks = rows / span + elements;
+  }
+};
+// the rows by element, where they have one each
+struct Order {
+  Tensor first, order;
+  explicit Order(Arguments& a) : first(a.src.give()), order(a.dst.give()) {}
+  bool fits(const Arguments& a, i64 rows, i64 elements) const {
+    if (!a.index) return !first && !order;
+    const int number = aoti_torch_dtype_int64();
+    return first && order && first.is(elements + 1) && order.is(rows) && first.dense() && order.dense() &&
+           first.dtype == number && order.dtype == number;
+  }
+};
+static bool is_at(const Arguments& a, const Order& o, Place place) {
+  for (u64 n = 0; n < a.count; ++n) if (!is_at(a.x[n], place)) return false;
+  return is_at(a.index, place) && is_at(o.first, place) && is_at(o.order, place);
+}
+// Fill the results; rows have no edges, but the order by element where `sorted_form` is given one in their place.
+static int run_on_gpu(const Form& f, Arguments& a, Tensor* results) {
+  const Place place = place_of(a.x[0]);
+  const FormLaunch* l = find(f.launches, place);
+  const Order by(a);
+  Sizes s;
+  if (!l || !fits(f, a, s) || !is_at(a, by, place)) return UNFIT;
+  const i64 rows = s.counts[ROWS], elements = s.counts[ELEMENTS];
+  if (!rows || !s.channels || !by.fits(a, rows, elements)) return UNFIT;
+  void* call[3 * MOST_SLOTS + 8];  // `struct Call` of the text
+  void** at = call;
+  for (i64 n = 0; n < f.count; *at++ = a.x[n++].data()) if (!make_ready(a.x[n], place)) return UNFIT;
+  for (i64 n = 0; n < f.opens; *at++ = results[n++].data()) {
+    const Opened& o = f.opened[n];
+    const i64 flat[2] = {s.counts[o.count], o.dim * (o.channels ? s.channels : 1)};
+    const Tensor& like = a.x[o.given < 0 ? 0 : o.given];
+    results[n].take(o.given < 0 ? empty(flat, 2, like.dtype, place) : empty(like.sizes, like.dim, like.dtype, place));
+    if (!results[n]) return UNFIT;
+  }
+  const Geometry g(*l, rows, elements, s.channels);
+  Tensor room[MOST_SLOTS + 1];
+  i64 widest = 0;
+  for (i64 n = 0; n <= l->summed; *at++ = room[n++].data()) {
+    const i64 dim = n ? l->dims[n - 1] : 0;
+    room[n].take(n ? scratch(l->number, g.chunks * rows, dim, place) : scratch(l->number, g.tasks * l->added, s.channels, place));
+    if (!room[n]) return UNFIT;
+    widest = dim > widest ? dim : widest;
+  }
+  *at++ = by.first.data(), *at++ = by.order.data();
+  const i64 counts[] = {rows, elements, s.channels, g.width, g.span};
+  for (const i64 count : counts) *at++ = (void*)count;
+  void* arguments[] = {call};
+  Queue queue(place, l->context);
+  queue.start(l->rows, g.tasks * g.chunks, l->threads, l->shared, arguments);
+  if (l->weights) queue.start(l->weights, elements * parts(s.channels, LANES), l->threads, l->weights_shared, arguments);
+  if (l->channels) queue.start(l->channels, parts(rows * widest, l->threads), l->threads, 0, arguments);
+  return queue.failed ? UNFIT : 0;
 }

@@ -8,6 +8,7 @@ static const char* const SCHEMAS[] = {
     "sorted(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g, Tensor? src, Tensor? dst, SymInt nodes,"
     " Tensor? by_src, Tensor? by_dst) -> Tensor[]",
     "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
+    "sorted_form(Tensor[] tensors, Tensor? index, int call, Tensor? first, Tensor? order) -> Tensor[]",
     "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
     " SymInt nodes=0) -> Tensor[]",
     "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
@@ -59,6 +60,9 @@ EXPORTED void tpgen_use_driver(i64 type, void* stream_of, void* push, void* pop,
 EXPORTED void tpgen_set_launch(i64 product, i64 edges, i64 dtype, i64 mask, i64 device, const Launch* launch) {
   enter(products[product]->launches[edges][dtype][mask], device, *launch);
 }
+EXPORTED void tpgen_set_form_launch(i64 form, i64 device, const FormLaunch* launch) {
+  enter(forms[form]->launches, device, *launch);
+}
 // The number of a new call of a form, -1 where there are too many of them, or of its tensors.  The fields: dtype, limit,
 // whether edges are checked, how many tensors are given and opened, then what is known of each of these.
 EXPORTED i64 tpgen_add_form(const i64* fields, void* kernel) {
@@ -69,7 +73,7 @@ EXPORTED i64 tpgen_add_form(const i64* fields, void* kernel) {
   const i64* at = fields + 5;
   for (i64 n = 0; n < count; ++n, at += 4) given[n] = {at[0], at[1], at[2], at[3]};
   for (i64 n = 0; n < opens; ++n, at += 4) opened[n] = {at[0], at[1], at[2], at[3]};
-  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2]};
+  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2], 0};
   __atomic_store_n(&known_forms, known_forms + 1, __ATOMIC_RELEASE);
   return known_forms - 1;
 }
@@ -116,7 +120,9 @@ static void form_boxed(u64* stack, u64, u64) {
     Tensor results[MOST_SLOTS];
     Handle list = 0;
     torch_new_list_reserve_size(4, &list);
-    done = there && a.count == (u64)forms[number]->count && cpu && !run(*forms[number], a, results);
+    done = there && a.count && a.count == (u64)forms[number]->count &&
+           !(on_gpu(a.x[0]) ? run_on_gpu(*forms[number], a, results)
+             : cpu && forms[number]->kernel ? run(*forms[number], a, results) : UNFIT);
     for (i64 n = 0; done && n < forms[number]->opens; ++n) torch_list_push_back(list, (u64)results[n].give());
     stack[0] = (u64)list;
   }
@@ -130,11 +136,13 @@ EXPORTED int tpgen_register() {
   return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
          torch_library_impl(cpu, "run", run_boxed<BY_NUMBER>, STABLE_SINCE) ||
          torch_library_impl(cpu, "sorted", run_boxed<SORTED>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "sorted_form", form_boxed<false>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form", form_boxed<false>, STABLE_SINCE) ||
          torch_library_impl(cpu, "named_run", run_boxed<BY_NAME>, STABLE_SINCE) ||
          torch_library_impl(cpu, "named_form", form_boxed<true>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||
          torch_library_impl(gpu, "run", run_boxed<BY_NUMBER, false>, STABLE_SINCE) ||
          torch_library_impl(gpu, "sorted", run_boxed<SORTED, false>, STABLE_SINCE) ||
+         torch_library_impl(gpu, "sorted_form", form_boxed<false, false>, STABLE_SINCE) ||
          torch_library_impl(gpu, "form", form_boxed<false, false>, STABLE_SINCE);
 }
