@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tpgen import _torch
 from tpgen.errors import BackendError
 
 # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
@@ -158,7 +159,9 @@ def why_no_driver() -> str | None:
     if _open() is None:
         return f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
     taken = cuda_taken() or _OLDEST
-    return None if taken >= _OLDEST else f"kernels need a driver for CUDA {_OLDEST} or later, this one takes {taken}"
+    if taken < _OLDEST:
+        return f"kernels need a driver for CUDA {_OLDEST} or later, and this one takes CUDA {taken}: update it"
+    return None
 
 
 @cache
@@ -217,11 +220,14 @@ def processors(device: int) -> int:
 
 def stream_of(device: int) -> int:
     """Torch's current stream."""
-    return torch.cuda.current_stream(device).cuda_stream
+    find = getattr(_torch, "raw_stream", None)
+    return find(device) if find else torch.cuda.current_stream(device).cuda_stream
 
 
 def capturing(device: int) -> bool:
     """Whether a CUDA graph records what is launched there: nothing may wait for the device then."""
+    if device == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
 
