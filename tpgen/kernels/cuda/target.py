@@ -192,7 +192,8 @@ class CudaKernel:
     def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
         """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
         device = _device_of([like])
-        return None if driver.capturing(device) else _recalled(self.on(device).source.placement.owner, edges)
+        loaded = None if driver.capturing(device) else self._loaded.get(device)
+        return None if loaded is None else _recalled(loaded.source.placement.owner, edges)
 
     def launch(self, like: Tensor) -> tuple[int, Launch] | None:
         """The device of a tensor, and how the runtime in C++ launches it there; None where that knows not all of it."""

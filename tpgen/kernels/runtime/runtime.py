@@ -51,6 +51,7 @@ class Kernels:
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
         self._launched: Launched | None = None  # on GPUs
+        self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NOTHING
         self._entering = threading.Lock()
 
@@ -106,9 +107,12 @@ class Kernels:
 
     def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
-        launch = getattr(kernel, "launch", None)
-        native = runtime() if launch else None
-        if native is None or launch is None or not native.launches():
+        launch, key = getattr(kernel, "launch", None), (kernel, like.device)
+        if launch is None or key in self._offered:
+            return
+        self._offered.add(key)
+        native = runtime()
+        if native is None or not native.launches():
             return
         launched = self._launched = self._launched or Launched(native)
         if self.description.any_level:
