@@ -138,7 +138,7 @@ class _Loaded:
 
     @property
     def launch(self) -> Launch:
-        """What the runtime in C++ launches."""
+        """Fields for the runtime in C++."""
         p = self.source.placement
         return Launch(
             context=need_driver().context(self.device).value or 0,
@@ -280,7 +280,7 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows
 
 
 def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:
-    """The same of edges that have been sorted and checked."""
+    """Recall what `_gather` has found of edges."""
     ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
     if edges.check and not all(recall_inside(*end) for end in ends):
         return None

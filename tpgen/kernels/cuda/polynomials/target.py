@@ -79,7 +79,7 @@ class _Loaded:
 
     @property
     def launch(self) -> FormLaunch:
-        """What the runtime in C++ launches."""
+        """Fields for the runtime in C++."""
         p = self.source.placement
         return FormLaunch(
             context=need_driver().context(self.device).value or 0,
