@@ -12,6 +12,7 @@ from tests.kernels.cuda.fakes import Products
 from tpgen.kernels.cuda import target
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 
@@ -34,3 +35,13 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
         monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.kernels_of", find)
     yield library
     target_of.cache_clear()
+
+
+@pytest.fixture
+def native_gpu(gpu: Products) -> Iterator[Products]:
+    """The same, with launches of which C++ makes all but the first of each kernel."""
+    native = runtime()
+    assert native is not None
+    native.use_driver("cpu", gpu.entry_points)
+    yield gpu
+    native.use_driver("cpu", None)

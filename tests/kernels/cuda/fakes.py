@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.kernels.cuda.standin import StandIn
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.driver import Driver
+from tpgen.kernels.cuda.driver import Driver, EntryPoints
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY
 
 _ENTRIES = (ENTRY, SUM_ENTRY, JOIN_ENTRY)
@@ -26,6 +27,14 @@ def machine_code(text: str, arch: int) -> bytes:
     return f"{arch} {text}".encode()
 
 
+_STREAM_OF = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+_PUSH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_POP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_void_p)] * 2
+)
+
+
 class FakeLibrary:
     """The driver's functions: modules are texts, and a launch runs them by the stand-in."""
 
@@ -34,7 +43,7 @@ class FakeLibrary:
         self.sources: list[Any] = []
         self.built: dict[int, Any] = {}
         self.failing: dict[str, int] = {}
-        self.device, self.contexts = 0, list[int]()
+        self.device, self.contexts, self.streams = 0, list[int](), list(STREAMS)
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
@@ -61,9 +70,25 @@ class FakeLibrary:
             "_device_of": lambda tensors: self.device,
         }.items():
             monkeypatch.setattr(target, name, value)
-        for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": STREAMS}.items():
+        for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": self.streams}.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
         monkeypatch.setattr(driver, "capturing", lambda device: False)
+
+    @cached_property
+    def entry_points(self) -> EntryPoints:
+        """The functions that C++ calls."""
+        functions = {
+            "stream_of": _STREAM_OF(lambda _, found: found.__setitem__(0, self.streams[self.device]) or 0),
+            "push": _PUSH(lambda context: self.cuCtxPushCurrent_v2(ctypes.c_void_p(context))),
+            "pop": _POP(lambda popped: self.cuCtxPopCurrent_v2(popped)),
+            "launch": _LAUNCH(self._launched_by_address),
+        }
+        self._kept = functions
+        return EntryPoints(**{name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in functions.items()})
+
+    def _launched_by_address(self, kernel: int, *rest: Any) -> int:
+        *geometry, stream, arguments, more = rest
+        return self.cuLaunchKernel(ctypes.c_void_p(kernel), *geometry, ctypes.c_void_p(stream), arguments, more)
 
     def _cuGetErrorString(self, code: int, text: Any) -> None:
         text._obj.value = b"what the driver says"
@@ -77,18 +102,22 @@ class FakeLibrary:
     def _cuCtxPopCurrent_v2(self, _: Any) -> None:
         self.contexts.pop()
 
-    def _cuModuleLoadData(self, module: Any, code: bytes) -> None:
+    def _cuLibraryLoadData(self, library: Any, code: bytes, *_: Any) -> None:
         codes = (machine_code(source.text, source.placement.chip.arch) for source in self.sources)
-        module._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
+        library._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
 
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
         count._obj.value = 1
 
     def _cuLaunchKernel(self, handle: Any, blocks: int, *rest: Any) -> None:
-        """Runs it: on the device of the tensors, in its context, on its stream, by code for its capability."""
+        """Runs it: on the device of the tensors, in its context, on its stream, by code for its capability.
+
+        The default stream is that of the current context; any other says its context.
+        """
         n, name = self.function(handle.value)
         source = self.sources[n - 1]
-        assert (self.contexts, rest[6].value) == ([CONTEXTS[self.device]], STREAMS[self.device])
+        assert (rest[6].value or 0) == self.streams[self.device]
+        assert self.contexts == [CONTEXTS[self.device]] or (rest[6].value and not self.contexts)
         assert source.placement.chip == chip_of(ARCHITECTURES[self.device])
         if n not in self.built:
             folder = self.folder / str(n)
@@ -112,8 +141,8 @@ class FakeLibrary:
 class Products(FakeLibrary):
     """The same of kernels of products."""
 
-    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
-        made._obj.value = len(_ENTRIES) * module.value + _ENTRIES.index(name.decode())
+    def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
+        made._obj.value = len(_ENTRIES) * library.value + _ENTRIES.index(name.decode())
 
     def function(self, handle: int) -> tuple[int, str]:
         n, entry = divmod(handle, len(_ENTRIES))

@@ -10,7 +10,7 @@ import pytest
 from tests.machine import needs_nvrtc
 from tpgen.errors import BackendError
 from tpgen.kernels.cuda import nvrtc
-from tpgen.kernels.cuda.nvrtc import Usage, find_nvrtc, known_architectures, need_nvrtc, usage
+from tpgen.kernels.cuda.nvrtc import Nvrtc, Usage, find_nvrtc, known_architectures, need_nvrtc, usage
 from tpgen.kernels.runtime.warm import check_capabilities
 
 
@@ -112,16 +112,29 @@ def test_capabilities_that_no_gpu_has_are_refused(two: dict[str, FakeNvrtc], mon
         check_capabilities([70])
 
 
-def test_files_of_wheels_go_by_version_and_before_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_by_version_and_before_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name alone cuda_nvrtc would come before cu13, and 9 before 12."""
-    for folder, version in (("cuda_nvrtc", "12"), ("cu13", "13"), ("other", "9.2")):
-        (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
-        (tmp_path / "nvidia" / folder / "lib" / f"libnvrtc.so.{version}").touch()
+    folders = {"nvidia/cuda_nvrtc/lib": "12", "nvidia/cu13/lib": "13", "nvidia/other/lib": "9.2"}
+    for folder, version in (folders | {"lib": "12.6", "conda/lib": "12.8.93", "toolkit/lib64": "13.1"}).items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / f"libnvrtc.so.{version}").touch()
     monkeypatch.setattr(nvrtc.sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(nvrtc.sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("CUDA_PATH", "")
     monkeypatch.setattr(nvrtc.site, "getsitepackages", list)
     monkeypatch.setattr(nvrtc.ctypes.util, "find_library", lambda name: f"lib{name}.so.11")
-    found = [Path(file).name for file in nvrtc._candidates.__wrapped__()]
-    assert found == ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.9.2", "libnvrtc.so.11"]
+    found = [Path(file).name.removeprefix("libnvrtc.so.") for file in nvrtc._candidates.__wrapped__()]
+    assert found == ["13.1", "13", "12.8.93", "12.6", "12", "9.2", "13", "12", "11"]
+
+
+@needs_nvrtc
+def test_a_library_that_is_loaded_is_found_by_its_name() -> None:
+    """As torch loads its own, in whatever folder that is."""
+    name = Path(need_nvrtc().path).name
+    assert name in nvrtc._NAMES
+    assert Nvrtc(name).version == need_nvrtc().version
 
 
 def test_usage_is_read_off_the_assemblers_log() -> None:

@@ -93,10 +93,14 @@ def test_a_slice_that_begins_anywhere_is_copied(gpu: Products) -> None:
     "function, code, why",
     [
         ("cuLaunchKernel", 700, "a kernel read or wrote outside its tensors, and this process cannot use the GPU"),
-        ("cuModuleLoadData", 200, "the driver cannot read what NVRTC wrote: update the driver, or"),
-        ("cuModuleLoadData", 222, "this driver is older than NVRTC: update the driver"),
-        ("cuModuleLoadData", 2, "the device is out of memory: use smaller batches"),
-        ("cuFuncSetAttribute", 1, "what the driver says"),
+        ("cuLibraryLoadData", 200, "the driver cannot read what NVRTC wrote: update the driver, or"),
+        ("cuLibraryLoadData", 222, "this driver is older than NVRTC: update the driver"),
+        ("cuLibraryLoadData", 2, "the device is out of memory: use smaller batches"),
+        ("cuKernelSetAttribute", 1, "what the driver says"),
+        ("cuLibraryLoadData", 900, "a CUDA graph is being captured, which cannot hold this: call it once before"),
+        ("cuLaunchKernel", 901, "an earlier error has ended the capture of a CUDA graph: see that one"),
+        ("cuLaunchKernel", 905, "a CUDA graph is being captured on other streams than this: let this stream wait"),
+        ("cuLaunchKernel", 908, "another thread has begun the capture of a CUDA graph: end it there"),
     ],
 )
 def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu: Products) -> None:
@@ -171,6 +175,9 @@ def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatc
     assert target.missing(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
     monkeypatch.setattr(driver, "_open", lambda: None)
     assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing(gpu))
+    monkeypatch.setattr(driver, "_open", lambda: Versions(11080))
+    driver.cuda_taken.cache_clear()
+    assert target.missing(gpu) == "kernels need a driver for CUDA 12 or later, and this one takes CUDA 11: update it"
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert "on AMD let torch write them, by backend='inductor'" in str(target.missing(gpu))
 

@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
+from tpgen import _torch
 from tpgen.errors import BackendError
 
 # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _MAX_SHARED, _CARVEOUT = 8, 9
 _MAJOR = 1000  # 12.4 is 12040
+_OLDEST = 12  # the first CUDA with libraries of kernels, which belong to no context
+_STREAM_OF = "aoti_torch_get_current_cuda_stream"
 _ALL = 100  # per cent of what a multiprocessor has between shared memory and cache
 _LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _HINTS = {
@@ -30,6 +34,14 @@ _HINTS = {
     222: "this driver is older than NVRTC: update the driver, or install an NVRTC of its version",
     700: "a kernel read or wrote outside its tensors, and this process cannot use the GPU any more: start another; "
     "edges are checked, but not with check_index=False, nor in a CUDA graph",
+    **dict.fromkeys((900, 906), "a CUDA graph is being captured, which cannot hold this: call it once before"),
+    901: "an earlier error has ended the capture of a CUDA graph: see that one, and capture anew",
+    **dict.fromkeys(
+        (902, 903, 904, 905, 907),
+        "a CUDA graph is being captured on other streams than this: let this stream wait for the one that began the "
+        "capture, and that one for this before it ends",
+    ),
+    908: "another thread has begun the capture of a CUDA graph: end it there",
 }
 
 
@@ -52,34 +64,46 @@ class Driver:
         said = text.value.decode() if text.value else f"error {code}"
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
-    @contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """The device's context, which torch uses too, for this thread: one of autograd's may have none yet."""
+    def context(self, device: int) -> ctypes.c_void_p:
+        """The context of a device that torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
             self("cuDevicePrimaryCtxRetain", ctypes.byref(made), device)
             self._contexts[device] = made
-        self("cuCtxPushCurrent_v2", self._contexts[device])
+        return self._contexts[device]
+
+    @contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """The device's context for this thread: one of autograd's may have none yet.
+
+        A kernel runs in the context of its stream; the default stream alone is that of the current one.
+        """
+        self("cuCtxPushCurrent_v2", self.context(device))
         try:
             yield
         finally:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def load(self, code: bytes) -> ctypes.c_void_p:
-        """A module of the current context, which stays as long as that."""
-        module = ctypes.c_void_p()
-        self("cuModuleLoadData", ctypes.byref(module), code)
-        return module
+        """A library of kernels for all devices of a capability, and for any context there; it stays."""
+        library = ctypes.c_void_p()
+        self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
+        return library
 
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel of a module, for blocks of so many threads and so much shared memory."""
+    """A kernel of a library, for blocks of so many threads and so much shared memory."""
 
     driver: Driver
     handle: ctypes.c_void_p
     threads: int
     shared: int
+
+    @property
+    def address(self) -> int:
+        """Its handle as a number."""
+        return self.handle.value or 0
 
     def at_once(self) -> int:
         """Blocks of it that one multiprocessor runs at once."""
@@ -95,13 +119,16 @@ class Function:
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
 
 
-def function(driver: Driver, module: ctypes.c_void_p, name: str, threads: int, shared: int = 0) -> Function:
-    """A kernel by its name."""
+def function(
+    driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
+) -> Function:
+    """A kernel by its name, loaded on a device whose context is current: later calls may be captured."""
     handle = ctypes.c_void_p()
-    driver("cuModuleGetFunction", ctypes.byref(handle), module, name.encode())
+    driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
-        driver("cuFuncSetAttribute", handle, _MAX_SHARED, shared)
-        driver("cuFuncSetAttribute", handle, _CARVEOUT, _ALL)
+        driver("cuKernelSetAttribute", _MAX_SHARED, shared, handle, device)
+        driver("cuKernelSetAttribute", _CARVEOUT, _ALL, handle, device)
+    driver("cuKernelGetFunction", ctypes.byref(ctypes.c_void_p()), handle)
     return Function(driver, handle, threads, shared)
 
 
@@ -129,7 +156,12 @@ def why_no_driver() -> str | None:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    return None if _open() else f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
+    if _open() is None:
+        return f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
+    taken = cuda_taken() or _OLDEST
+    if taken < _OLDEST:
+        return f"kernels need a driver for CUDA {_OLDEST} or later, and this one takes CUDA {taken}: update it"
+    return None
 
 
 @cache
@@ -139,6 +171,25 @@ def cuda_taken() -> int | None:
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
     return version.value // _MAJOR
+
+
+class EntryPoints(NamedTuple):
+    """Addresses of the functions that a launch takes: torch's current stream, contexts, and the launch itself."""
+
+    stream_of: int
+    push: int
+    pop: int
+    launch: int
+
+
+@cache
+def entry_points() -> EntryPoints | None:
+    """The functions by which C++ launches without Python; None where this torch lacks the one that is torch's."""
+    torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
+    if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
+        return None
+    own = [getattr(_open(), name) for name in ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel")]
+    return EntryPoints(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (getattr(stable, _STREAM_OF), *own)))
 
 
 # -- what torch knows of devices ---------------------------------------------------------------------------------------
@@ -169,10 +220,22 @@ def processors(device: int) -> int:
 
 def stream_of(device: int) -> int:
     """Torch's current stream."""
-    return torch.cuda.current_stream(device).cuda_stream
+    find = getattr(_torch, "raw_stream", None)
+    return find(device) if find else torch.cuda.current_stream(device).cuda_stream
 
 
 def capturing(device: int) -> bool:
     """Whether a CUDA graph records what is launched there: nothing may wait for the device then."""
+    if device == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
+
+
+def refuse_while_capturing(device: int) -> None:
+    """Raise `BackendError` where a CUDA graph is captured, which cannot hold that a kernel is loaded."""
+    if capturing(device):
+        raise BackendError(
+            "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "
+            "capture, with its backward if that is captured too"
+        )

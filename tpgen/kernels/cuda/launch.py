@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,26 @@ class EdgeRows:
     src: Tensor
     dst: Tensor
     owners: int
+    owner: str | None = None
+
+
+class Launch(NamedTuple):
+    """A kernel on one device as the runtime in C++ launches it: the fields of `struct Launch` of its gpu.h."""
+
+    context: int
+    kernel: int
+    sum: int  # 0 where there is none
+    join: int
+    at_once: int  # blocks
+    rows: int  # of a step
+    threads: int
+    shared: int
+    number: int  # bytes
+    weights: int  # those that blocks add up, or 0
+    sum_threads: int
+    sum_shared: int
+    owner: int  # the place of its slot, or -1
+    owned: int
 
 
 def arguments(

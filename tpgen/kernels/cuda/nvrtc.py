@@ -1,6 +1,7 @@
 """CUDA C++ to machine code by NVRTC, the toolkit's compiler as a library: it needs no driver, no GPU and no headers.
 
-torch's wheels for CUDA bring it, and so does ``pip install nvidia-cuda-nvrtc``; ``TPGEN_NVRTC`` names a file of it.
+torch's wheels for CUDA bring it, and so do ``pip install nvidia-cuda-nvrtc``, conda's packages and CUDA's toolkit;
+``TPGEN_NVRTC`` names a file of it.
 """
 
 from __future__ import annotations
@@ -198,6 +199,8 @@ def _misfit(one: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
     return None
 
 
+_FOLDERS = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")  # variables that name where a CUDA may be
+_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _NAMELESS = 13  # the first CUDA whose wheels do not name it
 
 
@@ -207,14 +210,18 @@ def _install(cuda: int | None) -> str:
 
 @cache
 def _candidates() -> tuple[str, ...]:
-    """Files of libraries: those of wheels, which torch's is one of, newest first; then the system's."""
-    folders = dict.fromkeys([*sys.path, *site.getsitepackages()])
-    wheels = {file for folder in folders if folder for file in Path(folder).glob("nvidia/*/lib/libnvrtc.so.*")}
-    system = ctypes.util.find_library("nvrtc")
-    newest_first = sorted(wheels, key=lambda file: (_version_named(file), file), reverse=True)
-    return *map(str, newest_first), *filter(None, [system])
+    """Files of libraries, newest first: of wheels, which torch's is one of, of conda and of a toolkit that is named.
+
+    Then names: what is loaded already is found by its own, whatever its folder.
+    """
+    roots = filter(None, [sys.prefix, *map(os.environ.get, _FOLDERS)])
+    places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
+    places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
+    files = {str(file) for root, folder in places for file in Path(root).glob(f"{folder}/libnvrtc.so.*")}
+    newest_first = sorted(files, key=lambda file: (_version_named(file), file), reverse=True)
+    return *newest_first, *_NAMES, *filter(None, [ctypes.util.find_library("nvrtc")])
 
 
-def _version_named(file: Path) -> tuple[int, ...]:
+def _version_named(file: str) -> tuple[int, ...]:
     """The version in a file's name: libnvrtc.so.12 is (12,)."""
-    return tuple(map(int, re.findall(r"\d+", file.name.rpartition(".so")[2])))
+    return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))

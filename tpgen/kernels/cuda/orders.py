@@ -54,12 +54,10 @@ class Memory(Generic[Known]):
         """Find a fact once; one that is known to a stream alone, once for each stream."""
         if index.is_inference():  # writes to such a tensor are not counted
             return find(index, rows)
-        whole = index._base if index._base is not None else index  # they count writes together
-        parts = self._kept.get(whole)
-        if parts is None or parts.version != index._version:
-            parts = self._kept[whole] = _Parts[Known](index._version)
-        stream = _stream(index) if self.by_stream else 0
-        part = index.storage_offset(), index.stride(), index.shape, rows, stream
+        parts = self._parts(index)
+        if parts is None:
+            parts = self._kept[_whole(index)] = _Parts[Known](index._version)
+        part = self._part(index, rows)
         found = parts.known.get(part)
         if found is None:
             found = find(index, rows)
@@ -67,6 +65,24 @@ class Memory(Generic[Known]):
                 parts.known.pop(next(iter(parts.known)), None)
             parts.known[part] = found
         return found
+
+    def recall(self, index: Tensor, rows: int) -> Known | None:
+        """A fact that has been found already."""
+        parts = None if index.is_inference() else self._parts(index)
+        return None if parts is None else parts.known.get(self._part(index, rows))
+
+    def _parts(self, index: Tensor) -> _Parts[Known] | None:
+        parts = self._kept.get(_whole(index))
+        return parts if parts is not None and parts.version == index._version else None
+
+    def _part(self, index: Tensor, rows: int) -> tuple:
+        stream = _stream(index) if self.by_stream else 0
+        return index.storage_offset(), index.stride(), index.shape, rows, stream
+
+
+def _whole(index: Tensor) -> Tensor:
+    """The tensor that an index is a part of: they count writes together."""
+    return index if index._base is None else index._base
 
 
 _orders, _ranges = Memory[Order](by_stream=True), Memory[bool]()
@@ -109,6 +125,21 @@ def known_wide(index: Tensor, capturing: bool = False) -> Tensor:
     if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
         return index
     return index.long() if capturing else _wide.of(index, 0, lambda index, _: index.long())
+
+
+def recall_order(index: Tensor, owners: int) -> Order | None:
+    """The order that is known of an index tensor."""
+    return _orders.recall(index, owners)
+
+
+def recall_wide(index: Tensor) -> Tensor | None:
+    """An index in int64, where it is at hand."""
+    return index if index.dtype == torch.int64 else _wide.recall(index, 0)
+
+
+def recall_inside(index: Tensor, rows: int) -> bool:
+    """Whether all of an index is known to be in range."""
+    return _ranges.recall(index, rows) is True
 
 
 def _stream(index: Tensor) -> int:

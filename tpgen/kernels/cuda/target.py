@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -17,12 +17,20 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
+from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
 from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
+from tpgen.kernels.cuda.launch import EdgeRows, Join, Launch, arguments, blocks_of
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.orders import is_inside, known_order, known_wide
+from tpgen.kernels.cuda.orders import (
+    is_inside,
+    known_order,
+    known_wide,
+    recall_inside,
+    recall_order,
+    recall_wide,
+)
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
 from tpgen.kernels.cuda.sums import WeightSum
@@ -30,6 +38,7 @@ from tpgen.kernels.cuda.workspace import product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
+_KERNEL = "__global__"  # what begins one in a text
 _SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 # The most that a kernel can open at once: where these have room, all others have.
@@ -96,37 +105,61 @@ def cuda_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...], chip: C
 
 
 @dataclass(frozen=True)
+class _Built:
+    """A kernel for all devices of a capability."""
+
+    source: CudaSource
+    code: bytes
+
+    @cached_property
+    def library(self) -> ctypes.c_void_p:
+        return need_driver().load(self.code)
+
+
+@dataclass(frozen=True)
 class _Loaded:
-    """A kernel on one device."""
+    """A kernel on one device, whose context is current when it is made."""
 
     source: CudaSource
     device: int
+    main: Function
+    sum: Function | None  # of weights that all rows share
+    join: Function | None  # of sums over edges
+    at_once: int
 
-    @cached_property
-    def _module(self) -> ctypes.c_void_p:
-        return need_driver().load(cubin(self.source.text, driver.capability(self.device)))
-
-    @cached_property
-    def main(self) -> Function:
-        p = self.source.placement
-        return function(need_driver(), self._module, ENTRY, p.threads, p.shared)
-
-    @cached_property
-    def sum(self) -> Function:
-        return function(need_driver(), self._module, SUM_ENTRY, SUM_THREADS, self.weights.shared)
-
-    @cached_property
-    def join(self) -> Function:
-        return function(need_driver(), self._module, JOIN_ENTRY, self.source.placement.threads, 0)
+    @classmethod
+    def of(cls, built: _Built, device: int) -> _Loaded:
+        """Load it on a device, with the kernels that follow it."""
+        p, load = built.source.placement, partial(function, need_driver(), built.library, device)
+        main = load(ENTRY, p.threads, p.shared)
+        sum_ = load(SUM_ENTRY, SUM_THREADS, _weights(p).shared) if p.sums_weights else None
+        join = load(JOIN_ENTRY, p.threads) if p.owner else None
+        return cls(built.source, device, main, sum_, join, main.at_once() * driver.processors(device))
 
     @property
-    def weights(self) -> WeightSum:
-        placement = self.source.placement
-        return WeightSum(placement.dim["w"], placement.number)
+    def launch(self) -> Launch:
+        """Fields for the runtime in C++."""
+        p = self.source.placement
+        return Launch(
+            context=need_driver().context(self.device).value or 0,
+            kernel=self.main.address,
+            sum=self.sum.address if self.sum else 0,
+            join=self.join.address if self.join else 0,
+            at_once=self.at_once,
+            rows=p.rows,
+            threads=p.threads,
+            shared=p.shared,
+            number=p.number,
+            weights=p.dim["w"] if p.sums_weights else 0,
+            sum_threads=SUM_THREADS,
+            sum_shared=_weights(p).shared,
+            owner=SLOTS.index(p.owner) if p.owner else -1,
+            owned=p.dim[p.owner] if p.owner else 0,
+        )
 
-    @cached_property
-    def at_once(self) -> int:
-        return self.main.at_once() * driver.processors(self.device)
+
+def _weights(placement: AnyPlacement) -> WeightSum:
+    return WeightSum(placement.dim["w"], placement.number)
 
 
 class CudaKernel:
@@ -134,15 +167,40 @@ class CudaKernel:
 
     def __init__(self, form: Form, opened: tuple[str, ...], dtype: torch.dtype, indexed: bool) -> None:
         self._made = (form, dtype, opened, indexed)
+        self._built: dict[int, _Built] = {}  # by capability
         self._loaded: dict[int, _Loaded] = {}
 
     def on(self, device: int) -> _Loaded:
-        """The kernel on a device."""
+        """The kernel on a device.  Raises `BackendError` where it is met there first while a CUDA graph is captured."""
         if device not in self._loaded:
-            form, dtype, opened, indexed = self._made
-            source = cuda_source(form, dtype, opened, chip_of(driver.capability(device)), indexed)
-            self._loaded[device] = _Loaded(source, device)
+            driver.refuse_while_capturing(device)
+            with need_driver().on(device):
+                self._loaded[device] = _Loaded.of(self._built_for(driver.capability(device)), device)
         return self._loaded[device]
+
+    def compile(self, like: Tensor) -> None:
+        """Compile it for the device of a tensor, ahead of its first call."""
+        self._built_for(driver.capability(_device_of([like])))
+
+    def _built_for(self, arch: int) -> _Built:
+        if arch not in self._built:
+            form, dtype, opened, indexed = self._made
+            source = cuda_source(form, dtype, opened, chip_of(arch), indexed)
+            self._built[arch] = _Built(source, cubin(source.text, arch))
+        return self._built[arch]
+
+    def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
+        """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
+        device = _device_of([like])
+        loaded = None if driver.capturing(device) else self._loaded.get(device)
+        return None if loaded is None else _recalled(loaded.source.placement.owner, edges)
+
+    def launch(self, like: Tensor) -> tuple[int, Launch] | None:
+        """The device of a tensor, and how the runtime in C++ launches it there; None where that knows not all of it."""
+        device = _device_of([like])
+        loaded = self.on(device)
+        known = sum(f is not None for f in (loaded.main, loaded.sum, loaded.join))
+        return (device, loaded.launch) if loaded.source.text.count(_KERNEL) == known else None
 
     def __call__(
         self,
@@ -177,11 +235,11 @@ def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather:
     ends = join.room(_there(operands[0] if operands[0] is not None else operands[1]).device) if join.needed else None
     call = arguments(operands, results, rows, gather, sums, ends)
     loaded.main.launch(blocks, stream, call)
-    if join.needed:
+    if join.needed and loaded.join:
         loaded.join.launch(join.blocks, stream, call, ctypes.c_int(blocks))
-    if sums is not None:
+    if sums is not None and loaded.sum:
         d_w = _there(results[SLOTS.index("w")])
-        loaded.sum.launch(loaded.weights.blocks, stream, *_sum_arguments(sums, d_w))
+        loaded.sum.launch(_weights(placement).blocks, stream, *_sum_arguments(sums, d_w))
 
 
 def _there(x: Tensor | None) -> Tensor:
@@ -218,4 +276,17 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    return 0, EdgeRows(order, src, dst, owners if owner else 0)
+    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner)
+
+
+def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:
+    """Recall what `_gather` has found of edges."""
+    ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
+    if edges.check and not all(recall_inside(*end) for end in ends):
+        return None
+    index, owners = ends[owner != "x1"]
+    order = recall_order(index, owners) if owner else None
+    src, dst = recall_wide(edges.src), recall_wide(edges.dst)
+    if src is None or dst is None or (owner and order is None):
+        return None
+    return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)

@@ -130,6 +130,16 @@ def slots_of(mask: int) -> tuple[str, ...]:
     return tuple(SLOTS[n] for n in slots_in(mask))
 
 
+@cache
+def sweeps_of(mask: int) -> tuple[int, ...]:
+    """Masks of the kernels that open the slots of a mask on edges: x1 and out are summed in different orders.
+
+    >>> sweeps_of(X1 | W | OUT)
+    (5, 8)
+    """
+    return (mask & ~OUT, OUT) if mask & X1 and mask & OUT else (mask,)
+
+
 def mask_of(chosen: Any) -> int:
     """The mask of the slots that are chosen, by position."""
     return sum(bit for bit, yes in zip(SLOT_BITS, chosen, strict=False) if yes)

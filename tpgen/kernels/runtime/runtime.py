@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import cast
 
 import torch
@@ -25,9 +26,10 @@ from tpgen.kernels.runtime.call import (
     ProductCall,
 )
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
+from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel, KernelSpec
 from tpgen.kernels.runtime.memory import LARGE
-from tpgen.kernels.runtime.native.runtime import NOTHING, runtime
+from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -48,6 +50,8 @@ class Kernels:
         # what the runtime in C++ knows: calls by their text, and a product without levels, whose calls it takes by mask
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
+        self._launched: Launched | None = None  # on GPUs
+        self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NOTHING
         self._entering = threading.Lock()
 
@@ -69,11 +73,17 @@ class Kernels:
             return self._native(x1, x2, w, self._number, mask, g)
         if type(nodes) is not int:  # of a trace, which must not be asked how many
             return ()
+        if self._launched:
+            made = self._launched.on_edges(call, self._number, self.description.check_index)
+            if made is not None:
+                return made
         return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
         """Compute a call with its tensors as a list."""
         tensors, src, dst, _, text, elements, _ = call
+        if self._launched and (launched := self._launched.of_form(call)) is not None:
+            return launched
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
         native = runtime() if numbers else None
         if numbers is None or native is None:
@@ -87,19 +97,39 @@ class Kernels:
         """Give the kernel of a product's call without levels to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
-        plan, opened = self.description.plan, tuple(slot.operand for slot in spec.call.opened)
         if native is None or address is None or self.description.any_level or spec.call.levels:
             return
         if self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
+        if self._entered(native):
+            native.set_kernel(self._number, spec.indexed, spec.dtype, _mask(spec.call), address)
+            self._native = native.run
+
+    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
+        """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
+        launch, key = getattr(kernel, "launch", None), (kernel, like.device)
+        if launch is None or key in self._offered:
+            return
+        self._offered.add(key)
+        native = runtime()
+        if native is None or not native.launches():
+            return
+        launched = self._launched = self._launched or Launched(native)
+        if self.description.any_level:
+            launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
+        elif self._entered(native) and (entry := launch(like)):
+            native.set_launch(self._number, indexed, like.dtype, _mask(call), *entry)
+            self._native = native.run
+            if indexed:
+                launched.enter_sorting(kernel, like, _mask(call))
+
+    def _entered(self, native: Runtime) -> bool:
+        """Whether the runtime knows the product, by a number that it gives at first."""
         with self._entering:
             if self._number == NOTHING:
-                check, dims = self.description.check_index, self.product.dims
-                self._number = native.number(self._text, dims, plan.shared_weights, check, LARGE)
-        if self._number != NOTHING:
-            mask = sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
-            native.set_kernel(self._number, spec.indexed, spec.dtype, mask, address)
-            self._native = native.run
+                check, shared = self.description.check_index, self.description.plan.shared_weights
+                self._number = native.number(self._text, self.product.dims, shared, check, LARGE)
+        return self._number != NOTHING
 
     def _enter_form(self, signature: CallSignature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
         """Give kernels of a call that takes its tensors as a list to the runtime."""
@@ -145,9 +175,7 @@ class Kernels:
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
         missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(len(missing)) as pool:
-                list(pool.map(lambda call: self.kernel(call, dtype, indexed, device), missing))
+        _side_by_side([partial(self.kernel, call, dtype, indexed, device) for call in missing])
         return [self.kernel(call, dtype, indexed, device) for call in calls]
 
     def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
@@ -158,7 +186,9 @@ class Kernels:
         parts = [part for text in calls for part in self.signature(text, indexed).parts]
         widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
         for wide in (False, True):
-            self._together([p for p in parts if widens[p] == wide], torch.float32 if wide else dtype, indexed, device)
+            chosen = [p for p in parts if widens[p] == wide]
+            kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
+            _side_by_side([partial(k.compile, like) for k in kernels if hasattr(k, "compile")])
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
         """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
@@ -232,6 +262,7 @@ class Kernels:
             fault = kernel([given[s] for s in part.given], [made[s] for s in part.opened], sizes, edges, index)
             if fault:
                 raise self._fault(fault, call, counts)
+            self._enter_launch(part, kernel, like, indexed)
         return results
 
     def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
@@ -251,6 +282,17 @@ class Kernels:
             low, high = _ends(call.elements)
             return InputError(f"index: elements run from 0 to {counts['elements'] - 1}, got {low} to {high}")
         return BackendError(f"a kernel stopped: {what}; use smaller batches")
+
+
+def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    if len(tasks) > 1:
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            list(pool.map(lambda task: task(), tasks))
+
+
+def _mask(call: Slots) -> int:
+    opened = [slot.operand for slot in call.opened]
+    return sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
 
 
 def _ends(index: Tensor | None) -> tuple[int, int]:

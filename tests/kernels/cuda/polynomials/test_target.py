@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.cuda.fakes import FakeLibrary
-from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
+from tests.kernels.cuda.polynomials.fakes import Polynomials
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, slow, symmetric
 from tpgen.compiler.autotune import choose_strategy
@@ -22,57 +18,15 @@ from tpgen.compiler.config import Config
 from tpgen.errors import EmitError, InputError
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.polynomials import target
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, named_call
-from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import POLYNOMIALS
 
 pytestmark = needs_compiler
 INDEX = torch.tensor([0, 2, 2, 0, 0, 2, 0])
-
-
-class Polynomials(FakeLibrary):
-    """Devices for kernels of polynomials, which have functions of several names."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.launched = list[str]()
-        self.functions: list[tuple[int, str]] = []
-
-    def _cuModuleGetFunction(self, made: Any, module: Any, name: bytes) -> None:
-        self.functions.append((module.value, name.decode()))
-        made._obj.value = len(self.functions)
-
-    def function(self, handle: int) -> tuple[int, str]:
-        return self.functions[handle - 1]
-
-    def stand_in(self, source: CudaPolynomialSource, folder: Path) -> PolynomialStandIn:
-        return PolynomialStandIn([source], folder)
-
-    def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
-        self.launched.append(name)
-        call = ctypes.c_void_p(rest[7][0])
-        self.built[n].library.call(f"run_{name.removeprefix('tpgen_')}_0", blocks, rest[2], rest[5], 0, call)
-
-
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polynomials]:
-    """A process whose CPU is a CUDA device, as far as kernels of polynomials know: the first of two."""
-    library = Polynomials(tmp_path)
-    library.install(monkeypatch, target, generate_polynomial)
-    row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
-    monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
-    caches = (target_of, kernels_of)
-    for one in caches:
-        one.cache_clear()
-    yield library
-    for one in caches:
-        one.cache_clear()
 
 
 def both(plan: Plan, tensors: Sequence[Tensor], index: Tensor | None) -> list[Tensor]:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,30 @@ from tpgen.kernels.cuda.polynomials.generate import COUNTS
 from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.workspace import order_bytes
 
-_SPAN = 64  # rows of a warp in one task, at most
+_MOST_SLOTS = 64  # as form.h has it
+SPAN = 64  # rows of a warp in one task, at most
+
+
+class FormLaunch(NamedTuple):
+    """The kernels of a call on one device as the runtime in C++ launches them: `struct FormLaunch` of its gpu.h."""
+
+    context: int
+    rows: int
+    weights: int  # 0 where there is none
+    channels: int
+    at_once: int  # blocks
+    threads: int
+    shared: int
+    weights_shared: int
+    number: int  # bytes
+    added: int
+    most_rounds: int
+    dims: tuple[int, ...]  # of operands that are summed over channels
+
+    @property
+    def fields(self) -> list[int]:
+        """Numbers of the structure, in its order."""
+        return [*self[:-1], len(self.dims), *self.dims, *[0] * (_MOST_SLOTS - len(self.dims))]
 
 
 @dataclass(frozen=True)
@@ -42,7 +66,7 @@ class Geometry:
         """Rows of a task: as many as leave no multiprocessor idle, in whole rounds of its warps."""
         together = self.placement.warps * LANES // self.width
         rounds = -(-self.sizes.rows * self.chunks // (together * self.at_once))
-        return together * max(1, min(_SPAN, rounds))
+        return together * max(1, min(SPAN, rounds))
 
     @property
     def tasks(self) -> int:

@@ -17,9 +17,10 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.orders import Order, is_inside, known_order
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.orders import Order, is_inside, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.polynomials.generate import CHANNELS_ENTRY, CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct, polynomial_bytes
+from tpgen.kernels.cuda.polynomials.launch import SPAN, FormLaunch, Geometry, call_struct, polynomial_bytes
 from tpgen.kernels.cuda.polynomials.model import geometry_expected
 from tpgen.kernels.cuda.polynomials.placement import place_polynomial, why_no_room
 from tpgen.kernels.cuda.target import chip_expected
@@ -41,35 +42,59 @@ def workspace(plan: Plan, sweep: PolynomialSweep, dtype: torch.dtype, sizes: Cal
 
 
 @dataclass(frozen=True)
+class _Built:
+    """The kernels of a call for all devices of a capability."""
+
+    source: CudaPolynomialSource
+    code: bytes
+
+    @cached_property
+    def library(self) -> ctypes.c_void_p:
+        return need_driver().load(self.code)
+
+
+@dataclass(frozen=True)
 class _Loaded:
-    """The kernels of a call on one device."""
+    """The kernels of a call on one device, whose context is current when they are loaded."""
 
     source: CudaPolynomialSource
     device: int
+    rows: Function
+    weights: Function | None
+    channels: Function | None
+    at_once: int
 
-    def _function(self, name: str, shared: int = 0) -> Function:
-        return function(need_driver(), self._module, name, self.source.placement.threads, shared)
+    @classmethod
+    def of(cls, built: _Built, device: int) -> _Loaded:
+        """Load them on a device."""
+        p = built.source.placement
 
-    @cached_property
-    def _module(self) -> ctypes.c_void_p:
-        return need_driver().load(cubin(self.source.text, driver.capability(self.device)))
+        def load(name: str, shared: int = 0) -> Function:
+            return function(need_driver(), built.library, device, name, p.threads, shared)
 
-    @cached_property
-    def rows(self) -> Function:
-        return self._function(ENTRY, self.source.placement.shared)
+        rows = load(ENTRY, p.shared)
+        weights = load(SUM_ENTRY, p.added * p.lane_bytes) if p.folded else None
+        channels = load(CHANNELS_ENTRY) if p.summed else None
+        return cls(built.source, device, rows, weights, channels, rows.at_once() * driver.processors(device))
 
-    @cached_property
-    def weights(self) -> Function:
-        placement = self.source.placement
-        return self._function(SUM_ENTRY, placement.added * placement.lane_bytes)
-
-    @cached_property
-    def channels(self) -> Function:
-        return self._function(CHANNELS_ENTRY)
-
-    @cached_property
-    def at_once(self) -> int:
-        return self.rows.at_once() * driver.processors(self.device)
+    @property
+    def launch(self) -> FormLaunch:
+        """Fields for the runtime in C++."""
+        p = self.source.placement
+        return FormLaunch(
+            context=need_driver().context(self.device).value or 0,
+            rows=self.rows.address,
+            weights=self.weights.address if self.weights else 0,
+            channels=self.channels.address if self.channels else 0,
+            at_once=self.at_once,
+            threads=p.threads,
+            shared=p.shared,
+            weights_shared=self.weights.shared if self.weights else 0,
+            number=p.lane_bytes // LANES,
+            added=p.added,
+            most_rounds=SPAN,
+            dims=tuple(p.operands[s].dim for s in p.summed),
+        )
 
 
 class CudaPolynomialKernel:
@@ -77,13 +102,40 @@ class CudaPolynomialKernel:
 
     def __init__(self, plan: Plan, sweep: PolynomialSweep, dtype: torch.dtype) -> None:
         self._made = (plan, sweep, DTYPES[dtype])
+        self._built: dict[int, _Built] = {}  # by capability
         self._loaded: dict[int, _Loaded] = {}
 
     def on(self, device: int) -> _Loaded:
-        """The kernels on a device."""
+        """The kernels on a device.
+
+        Raises `BackendError` where they are met there first while a CUDA graph is captured.
+        """
         if device not in self._loaded:
-            self._loaded[device] = _Loaded(generate_polynomial(*self._made, chip_of(driver.capability(device))), device)
+            driver.refuse_while_capturing(device)
+            with need_driver().on(device):
+                self._loaded[device] = _Loaded.of(self._built_for(driver.capability(device)), device)
         return self._loaded[device]
+
+    def launch(self, like: Tensor) -> tuple[int, list[int]]:
+        """The device of a tensor, and how the runtime in C++ launches them there."""
+        device = _device_of([like])
+        return device, self.on(device).launch.fields
+
+    def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
+        """The order of rows that is known of an index in range; none while a CUDA graph is captured, which sorts."""
+        if driver.capturing(_device_of([like])) or not recall_inside(index, elements):
+            return None
+        return recall_order(index, elements)
+
+    def compile(self, like: Tensor) -> None:
+        """Compile it for the device of a tensor, ahead of its first call."""
+        self._built_for(driver.capability(_device_of([like])))
+
+    def _built_for(self, arch: int) -> _Built:
+        if arch not in self._built:
+            source = generate_polynomial(*self._made, chip_of(arch))
+            self._built[arch] = _Built(source, cubin(source.text, arch))
+        return self._built[arch]
 
     def __call__(
         self,
@@ -115,12 +167,11 @@ def _device_of(tensors: Sequence[Tensor]) -> int:
 def _launch(
     loaded: _Loaded, given: Sequence[Tensor], opened: Sequence[Tensor], order: Order | None, sizes: Sizes
 ) -> None:
-    placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
-    geometry = Geometry(placement, sizes, loaded.at_once)
+    stream, geometry = driver.stream_of(loaded.device), Geometry(loaded.source.placement, sizes, loaded.at_once)
     scratch = geometry.scratch(given[0].dtype, given[0].device)
     call = call_struct(geometry, given, opened, scratch, order)
     loaded.rows.launch(geometry.blocks, stream, call)
-    if placement.folded:
+    if loaded.weights:
         loaded.weights.launch(geometry.blocks_of_weights, stream, call)
-    if placement.summed:
+    if loaded.channels:
         loaded.channels.launch(geometry.blocks_of_channels, stream, call)

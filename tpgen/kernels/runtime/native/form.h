@@ -2,6 +2,7 @@
 // Needs: torch, product.
 
 enum { MOST_SLOTS = 64 };
+struct FormLaunches;  // of its kernels on GPUs
 enum Count { ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, COUNTS };  // what the first axis of a tensor counts
 
 struct Given { i64 dim, channels, count, flat; };    // numbers of a channel; whether it has channels; whether rows are flat
@@ -16,6 +17,7 @@ struct Form {
   void* kernel;
   i64 limit;  // bytes of a result from which on others make room for it, 0: none
   i64 check;  // whether edges out of range are refused
+  FormLaunches* launches;
 };
 struct Sizes { i64 counts[COUNTS], channels; };
 

@@ -1,6 +1,7 @@
 // One call of a product's kernels: do the operands fit, room for the results, the kernel.  Needs: torch.
 
 enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
+struct Launches;  // of a kernel on GPUs
 
 struct Product {
   i64 dims[4];           // row lengths of x1, x2, w, out
@@ -8,6 +9,7 @@ struct Product {
   i64 check;             // whether edges out of range are refused
   i64 limit;             // bytes of a result from which on others make room for it, 0: none
   void* kernels[2][3][16];  // by rows or by edges, by dtype, by open slots
+  Launches* launches[2][3][16];
 };
 
 struct Call {
@@ -16,6 +18,15 @@ struct Call {
   Tensor src, dst;
   i64 mask, nodes;
   Tensor results[4];
+  Tensor orders[2];  // on a GPU: of edges by src, by dst, where a kernel needs it
+};
+// Both ends of a gather are sums in different orders: a sweep for each.
+struct Sweeps {
+  i64 masks[2];
+  int count;
+  Sweeps(const Call& c) : masks{c.mask, OUT}, count(1) {
+    if (c.src && c.mask & X1 && c.mask & OUT) masks[0] = c.mask & ~OUT, count = 2;
+  }
 };
 
 enum { UNFIT = -1 };  // beside the faults of kernels
@@ -52,12 +63,14 @@ static bool fits(const Call& c) {
 
 enum { MOST_AXES = 8 };
 // a dense tensor without values; no handle where there is no room
-static Handle empty(const i64* sizes, i64 dim, int dtype) {
+struct Place { int type, index; };  // a device
+static const Place CPU = {aoti_torch_device_type_cpu(), 0};
+static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
   i64 steps[MOST_AXES], count = 1;
   if (dim > MOST_AXES) return 0;
   for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
   Handle made = 0;
-  return aoti_torch_empty_strided(dim, sizes, steps, dtype, aoti_torch_device_type_cpu(), 0, &made) ? 0 : made;
+  return aoti_torch_empty_strided(dim, sizes, steps, dtype, place.type, place.index, &made) ? 0 : made;
 }
 // who makes room for large results, the dtype by its position; nobody: they are left to others
 static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
@@ -104,11 +117,9 @@ static int launch(const Call& c, i64 mask) {
 // Fill the results; `UNFIT` where operands do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.
 static int run(Call& c) {
   if (!fits(c)) return UNFIT;
-  // both ends of a gather are sums in different orders: a sweep for each
-  const bool apart = c.src && c.mask & X1 && c.mask & OUT;
-  const i64 sweeps[2] = {apart ? c.mask & ~OUT : c.mask, OUT};
-  for (int n = 0; n <= apart; ++n)
-    if (!kernel_of(c, sweeps[n])) return UNFIT;
+  const Sweeps sweeps(c);
+  for (int n = 0; n < sweeps.count; ++n)
+    if (!kernel_of(c, sweeps.masks[n])) return UNFIT;
   const i64 rows = c.src ? c.nodes : c.operands[1].sizes[0];
   for (int n = 0; n < 4; ++n) {
     if (c.mask >> n & 1) c.results[n].take(room(c.product, c.operands[n], rows, c.operands[0].dtype));
@@ -118,7 +129,7 @@ static int run(Call& c) {
   if (!make_dense(c.src) || !make_dense(c.dst)) return UNFIT;
   unsigned threads;
   torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
-  for (int n = 0; n <= apart; ++n)
-    if (const int fault = launch(c, sweeps[n])) return fault;
+  for (int n = 0; n < sweeps.count; ++n)
+    if (const int fault = launch(c, sweeps.masks[n])) return fault;
   return 0;
 }

@@ -1,10 +1,11 @@
-"""The runtime of this process: two operators in C++, and tables of the kernels that have been built.
+"""The runtime of this process: operators in C++, and tables of the kernels that have been built.
 
 Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` (products without
-levels) or ``tpgen_native::form`` (all other calls) checks operands, makes room and calls it.  They take only what is
-usual: strided tensors on the CPU that fit.  For all else, and for all faults, they return nothing: then Python does the
-call, and says what is wrong.  Room for large results is made by a function in Python that the runtime calls, since what
-is kept for them stands there.
+levels) or ``tpgen_native::form`` (all other calls) checks operands, makes room and calls it, or launches it on a GPU;
+``sorted`` and ``sorted_form`` do that with the order of edges or of rows.  They take only what is usual: tensors that
+fit, all on the CPU or on one GPU.  For all else, and for all faults, they return nothing: then Python does the call,
+and says what is wrong.  Room for large results on the CPU is made by a function in Python that the runtime calls, since
+what is kept for them stands there.
 
 The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operators are
 functions that return nothing.
@@ -30,14 +31,17 @@ from tpgen.errors import BackendError
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda.driver import EntryPoints, entry_points
+from tpgen.kernels.cuda.launch import Launch
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
     *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
-    *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
+    *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
+_OPERATORS = ("run", "sorted", "form", "sorted_form")
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
 _BY_NUMBER = tuple(DTYPES)
 _GIVE: Any = getattr(_torch, "pointer_of", None)  # a tensor's handle, in a capsule
@@ -61,18 +65,24 @@ class Runtime:
         library.tpgen_add_product.restype = ctypes.c_int64
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 3
+        library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
+        library.tpgen_set_launch.argtypes = [*[ctypes.c_int64] * 5, ctypes.c_void_p]
+        library.tpgen_set_form_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_add_form.restype = ctypes.c_int64
         library.tpgen_add_form.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._library = library
         self._guard = threading.Lock()
+        self._launches: bool | None = None
         self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
-        self._forms: dict[tuple[int, ...], int] = {}  # other calls in the same way, by all that is entered
+        self._forms: dict[tuple[int | str, ...], int] = {}  # other calls in the same way, by all that is entered
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
         self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
+        self.sorted: Callable[..., list[Tensor]] = torch.ops.tpgen_native.sorted.default
+        self.sorted_form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.sorted_form.default
         self.form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.form.default
 
     def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
@@ -86,6 +96,26 @@ class Runtime:
     def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
         """Enter the kernel that opens the slots of a mask."""
         self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
+
+    def use_driver(self, device: str, driver: EntryPoints | None) -> None:
+        """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
+        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NOTHING
+        self._library.tpgen_use_driver(kind, *(driver or [None] * 4))
+        self._launches = driver is not None
+
+    def launches(self) -> bool:
+        """Whether kernels on GPUs are launched without Python; the driver is found when it is first asked."""
+        if self._launches is None:
+            self.use_driver("cuda", entry_points())
+        return bool(self._launches)
+
+    def set_launch(
+        self, product: int, indexed: bool, dtype: torch.dtype, mask: int, device: int, launch: Launch
+    ) -> None:
+        """Enter the kernel that opens the slots of a mask, as it is launched on a device."""
+        fields = (ctypes.c_int64 * len(launch))(*launch)
+        with self._guard:
+            self._library.tpgen_set_launch(product, indexed, _DTYPES[dtype], mask, device, fields)
 
     def name(self, text: str, number: int, form: bool = False) -> int:
         """Let compiled programs call a product, or a form with a list, by a number made of its text; returns it."""
@@ -101,11 +131,12 @@ class Runtime:
         check: bool,
         given: Sequence[Sequence[int]],
         opened: Sequence[Sequence[int]],
-        address: int,
+        address: int | str,
     ) -> int:
         """The number of a call of a form with its kernel, the same for the same, or `NOTHING`.
 
         ``given`` and ``opened`` are what `native_fields` says of each tensor; ``check``: whether edges are checked.
+        One that is launched on GPUs has a name in the place of an address.
         """
         head = [_DTYPES[dtype], limit, int(check), len(given), len(opened)]
         numbers = [*head, *(int(n) for row in (*given, *opened) for n in row)]
@@ -113,17 +144,21 @@ class Runtime:
         key = (address, *numbers)
         with self._guard:
             if key not in self._forms:
-                self._forms[key] = self._library.tpgen_add_form(fields, address)
+                self._forms[key] = self._library.tpgen_add_form(fields, address if type(address) is int else None)
             return self._forms[key]
+
+    def set_form_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
+        """Enter the kernels of a call as they are launched on a device."""
+        with self._guard:
+            self._library.tpgen_set_form_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for name in ("run", "form"):
-        for key in _UNUSUAL:
+    for name in (*_OPERATORS, "named_run", "named_form"):
+        for key in _UNUSUAL if name in _OPERATORS else ():
             library.impl(name, lambda *_: [], key)
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
-        library.impl(f"named_{name}", torch.library.fallthrough_kernel, "Autograd")
     return library
 
 

@@ -15,6 +15,8 @@ int aoti_torch_get_sizes(Handle tensor, i64** found);
 int aoti_torch_get_strides(Handle tensor, i64** found);
 int aoti_torch_get_dtype(Handle tensor, int* found);
 int aoti_torch_get_data_ptr(Handle tensor, void** found);
+int aoti_torch_get_device_type(Handle tensor, int* found);
+int aoti_torch_get_device_index(Handle tensor, int* found);
 int aoti_torch_empty_strided(i64 dim, const i64* sizes, const i64* strides, int dtype, int device, int, Handle* made);
 int aoti_torch_copy_(Handle to, Handle from, int);
 int aoti_torch_delete_tensor_object(Handle tensor);

@@ -1,0 +1,238 @@
+"""Launches by the runtime in C++: those of Python to the bit, and no frame of Python on the way."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.fakes import Products
+from tests.kernels.plans import operands
+from tests.machine import needs_compiler
+from tpgen.errors import BackendError
+from tpgen.form.reference import reference_product
+from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.driver import EntryPoints
+from tpgen.kernels.runtime import ops
+from tpgen.kernels.runtime.call import OUT, ProductCall, W
+from tpgen.kernels.runtime.native import runtime as native
+from tpgen.kernels.runtime.native.runtime import runtime
+from tpgen.kernels.runtime.ops import describe, kernel_product
+from tpgen.kernels.runtime.runtime import Kernels
+from tpgen.planner.presets import channelwise, fully_connected
+
+pytestmark = needs_compiler
+PLANS = {
+    "shared": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True),
+    "rows": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False),
+    "mixed": fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False),
+}
+ROWS = 7
+
+
+def call_of(name: str, mask: int = OUT, rows: int = ROWS) -> ProductCall:
+    x1, x2, w, g = operands(PLANS[name], rows).values()
+    return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
+
+
+def on_edges(call: ProductCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -> ProductCall:
+    src, dst = torch.randint(nodes, (2, call.x2.shape[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
+    g = None if call.g is None else call.g[:nodes].clone()
+    return call._replace(x1=call.x1[:nodes].clone(), g=g, src=src, dst=dst, nodes=nodes)
+
+
+def both(call: ProductCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """By Python, which enters the kernel, and then by C++ alone."""
+    kernels = ops.kernels_of(call.description)
+    return kernels._run(call.listed()), kernels.quick(call)
+
+
+def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
+    return len(found) == len(wanted) > 0 and all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("mask", [OUT, 7, W, 15])
+def test_rows(name: str, mask: int, native_gpu: Products) -> None:
+    by_python, by_runtime = both(call_of(name, mask))
+    assert same(by_runtime, by_python)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("name, mask", [("rows", OUT), ("shared", 7), ("rows", 15), ("rows", W), ("mixed", 15)])
+def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -> None:
+    """Every kind of owner; as many edges as take a second launch for those that lie across runs."""
+    by_python, by_runtime = both(on_edges(call_of(name, mask, 300), dtype))
+    assert same(by_runtime, by_python)
+
+
+# -- what stands between a call and the driver -------------------------------------------------------------------------
+
+_SILENT = """
+typedef long long i64;
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+static void* own; static i64 launches, pushes, device_asked, refusing;
+EXPORTED i64 fake_count(i64 what) { return what ? pushes : launches; }
+EXPORTED i64 fake_set(i64 stream, i64 code) { own = (void*)stream; refusing = code; launches = pushes = 0; return 0; }
+EXPORTED int fake_stream(int, void** found) { *found = own; return 0; }
+EXPORTED int fake_push(void* context) { pushes += context == (void*)50; return 0; }
+EXPORTED int fake_pop(void** context) { *context = 0; ++pushes; return 0; }
+EXPORTED int fake_launch(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         void* stream, void** arguments, void** more) {
+  launches += kernel && stream == own && *arguments && !more;
+  return (int)refusing;
+}
+"""
+
+
+@pytest.fixture
+def silent(native_gpu: Products) -> Any:
+    """A driver that does nothing, in C: for kernels that the other one has launched once."""
+    return load_library(Wanted(_SILENT, "fake_count"))
+
+
+def use(silent: Any, stream: int = 7, code: int = 0) -> None:
+    names = ("fake_stream", "fake_push", "fake_pop", "fake_launch")
+    addresses = [ctypes.cast(getattr(silent, name), ctypes.c_void_p).value or 0 for name in names]
+    silent.fake_set(ctypes.c_int64(stream), ctypes.c_int64(code))
+    native = runtime()
+    assert native is not None
+    native.use_driver("cpu", EntryPoints(*addresses))
+
+
+def frames(call: Any, *arguments: object) -> list[str]:
+    """Frames of Python in a call."""
+    seen = list[str]()
+    sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call(*arguments)
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> None:
+    rows, edges = call_of("shared", 7), on_edges(call_of("rows", 7))
+    for call in (rows, edges):
+        ops.kernels_of(call.description).run_product(call)
+    numbers = [ops.kernels_of(call.description)._number for call in (rows, edges)]
+    use(silent)
+    x1, x2, w, g, *_ = rows
+    assert frames(torch.ops.tpgen_native.run.default._op, x1, x2, w, numbers[0], 7, g) == []
+    assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
+    x1, x2, w, g, src, dst, *_ = edges
+    order = torch.argsort(src, stable=True)
+    given = x1, x2, w, numbers[1], 7, g, src, dst, 4, order, None
+    assert frames(torch.ops.tpgen_native.sorted.default._op, *given) == []
+    assert silent.fake_count(0) == 3
+    assert silent.fake_count(1) == 0
+
+
+def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
+    """Any other says its own, be it a green one; the context that was current is so again."""
+    call = call_of("shared")
+    kernels = ops.kernels_of(call.description)
+    kernels.run_product(call)
+    for stream, pushes in ((0, 2), (7, 0)):
+        use(silent, stream)
+        assert kernels.quick(call)
+        assert silent.fake_count(1) == pushes
+
+
+def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
+    call = on_edges(call_of("shared", 7))
+    kernels = ops.kernels_of(call.description)
+    kernels.run_product(call)
+    use(silent)
+    assert kernels.quick(call)
+    assert call.src is not None
+    assert call.g is not None
+    wrong: dict[str, tuple[object, ...]] = {
+        "x1": (call.x1[:, 1:], call.x1.float(), call.x1[0, 0]),
+        "x2": (call.x2[1:],),
+        "w": (call.w[1:],),
+        "g": (None, call.g[:, 1:], call.g[0, 0]),
+        "src": (None, call.src[1:], call.src.clone()),
+        "mask": (0, 3),
+    }
+    for field, values in wrong.items():
+        for value in values:
+            assert not kernels.quick(call._replace(**{field: value})), (field, value)
+    assert silent.fake_count(0) == 2
+
+
+def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Products) -> None:
+    call = call_of("rows")
+    kernels = ops.kernels_of(call.description)
+    kernels.run_product(call)
+    use(silent, code=700)
+    assert not kernels.quick(call)
+    native_gpu.failing["cuLaunchKernel"] = 700
+    with pytest.raises(BackendError, match=r"cuLaunchKernel failed: .*; a kernel read or wrote outside its tensors"):
+        kernels.run_product(call)
+
+
+def test_no_rows_and_rows_that_begin_anywhere(native_gpu: Products) -> None:
+    call = call_of("shared", 7)
+    x1 = torch.cat([call.x1.flatten()[:1], call.x1.flatten()])[1:].view_as(call.x1)
+    none = {name: getattr(call, name)[:0] for name in ("x1", "x2", "g")}
+    wide = torch.stack([call.x2, call.x2], dim=-1)[..., 0]
+    for one in (call._replace(x1=x1), call._replace(x2=wide), call._replace(**none)):
+        by_python, by_runtime = both(one)
+        assert same(by_runtime, by_python)
+
+
+def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = call_of("rows")
+    leaves = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
+
+    def second(product: Any) -> list[Tensor]:
+        first = torch.autograd.grad(product().sin().sum(), leaves, create_graph=True)
+        return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
+
+    wanted = second(lambda: reference_product(PLANS["rows"], *leaves))
+    for again in (False, True):
+        if again:
+            monkeypatch.setattr(Kernels, "_run", None)
+        found = second(lambda: kernel_product(*leaves, call.description))
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_a_gpu_has_operators_of_its_own() -> None:
+    """Those of C++: what they do not take, they leave to Python; no tensor of another device gets there."""
+    for name in ("run", "sorted", "form", "sorted_form"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tpgen_native::{name}", "CUDA")
+    assert native.entry_points() is None or torch.version.cuda
+
+
+def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None:
+    call = call_of("rows")
+    kernel_product(call.x1.requires_grad_(), call.x2, call.w, call.description)
+    opened = [source.placement.opened for source in native_gpu.sources]
+    assert sorted(opened) == [("out",), ("x1",)]
+    assert native_gpu.calls.count("cuLibraryLoadData") == 1
+
+
+def test_a_first_call_inside_a_capture_is_refused(native_gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = call_of("rows")
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    with pytest.raises(BackendError, match="cannot be part of a CUDA graph: call it once before you capture, with its"):
+        kernel_product(call.x1, call.x2, call.w, call.description)
+    assert "cuLibraryLoadData" not in native_gpu.calls
+
+
+def test_a_captured_convolution_is_left_to_python(silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No order of outside may be pointed to: a replay may find other edges."""
+    call = on_edges(call_of("rows"))
+    kernels = ops.kernels_of(call.description)
+    kernels.run_product(call)
+    use(silent)
+    assert kernels.quick(call)
+    monkeypatch.setattr(driver, "capturing", lambda device: True)
+    assert not kernels.quick(call)
