@@ -48,7 +48,7 @@ ROLES = (
 
 
 @dataclass(frozen=True)
-class Provenance:
+class NodeOrigin:
     """Why a node exists: the instructions it serves (none: all of them) and its role."""
 
     instructions: tuple[int, ...]
@@ -60,7 +60,7 @@ class _Recorder(GraphAppendingTracer):
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
-        self.current = Provenance((), "broadcast")
+        self.current = NodeOrigin((), "broadcast")
         self.known: dict[Any, fx.Node] = {}
 
     def create_node(
@@ -73,10 +73,10 @@ class _Recorder(GraphAppendingTracer):
             node.meta["tpgen"] = self.current
             self.known[key] = node
         else:
-            before: Provenance = node.meta["tpgen"]
+            before: NodeOrigin = node.meta["tpgen"]
             if before.instructions:  # else it serves all
                 both = sorted({*before.instructions, *self.current.instructions}) if self.current.instructions else ()
-                node.meta["tpgen"] = Provenance(tuple(both), before.role)
+                node.meta["tpgen"] = NodeOrigin(tuple(both), before.role)
         return node
 
 
@@ -90,7 +90,7 @@ class GraphWriter:
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
         node = self.graph.placeholder(name, kind)
-        node.meta["tpgen"] = Provenance((), "broadcast")
+        node.meta["tpgen"] = NodeOrigin((), "broadcast")
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
@@ -113,7 +113,7 @@ class GraphWriter:
         """Nodes written inside serve these instructions, in this role."""
         before = self._recorder.current
         served = (instructions,) if isinstance(instructions, int) else instructions
-        self._recorder.current = Provenance(served, role)
+        self._recorder.current = NodeOrigin(served, role)
         try:
             yield
         finally:
@@ -135,7 +135,7 @@ class GraphWriter:
             node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
         else:
             node = self.graph.output(output.node, torch.Tensor)
-        node.meta["tpgen"] = Provenance((), "reshape")
+        node.meta["tpgen"] = NodeOrigin((), "reshape")
         self.graph.eliminate_dead_code(is_impure_node=_is_kept)
         read = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         self.constants = {name: values for name, values in self.constants.items() if name in read}

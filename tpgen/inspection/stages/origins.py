@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from tpgen.emitter.graph_writer import Provenance as NodeProvenance
+from tpgen.emitter.graph_writer import NodeOrigin
 from tpgen.inspection.stages.request import Request
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
@@ -112,7 +112,7 @@ def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
     return {node: Origin(tuple(sorted(served[node])), _shared_part(node, served[node])) for node in nodes}
 
 
-def _written(node: fx.Node) -> NodeProvenance | None:
+def _written(node: fx.Node) -> NodeOrigin | None:
     return node.meta.get("tpgen")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpgen.form.form import Form, Leg, Term
+from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
 from tpgen.kernels.placement.slots import OpenedSlots
@@ -113,7 +113,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     return MatrixSchedule(target, dims, not form.operand("w").row, tuple(made), rows)  # type: ignore[arg-type]
 
 
-def _leg(term: Term, operand: str) -> Leg:
+def _leg(term: Term, operand: str) -> LetteredLeg:
     leg = term.leg(operand)
     assert leg is not None
     return leg

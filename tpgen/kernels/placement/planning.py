@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import Form, Leg
+from tpgen.form.form import Form, LetteredLeg
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import (
     BatchSchedule,
@@ -85,7 +85,7 @@ def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _vectorised(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Iterator[tuple[PathTerm, str, Leg]]:
+def _vectorised(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Iterator[tuple[PathTerm, str, LetteredLeg]]:
     for term, channel in zip(terms, channels, strict=True):
         yield from ((term, channel, leg) for leg in term.legs if channel in leg.letters)
 
@@ -123,7 +123,7 @@ def _views(form: Form, terms: tuple[PathTerm, ...], channels: tuple[str, ...], l
     return tuple(views.values())
 
 
-def _role(term: PathTerm, leg: Leg, channel: str) -> tuple[int, int, int] | None:
+def _role(term: PathTerm, leg: LetteredLeg, channel: str) -> tuple[int, int, int] | None:
     """Sizes before, along and behind the channels; None for a segment that has none."""
     before, found, after = leg.letters.partition(channel)
     return (term.size(before), term.size(channel), term.size(after)) if found else None
