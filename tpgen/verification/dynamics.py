@@ -23,10 +23,6 @@ def is_potential(subject: Subject) -> bool:
     return subject.points is not None and subject.energy is not None
 
 
-def has_forces(subject: Subject) -> bool:
-    return is_potential(subject) and subject.forces is not None
-
-
 def forces(subject: Subject) -> Outcomes:
     """The forces along a direction, and how much the energy falls along it."""
     exact, name = subject.in_float64(), subject.points or ""

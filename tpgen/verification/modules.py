@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -116,7 +117,7 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
         if "w" in moved and not plan.shared_weights:
             moved["w"] = moved["w"][edges]
         call = called((number[src][edges], number[dst][edges]))
-        got = subject.calling(call)(moved)
+        got = replace(subject, call=call)(moved)
         return got, {name: y[nodes] for name, y in subject(subject.given).items()}
 
     return Subject(
@@ -213,7 +214,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     def relabelled(subject: Subject) -> tuple[Named, Named]:
         order = another_order(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs}
-        got = subject.calling(called(None if index is None else index[order]))({**subject.given, **moved})
+        got = replace(subject, call=called(None if index is None else index[order]))({**subject.given, **moved})
         return got, {name: y[order] for name, y in subject(subject.given).items()}
 
     form = polynomial_of(plan)

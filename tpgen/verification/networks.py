@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ def network_subject(
     }
     if points is not None:
         fields["relabel"] = _Relabelled(points, dict(zip(names, leaves, strict=True)), call_with)
-    return _replaced(base, fields)
+    return replace(base, **fields)
 
 
 def _copied(network: nn.Module) -> nn.Module | None:
@@ -104,10 +105,6 @@ def _copied(network: nn.Module) -> nn.Module | None:
         return deepcopy(network)
     except Exception:  # one that cannot be copied is verified without
         return None
-
-
-def _replaced(subject: Subject, fields: dict[str, Any]) -> Subject:
-    return type(subject)(**{**{name: getattr(subject, name) for name in subject.__dataclass_fields__}, **fields})
 
 
 def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
@@ -214,9 +211,8 @@ class _Relabelled:
                 return place.to(x.device)[x]
             return x
 
-        got = subject.calling(self.call_with([moved(x) for x in self.values.values()]))(
-            {name: moved(x) for name, x in subject.given.items()}
-        )
+        call = self.call_with([moved(x) for x in self.values.values()])
+        got = replace(subject, call=call)({name: moved(x) for name, x in subject.given.items()})
         straight = subject(subject.given)
         expected = {name: y[order] if y.dim() and y.shape[0] == number else y for name, y in straight.items()}
         return got, expected

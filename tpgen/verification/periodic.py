@@ -28,10 +28,6 @@ def strained(subject: Subject, strain: Tensor) -> Named:
 # --- stress -----------------------------------------------------------------------------------------------------------
 
 
-def has_stress(subject: Subject) -> bool:
-    return subject.energy is not None and subject.stress is not None
-
-
 def stress(subject: Subject) -> Outcomes:
     """Stress times volume, and how much the energy grows under strain; of a virial, how much it falls."""
     exact = subject.in_float64()
@@ -125,8 +121,7 @@ def edges(subject: Subject) -> Outcomes:
     order = another_order(number)
     fixed = {n: x[:, order.to(x.device)] if x.dim() == 2 else x for n, x in subject.fixed.items()}
     given = {n: x[order] if x.dim() and x.shape[0] == number else x for n, x in subject.given.items()}
-    own = {n: x.to(subject.device, subject.dtype) for n, x in given.items()}
-    got = {n: y.to("cpu", torch.float64) for n, y in subject.call(subject.module, {**own, **fixed}).items()}
+    got = subject.called(subject.module, {**subject.own(given), **fixed})
     straight = subject(subject.given)
     return pairs(got, {n: y[order] if y.dim() and y.shape[0] == number else y for n, y in straight.items()})
 

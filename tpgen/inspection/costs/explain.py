@@ -18,9 +18,8 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.cost import seconds_of_paths, written_as
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
-from tpgen.inspection.costs.measured import module_for, product_seconds
+from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.request import Request
@@ -154,6 +153,25 @@ def _path(
         entries=tuple(p.nonzeros for p in paths) if path.label else (),
         monomials=len({key[1:] for p in paths for key in p.entries or ()}),
     )
+
+
+_WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
+
+
+def written_as(request: Request) -> dict[int, str]:
+    """Say in a few words how each path is written."""
+    if request.strategy == "kernel":
+        return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
+    own: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for node in request.emission().graph.nodes:
+        served = node.meta["tpgen"].instructions
+        for index in served:
+            counts = own if len(served) == 1 else shared
+            counts[index] = counts.get(index, 0) + 1
+    return {
+        index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
+    }
 
 
 def coefficient_factors(path: Path) -> dict[str, float]:
