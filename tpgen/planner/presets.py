@@ -41,11 +41,8 @@ def fully_connected(
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
     """
-    in1, in2, out = (
-        parse_irreps(irreps_in1, "irreps_in1"),
-        parse_irreps(irreps_in2, "irreps_in2"),
-        parse_irreps(irreps_out, "irreps_out"),
-    )
+    in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
+    out = parse_irreps(irreps_out, "irreps_out")
     instructions = [
         (i1, i2, i_out, "uvw", True)
         for i1, (_, ir1) in enumerate(in1)
@@ -171,7 +168,8 @@ def tensor_square(
             for i_out, (_, ir_out) in enumerate(out)
             if ir_out == ir
         ]
-        instructions = _in_e3nn_order(instructions)
+        # weights stand in the order (in1, in2, out); within one triple pairs come before the diagonal
+        instructions.sort(key=lambda instruction: instruction[:3])
     # the symmetric normalisation stands in the path weights already
     return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
 
@@ -218,11 +216,6 @@ _SQUARE_SCALES = {
 }
 
 
-def _in_e3nn_order(instructions: list[tuple]) -> list[tuple]:
-    """Weights stand in the order (in1, in2, out); within one triple pairs come before the diagonal."""
-    return sorted(instructions, key=lambda instruction: instruction[:3])
-
-
 def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
     if filter_ir_out is None:
         return None
@@ -254,9 +247,5 @@ def _cut_alike(left: list, right: list) -> tuple[list, list]:
 
 
 PRESETS: dict[str, PlanMaker] = {
-    "fully_connected": fully_connected,
-    "channelwise": channelwise,
-    "elementwise": elementwise,
-    "full": full,
-    "tensor_square": tensor_square,
+    preset.__name__: preset for preset in (fully_connected, channelwise, elementwise, full, tensor_square)
 }

@@ -1,4 +1,4 @@
-"""Times of a product or a convolution as it is written and run, and of each path, beside the ceilings of that moment."""
+"""Times of a product or a convolution as it is written and run, and of each path, beside the ceilings of the moment."""
 
 from __future__ import annotations
 
