@@ -177,19 +177,13 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
 
 def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
     """Nodes and lines of a picture of the graph; nodes that fetch constants are left out."""
-    nodes = [node for node in graph.nodes if node.op != "get_attr"]
-    return {node.name: _dot(node) for node in nodes}
-
-
-def _dot(node: fx.Node) -> Dot:
-    is_end = node.op in ("placeholder", "output")
-    served = node.meta["tpgen"].instructions
-    return Dot(
-        [source.name for source in node.all_input_nodes],
-        node.name if is_end else _target_name(node),
-        served[0] if len(served) == 1 else None,
-        is_end,
-    )
+    dots = {}
+    for node in graph.nodes:
+        is_end, served = node.op in ("placeholder", "output"), node.meta["tpgen"].instructions
+        title, path = node.name if is_end else _target_name(node), served[0] if len(served) == 1 else None
+        if node.op != "get_attr":
+            dots[node.name] = Dot([source.name for source in node.all_input_nodes], title, path, is_end)
+    return dots
 
 
 def _target_name(node: fx.Node) -> str:

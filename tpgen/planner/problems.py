@@ -119,7 +119,7 @@ _ALL = (
 )
 
 _MACE, _NEQUIP = _muls(128, "0e+1o"), _muls(64, "0e+0o+1e+1o+2e+2o")
-_LINEAR_ENDS = {
+_LINEAR_ENDS: dict[str, tuple[str, str, str]] = {
     "mace-linear": ("MACE medium, features before an interaction", _MACE, _MACE),
     "mace-readout": ("MACE medium, energies out of features", _MACE, "0e"),
     "nequip-linear": ("NequIP, features up to degree 2 of both parities", _NEQUIP, _NEQUIP),
@@ -135,8 +135,8 @@ _POLYNOMIALS = (
 
 PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}  # of products
 LINEARS: dict[str, Problem] = {
-    name: Problem(name, about, 1000, partial(make_linear_plan, *ends), "linear")
-    for name, (about, *ends) in _LINEAR_ENDS.items()
+    name: Problem(name, about, 1000, partial(make_linear_plan, first, last), "linear")
+    for name, (about, first, last) in _LINEAR_ENDS.items()
 }
 POLYNOMIALS: dict[str, Problem] = {problem.name: problem for problem in _POLYNOMIALS}
 SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL))

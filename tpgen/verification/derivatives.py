@@ -60,10 +60,10 @@ def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named
     return first
 
 
-def _gradient(scalar: Tensor, leaves: Named, **options: bool) -> Named:
+def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_graph: bool | None = None) -> Named:
     if not scalar.requires_grad:
         return {name: torch.zeros_like(x) for name, x in leaves.items()}
-    found = torch.autograd.grad(scalar, list(leaves.values()), materialize_grads=True, **options)
+    found = torch.autograd.grad(scalar, list(leaves.values()), None, retain_graph, create_graph, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
 

@@ -262,7 +262,7 @@ def verify(
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
     findings = _found(chosen, made, inputs or (), progress)
-    asked = ("equivariant",) if made.undeclared else ()  # laws without which nothing has passed
+    asked: tuple[str, ...] = ("equivariant",) if made.undeclared else ()  # without which nothing has passed
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
         findings += [Finding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]

@@ -195,9 +195,8 @@ class MatrixPlacement(OpenedSlots):
     @cached_property
     def weights(self) -> dict[str, int]:
         """Sizes of the weights as products read them: ``kept`` [u][w] where out is open, ``flipped`` [w][u] for x1."""
-        kept = sum(p.source.mul * p.target.padded for p in self.schedule.terms)
         flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
-        return {"kept": kept * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
+        return {"kept": self.weight_sums * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
 
     @property
     def weight_sums(self) -> int:
