@@ -173,13 +173,14 @@ def build_cuequivariance(
     kind = next(iter(modes)) if len(modes) == 1 else None
     if kind not in _CUE_KINDS:
         raise BackendError("has weighted channelwise (uvu) and fully connected (uvw) products only")
-    in1, in2 = cue.Irreps("O3", str(plan.irreps_in1)), cue.Irreps("O3", str(plan.irreps_in2))
+    in1, in2, out = (cue.Irreps("O3", str(i)) for i in (plan.irreps_in1, plan.irreps_in2, plan.irreps_out))
+    kept = [cue.O3(l=ir.l, p=ir.p) for ir in sorted({ir for _, ir in plan.irreps_out})]
     method = {"method": "naive"} if device.type == "cpu" else {}
     product = getattr(cuet, _CUE_KINDS[kind])(
-        in1, in2, _cue_outputs(cue, plan, kind), layout=getattr(cue, layout), shared_weights=plan.shared_weights,
-        internal_weights=False, device=device, dtype=dtype, **method,
+        in1, in2, kept if kind == ("uvu", True) else out, layout=getattr(cue, layout), device=device, dtype=dtype,
+        shared_weights=plan.shared_weights, internal_weights=False, **method,
     )  # fmt: skip
-    if product.weight_numel != plan.weight_numel or str(product.irreps_out) != _cue_spelled(cue, plan):
+    if product.weight_numel != plan.weight_numel or str(product.irreps_out) != str(out):
         raise BackendError("orders or chooses the paths of this product in another way")
     if not plan.shared_weights:
         return product
@@ -187,16 +188,6 @@ def build_cuequivariance(
 
 
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
-
-
-def _cue_outputs(cue: Any, plan: Plan, kind: tuple[str, bool]) -> Any:
-    if kind == ("uvu", True):
-        return [cue.O3(l=ir.l, p=ir.p) for ir in sorted({ir for _, ir in plan.irreps_out})]
-    return cue.Irreps("O3", str(plan.irreps_out))
-
-
-def _cue_spelled(cue: Any, plan: Plan) -> str:
-    return str(cue.Irreps("O3", str(plan.irreps_out)))
 
 
 # --- OpenEquivariance -----------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
 
     Raises `BackendError` where the compiler fails, `OSError` where there is no room.
     """
-    units = unit_flags(entry.source.read_text(), _most_units())
+    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
     if len(units) == 1:
         _run(compiler.command([entry.source], library, links, *units), entry)
         return
@@ -62,10 +62,6 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
     finally:
         for file in made:
             file.unlink(missing_ok=True)
-
-
-def _most_units() -> int:
-    return min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1
 
 
 def _run(command: list[str], entry: Entry) -> None:
