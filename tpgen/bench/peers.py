@@ -23,8 +23,6 @@ from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
 from tpgen.verification.products import e3nn_product
 
-# --- e3nn -----------------------------------------------------------------------------------------------------------
-
 
 @contextmanager
 def _e3nn_scripts(scripted: bool) -> Iterator[None]:
@@ -54,9 +52,6 @@ def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: st
 def with_weights(plan: Plan, product: Any) -> Product:
     """A product that is called with weights also where it has none."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
-
-
-# --- a loop over instructions ---------------------------------------------------------------------------------------
 
 
 class _Step(NamedTuple):
@@ -157,9 +152,6 @@ def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) ->
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
-# --- cuEquivariance -------------------------------------------------------------------------------------------------
-
-
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> Product:
@@ -188,9 +180,6 @@ def build_cuequivariance(
 
 
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
-
-
-# --- OpenEquivariance -----------------------------------------------------------------------------------------------
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:

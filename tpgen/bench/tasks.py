@@ -61,9 +61,6 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
     return operands.map(lambda name, tensor: tensor)
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Task:
     """Something to time: ``run`` returns the tensors named in ``results`` (no ``w`` where there are no weights)."""
@@ -120,9 +117,6 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
         if name not in TASKS:
             raise TpgenError(unknown("task", name, TASKS))
     return tuple(task for task in TASKS.values() if task.name in wanted)
-
-
-# --- layouts --------------------------------------------------------------------------------------------------------
 
 
 def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:

@@ -283,6 +283,10 @@ _SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]]
     "plan_file": _from_file,
 }
 
+strategy_option = click.option(
+    "--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True
+)
+backend_option = click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 _RUN_OPTIONS = [
     click.option(
         "--layout",
@@ -291,8 +295,8 @@ _RUN_OPTIONS = [
         show_default=True,
         help=f"{' or '.join(LAYOUTS)}, one or three with commas (in1,in2,out).",
     ),
-    click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True),
-    click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True),
+    strategy_option,
+    backend_option,
     click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True),
     click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]

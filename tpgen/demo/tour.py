@@ -122,9 +122,6 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-# --- plan, dump, verify -------------------------------------------------------------------------------------------
-
-
 def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify the named products."""
     texts, wrong = [], []
@@ -197,9 +194,6 @@ def read_product(folder: Path, tour: Tour, console: Console) -> Chapter:
     return Chapter(f"{text}\n```\n{problem.plan}\n```\n")
 
 
-# --- polynomials --------------------------------------------------------------------------------------------------
-
-
 def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every stage of polynomials, and their laws."""
     texts, wrong = [], []
@@ -210,9 +204,6 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
         wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(text)
     return Chapter("\n".join(texts), tuple(wrong))
-
-
-# --- training -----------------------------------------------------------------------------------------------------
 
 
 def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
@@ -291,9 +282,6 @@ def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
     save_figure(figure, path)
 
 
-# --- conversion ---------------------------------------------------------------------------------------------------
-
-
 def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A potential of e3nn's modules computes with tpgen: proven in float64, and timed beside the stock one."""
     with console.status("   a potential: convert, prove, measure"):
@@ -304,9 +292,6 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
         console.print(f"   {line}", markup=False, highlight=False)
     text = "`tpgen.convert(network)` on `tpgen/demo/potential.py`, which is e3nn alone. [As JSON](conversion.json).\n"
     return Chapter(f"{text}\n```\n{found}\n```\n")
-
-
-# --- measuring ----------------------------------------------------------------------------------------------------
 
 
 def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
@@ -326,9 +311,6 @@ def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     return Chapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-# --- verifying ----------------------------------------------------------------------------------------------------
-
-
 def verify_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every law that the converted potential must obey."""
     with console.status("   a converted potential: verify"):
@@ -337,8 +319,6 @@ def verify_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
     return Chapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
-
-# --- deploying ----------------------------------------------------------------------------------------------------
 
 SAME = 1e-12  # relative, in float64
 

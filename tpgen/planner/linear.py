@@ -61,9 +61,9 @@ def make_linear_plan(
     inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", path_normalization, NORMALIZATIONS)
     channels = _channels(f_in, f_out)
-    bound = (
-        [(a, b) for a in inputs for b in outputs if a.ir == b.ir] if pairs is None else _bind(pairs, inputs, outputs)
-    )
+    equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
+    bound = equal if pairs is None else _bind(pairs, inputs, outputs)
+    legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
     flags = _biases(biases, outputs)
     factors = _factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
@@ -89,9 +89,7 @@ def make_linear_plan(
         ),
         operands=product_operands(ends, slices, bool(shared_weights)),
         paths=tuple(
-            Path(
-                n, MATRIX, (("u", a.mul), ("w", b.mul)), (Leg.of("x1", a), Leg.of(OUT, b)), slices[n], f.coefficient, f
-            )
+            Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), legs[n], slices[n], f.coefficient, f)
             for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
             if prod(shapes[n]) > 0
         ),

@@ -81,9 +81,6 @@ def draws(like: Named, seed: int) -> Named:
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
 
-# --- without a definition: differences ------------------------------------------------------------------------------
-
-
 def _by_differences(order: int, subject: Subject) -> Outcomes:
     exact, leaves = with_parameters(subject)
     function = differentiable(exact, leaves)
@@ -165,9 +162,6 @@ def differentiable(function: Function, leaves: Named) -> Function | None:
     if not kept:
         return None
     return lambda given: {name: y for name, y in function(given).items() if name in kept}
-
-
-# --- the Hessian ------------------------------------------------------------------------------------------------------
 
 
 def hessian(subject: Subject) -> Outcomes:

@@ -80,7 +80,8 @@ def network_subject(
     )
     straight = base(given)
     turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
-    _check_fits({**given, **straight}, {**turns, **results})
+    for name, how in (turns | results).items():
+        how.turn({**given, **straight}[name], torch.eye(3, dtype=torch.float64))  # or it says which shape it needs
     points = next((name for name, found in turns.items() if found.moves), None)
     _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
@@ -159,12 +160,6 @@ def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
     return {name: frame(found) for name, found in {**known, **chosen}.items()}
 
 
-def _check_fits(found: Named, frames: Mapping[str, Frame]) -> None:
-    """Raise `InputError` where a tensor has not the shape that its irreps need."""
-    for name, how in frames.items():
-        how.turn(found[name], torch.eye(3, dtype=torch.float64))
-
-
 def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
     """Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay."""
     if all(how is STILL for how in turns.values()):
@@ -207,16 +202,11 @@ class _Relabelled:
                 return x
             if x.shape[0] == number:
                 return x[order.to(x.device)]
-            if x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and _indexes(x, number):
-                return place.to(x.device)[x]
-            return x
+            pairs = x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and x.numel() > 0
+            return place.to(x.device)[x] if pairs and int(x.min()) >= 0 and int(x.max()) < number else x
 
         call = self.call_with([moved(x) for x in self.values.values()])
         got = replace(subject, call=call)({name: moved(x) for name, x in subject.given.items()})
         straight = subject(subject.given)
         expected = {name: y[order] if y.dim() and y.shape[0] == number else y for name, y in straight.items()}
         return got, expected
-
-
-def _indexes(x: Tensor, number: int) -> bool:
-    return x.numel() > 0 and int(x.min()) >= 0 and int(x.max()) < number

@@ -254,10 +254,7 @@ def verify(
     >>> report.passed, report.finding("equivariant", "parity").status
     (True, 'passed')
     """
-    chosen = list(NAMES) if only is None else [only] if isinstance(only, str) else list(only)
-    for name in chosen:
-        if name not in NAMES:
-            raise InputError(unknown("law", name, NAMES))
+    chosen = _chosen(only)
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
@@ -266,16 +263,16 @@ def verify(
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
         findings += [Finding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
-    return Verification(
-        made.kind,
-        made.title,
-        made.settings,
-        str(made.dtype).removeprefix("torch."),
-        str(made.device),
-        time.perf_counter() - start,
-        tuple(findings),
-        asked,
-    )
+    took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
+    return Verification(made.kind, made.title, made.settings, dtype, str(made.device), took, tuple(findings), asked)
+
+
+def _chosen(only: str | Iterable[str] | None) -> list[str]:
+    chosen = list(NAMES) if only is None else [only] if isinstance(only, str) else list(only)
+    for name in chosen:
+        if name not in NAMES:
+            raise InputError(unknown("law", name, NAMES))
+    return chosen
 
 
 def _applies(name: str, subject: Subject) -> bool:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod, sqrt
 
@@ -55,34 +55,11 @@ def explain(
         if count < 1:
             raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
     nodes = _nodes(subject, rows, nodes)
-    plan, how = request.plan, written_as(request)
-    seconds = seconds_of_paths(request, SECONDS / 5) if measure else {}
-    memory = _memory(request, nodes)
-    found = Explanation(
-        product=request.title,
-        digest=plan.digest,
-        normalization="/".join(plan.arguments[name] for name in _NORMALIZATIONS if name in plan.arguments),
-        rows=rows,
-        dtype=str(request.dtype).removeprefix("torch."),
-        device=request.device,
-        layout=request.layouts,
-        backend=request.backend,
-        strategy=request.strategy,
+    found = replace(
+        _costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
         reason=_reason(subject, request, options),
-        paths=tuple(
-            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
-            for n, paths in plan.by_instruction.items()
-        ),
-        dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
-        flops=request.flops,
-        bytes=request.bytes(nodes),
-        peak_bytes=memory.forward,
-        training_bytes=memory.training,
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
-        nodes=nodes,
         on_gpu=request.on(gpu, nodes) if gpu else None,
-        noun=plan.maker.noun,
-        **request.facts,
     )
     if not measure:
         return found
@@ -96,6 +73,36 @@ def explain(
 
 
 _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
+
+
+def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
+    """Paths and totals, without what the machine or a choice has to do with them."""
+    plan, how, memory = request.plan, written_as(request), _memory(request, nodes)
+    return Explanation(
+        product=request.title,
+        digest=plan.digest,
+        normalization="/".join(plan.arguments[name] for name in _NORMALIZATIONS if name in plan.arguments),
+        rows=request.rows,
+        dtype=str(request.dtype).removeprefix("torch."),
+        device=request.device,
+        layout=request.layouts,
+        backend=request.backend,
+        strategy=request.strategy,
+        reason="",
+        paths=tuple(
+            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            for n, paths in plan.by_instruction.items()
+        ),
+        dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
+        flops=request.flops,
+        bytes=request.bytes(nodes),
+        peak_bytes=memory.forward,
+        training_bytes=memory.training,
+        ceilings=None,
+        nodes=nodes,
+        noun=plan.maker.noun,
+        **request.facts,
+    )
 
 
 def _reason(subject: Subject, request: Request, options: RequestOptions) -> str:

@@ -314,9 +314,6 @@ def _described(value: Any) -> str:
     return type(value).__name__
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------
-
-
 def _exact(subject: Reported) -> Exact:
     """Results and gradients in float64; None where the module does not go there."""
     try:

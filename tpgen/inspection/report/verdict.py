@@ -107,8 +107,6 @@ LINES: dict[str, Callable[[Found], str]] = {
 }
 
 
-# --- as bars ---------------------------------------------------------------------------------------------------------
-
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
@@ -154,9 +152,6 @@ FIGURES: dict[str, Callable[[Found], Iterator[Bar]]] = {
     "saved for backward": _saved_bars,
     "time of a call": _time_bars,
 }
-
-
-# --- what to do -----------------------------------------------------------------------------------------------------
 
 
 def _mend_breaks(found: Found) -> str:

@@ -26,9 +26,6 @@ from tpgen.remember import remembered
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
-# --- the joint graph --------------------------------------------------------------------------------------------------
-
-
 def trace_joint(request: Request) -> TracedStage:
     """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
     graph = joint_of_request(request)
@@ -96,8 +93,6 @@ def _joint_line(node: fx.Node) -> str:
     arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
     return f"{node.name} = {target}({', '.join(arguments)})"
 
-
-# --- Inductor ---------------------------------------------------------------------------------------------------------
 
 _SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
 _CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
@@ -169,9 +164,6 @@ def _named_kernels() -> Iterator[dict[str, str]]:
     # code from its cache would name nothing
     with patch.object(scheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
         yield found
-
-
-# --- generated kernels ------------------------------------------------------------------------------------------------
 
 
 def trace_kernel(request: Request, language: str, direction: str) -> TracedStage:

@@ -1,12 +1,6 @@
 """The text of every stage that a plan goes through, from the plan to what Inductor makes of it.
 
 To dump is to print a stage: `STAGES` says how, one entry each, for products, linear layers and polynomials.
-
->>> from tpgen.planner.product import make_plan
->>> plan = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
->>> print(dump_stage(plan, "form", "grad_x2"))
-x2[1x1o] of x1, w, out
-  path 0: 1.73205 * einsum('zui,uv,zuk,ijk->zvj', x1, w, out, _w3j_1_1_1)
 """
 
 from __future__ import annotations

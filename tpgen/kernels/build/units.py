@@ -53,7 +53,8 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
     made: list[Path] = []
     try:
         made += (entry.new_file(".o") for _ in units)
-        commands = [compiler.unit_command(entry.source, *unit) for unit in zip(made, units, strict=True)]
+        compiled = [["-c", str(entry.source), "-o", str(file)] for file in made]
+        commands = [[*compiler.always, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
         with ThreadPoolExecutor(len(units)) as pool:
             # the last first: they take longest
             for done in [pool.submit(_run, command, entry) for command in reversed(commands)]:

@@ -65,9 +65,6 @@ template <> struct {name} {{
 }};"""
 
 
-# -- tails -------------------------------------------------------------------------------------------------------------
-
-
 def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
     """Tails of (width, items), and what reads and writes the numbers of their last vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})

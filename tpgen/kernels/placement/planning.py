@@ -58,9 +58,6 @@ def _dims(form: Form) -> tuple[int, int, int, int]:
     return d1, d2, dw, dout
 
 
-# -- channel ---------------------------------------------------------------------------------------------------------
-
-
 def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> ChannelSchedule | None:
     """The channel schedule, or None where it does not fit: see `plan_schedule`."""
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
@@ -135,9 +132,6 @@ def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
     copies = term.size(leg.letters.replace(index, ""))
     strides = (term.size(index), 1) if leg.letters[0] != index else (1, copies)
     return form.operand(table.operand).segments[leg.segment][0], copies, *strides
-
-
-# -- batch -----------------------------------------------------------------------------------------------------------
 
 
 def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> BatchSchedule:

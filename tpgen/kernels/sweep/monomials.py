@@ -139,8 +139,6 @@ class _Builder:
         prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    # -- rows --
-
     def _walk(self, node: _Node, above: Dual) -> Dual:
         """Write a node; returns the sum of what is below it."""
         total: Dual = {}
@@ -185,8 +183,6 @@ class _Builder:
             self.known[terms] = Local(name)
             self.rows.append(Define(name, terms))
         return self.known[terms]
-
-    # -- coefficients --
 
     def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[Sums], None]]:
         """A constant, what it multiplies, and what takes the gradient of that."""
