@@ -33,17 +33,8 @@ from tpgen.text import table
 Traced = Any
 
 ROLES = (
-    "broadcast",
-    "gather",
-    "scatter",
-    "slice",
-    "coupling",
-    "contraction",
-    "weight",
-    "sum",
-    "reshape",
-    "kernel",
-    "stream",
+    *("broadcast", "gather", "scatter", "slice", "coupling", "contraction"),
+    *("weight", "sum", "reshape", "kernel", "stream"),
 )
 
 

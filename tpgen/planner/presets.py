@@ -7,6 +7,7 @@ weights stand in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import comb
 
 from e3nn.o3 import Irrep, Irreps
 from typing_extensions import TypedDict, Unpack
@@ -156,7 +157,8 @@ def tensor_square(
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
         found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
-        out, position = _sorted([(_square_mul(in1, i1, i2, mode), ir) for i1, i2, mode, ir, _ in found])
+        copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
+        out, position = _sorted([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
         instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
     else:
         if filter_ir_out is not None:
@@ -194,11 +196,6 @@ def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: st
                         yield i1, i1, pairs, ir, generic(ir1, ir2, ir)
                     if ir.l % 2 == 0:
                         yield i1, i1, same, ir, diagonal(ir1, ir)
-
-
-def _square_mul(irreps: Irreps, i1: int, i2: int, mode: str) -> int:
-    mul1, mul2 = irreps[i1].mul, irreps[i2].mul
-    return {"uvuv": mul1 * mul2, "uvu<v": mul1 * (mul1 - 1) // 2, "uuu": mul1}[mode]
 
 
 # Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j

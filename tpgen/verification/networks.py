@@ -18,23 +18,12 @@ from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
-    "positions": "cartesian_points",
-    "pos": "cartesian_points",
-    "cell": "cartesian_vectors",
-    "shifts": "cartesian_vectors",
-    "edge_cell_shift_vectors": "cartesian_vectors",
-    "forces": "1o",
-    "dipole": "1o",
-    "stress": "cartesian_tensors",
-    "virials": "cartesian_tensors",
-    "virial": "cartesian_tensors",
-    "energy": None,
-    "total_energy": None,
-    "potential_energy": None,
-    "interaction_energy": None,
-    "node_energy": None,
-    "atomic_energy": None,
-    "contributions": None,
+    **dict.fromkeys(("positions", "pos"), "cartesian_points"),
+    **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
+    **dict.fromkeys(("forces", "dipole"), "1o"),
+    **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
+    **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
+    **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }
 ENERGIES = ("energy", "total_energy", "potential_energy")
 FORCES = ("forces", "force")
@@ -82,13 +71,14 @@ def network_subject(
     turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
     for name, how in (turns | results).items():
         how.turn({**given, **straight}[name], torch.eye(3, dtype=torch.float64))  # or it says which shape it needs
-    points = next((name for name, found in turns.items() if found.moves), None)
+    alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
     _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
         "points": points,
-        "energy": _named(straight, ENERGIES) or _only_scalar(straight),
+        # the one number that a network returns can only be an energy where there are points
+        "energy": _named(straight, ENERGIES) or (alone if straight[alone].numel() == 1 == len(straight) else None),
         "forces": _named(straight, FORCES),
         "cell": next((name for name in given if short(name) in CELLS), None),
         "stress": _named(straight, STRESSES),
@@ -174,11 +164,6 @@ def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[s
 
 def _named(found: Named, known: Sequence[str]) -> str | None:
     return next((name for name in known if name in found), None)
-
-
-def _only_scalar(found: Named) -> str | None:
-    """The one number that a network returns, which can only be an energy where there are points."""
-    return next(iter(found)) if len(found) == 1 and next(iter(found.values())).numel() == 1 else None
 
 
 def _said(turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> str:

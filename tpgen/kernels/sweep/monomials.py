@@ -190,7 +190,7 @@ class _Builder:
             return tail[()], {0: None}, lambda sums: None
         scale = -1.0 if next(iter(tail.values())) < 0 else 1.0
         exact = tuple((factors, scale * value) for factors, value in tail.items())
-        rounded = tuple((factors, _rounded(value)) for factors, value in exact)
+        rounded = tuple((factors, float(f"{value:.{_DIGITS}g}")) for factors, value in exact)
         n = self.coefficient_of.setdefault(rounded, len(self.tails))
         if n == len(self.tails):
             self.tails.append(exact)
@@ -218,11 +218,6 @@ class _Builder:
                 slot = self.wanted.get((f.tensor, levels))
                 if slot:
                     self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
-
-
-def _rounded(value: float) -> float:
-    """A number to so many significant digits, whatever its size."""
-    return float(f"{value:.{_DIGITS}g}")
 
 
 def _element(what: str, levels: int, n: int) -> Component:
