@@ -12,7 +12,7 @@ from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form, emit_forms
 from tpgen.form.contraction import Factor, Sparse
-from tpgen.form.form import SHARED, Form, Leg, Operand, Term, conv_form, form_of
+from tpgen.form.form import SHARED, FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
 
@@ -86,13 +86,13 @@ def cubic(channels: int = 3) -> Form:
         ((i, j, k), 1.0 + i - 0.5 * j * k) for i in range(2) for j in range(2) for k in range(2) if i + j != 1
     )
     constant = Factor(Sparse("_cubic", (2, 2, 2), entries), "ijk")
-    x = Operand("x", ((0, 2 * channels),), text="x")
+    x = FlatOperand("x", ((0, 2 * channels),), text="x")
     places = tuple(replace(x, name=f"x.{n}", bound="x") for n in (1, 2, 3))
-    w, out = Operand("w", ((0, channels),), SHARED), Operand("out", ((0, channels),), text="out")
-    legs = tuple(Leg(p.name, 0, "u" + a) for p, a in zip(places, "ijk", strict=True))
+    w, out = FlatOperand("w", ((0, channels),), SHARED), FlatOperand("out", ((0, channels),), text="out")
+    legs = tuple(LetteredLeg(p.name, 0, "u" + a) for p, a in zip(places, "ijk", strict=True))
     term = Term(
         0,
-        (*legs, Leg("w", 0, "u"), Leg("out", 0, "u")),
+        (*legs, LetteredLeg("w", 0, "u"), LetteredLeg("out", 0, "u")),
         (constant,),
         (("u", channels), ("i", 2), ("j", 2), ("k", 2)),
         0.5,
@@ -118,10 +118,14 @@ def test_one_tensor_stands_in_several_operands(strategy: str) -> None:
 @by_strategy
 def test_a_term_may_have_no_constant_and_no_second_input(strategy: str) -> None:
     """A linear layer: ``out[w, k] = sum_u W[u, w] x[u, k]``."""
-    x = Operand("x1", ((0, 6),), text="2x1o")
-    w, out = Operand("w", ((0, 8),), SHARED, "8"), Operand("out", ((0, 12),), text="4x1o")
+    x = FlatOperand("x1", ((0, 6),), text="2x1o")
+    w, out = FlatOperand("w", ((0, 8),), SHARED, "8"), FlatOperand("out", ((0, 12),), text="4x1o")
     term = Term(
-        0, (Leg("x1", 0, "uk"), Leg("w", 0, "uw"), Leg("out", 0, "wk")), (), (("u", 2), ("w", 4), ("k", 3)), 1.5
+        0,
+        (LetteredLeg("x1", 0, "uk"), LetteredLeg("w", 0, "uw"), LetteredLeg("out", 0, "wk")),
+        (),
+        (("u", 2), ("w", 4), ("k", 3)),
+        1.5,
     )
     form = Form((x, w, out), (term,), (("x1",), ("w",), ("out",)), ("out",), make_plan("0e", "0e", "0e", []), ())
     given = {"x1": torch.randn(5, 6).double(), "w": torch.randn(8).double(), "out": torch.randn(5, 12).double()}

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from tests.polynomials import PLANS, components, operands_of, slow
-from tpgen.form.polynomial import Factor, Monomial, Polynomial, collect_like_terms, polynomial, polynomial_of
+from tpgen.form.polynomial import Monomial, PolynomialForm, Variable, collect_like_terms, polynomial, polynomial_of
 
 
-def sample(seed: int = 0) -> Polynomial:
+def sample(seed: int = 0) -> PolynomialForm:
     rng = random.Random(seed)
     return collect_like_terms(
-        Monomial(rng.uniform(-1, 1), tuple(Factor(rng.choice("xy"), rng.randrange(3)) for _ in range(rng.randrange(4))))
+        Monomial(
+            rng.uniform(-1, 1), tuple(Variable(rng.choice("xy"), rng.randrange(3)) for _ in range(rng.randrange(4)))
+        )
         for _ in range(20)
     )
 
@@ -46,14 +48,14 @@ def test_directions_commute() -> None:
 def test_euler() -> None:
     """Along itself, a polynomial homogeneous of degree n is n times itself."""
     cubic = polynomial({(("x", 0), ("x", 1), ("x", 1)): 2.0, (("x", 2),) * 3: -1.0})
-    assert cubic.along("x", "x") == Polynomial(tuple(Monomial(3 * c, f) for c, f in cubic.monomials))
+    assert cubic.along("x", "x") == PolynomialForm(tuple(Monomial(3 * c, f) for c, f in cubic.monomials))
     assert cubic.degree("x") == 3
     assert cubic.degree("y") == 0
 
 
 def test_what_cancels_is_left_out() -> None:
     assert str(polynomial({(("x", 0),): 1.0, (): 0.0})) == "x0"
-    assert str(collect_like_terms([Monomial(1.0, (Factor("x", 0),)), Monomial(-1.0, (Factor("x", 0),))])) == "0"
+    assert str(collect_like_terms([Monomial(1.0, (Variable("x", 0),)), Monomial(-1.0, (Variable("x", 0),))])) == "0"
 
 
 @pytest.mark.parametrize("name", PLANS)

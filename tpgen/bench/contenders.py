@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -61,19 +62,9 @@ class Contender:
         return self.lacks.get(task)
 
 
-def build_tpgen(
-    plan: Plan,
-    dtype: torch.dtype,
-    device: torch.device,
-    strategy: str,
-    backend: str,
-    layout: Layout = "mul_ir",
-    streams: int = 0,
-) -> Product:
+def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> Product:
     """tpgen's module of a plan, with weights from outside."""
-    module = TensorProduct.from_plan(
-        plan, internal_weights=False, strategy=strategy, backend=backend, layout=layout, streams=streams
-    )
+    module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
 

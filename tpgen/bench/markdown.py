@@ -19,19 +19,14 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
         parts.append(f"Note: {busy}.")
     if image:
         parts.append(f"![times faster than e3nn, by problem and task]({image})")
-    for title, cells in _summary(report):
-        parts.append(f"{title}\n\n{cells.markdown()}")
+    found = [(task, mean_cells(report, task)) for task in report.tasks]
+    parts += [f"### {task}: geometric means\n\n{cells.markdown()}" for task, cells in found if cells]
     if details:
         parts += [_problem_section(report, problem) for problem in report.problems]
     reasons = reason_cells(report)
     if reasons:
         parts.append(f"### Not timed\n\n{reasons.markdown()}")
     return "\n\n".join(parts) + "\n"
-
-
-def _summary(report: Report) -> list[tuple[str, Cells]]:
-    found = [(task, mean_cells(report, task)) for task in report.tasks]
-    return [(f"### {task}: geometric means", cells) for task, cells in found if cells]
 
 
 def detail_cells(report: Report) -> list[Cells]:

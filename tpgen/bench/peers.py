@@ -23,8 +23,6 @@ from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
 from tpgen.verification.products import e3nn_product
 
-# --- e3nn -----------------------------------------------------------------------------------------------------------
-
 
 @contextmanager
 def _e3nn_scripts(scripted: bool) -> Iterator[None]:
@@ -54,9 +52,6 @@ def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: st
 def with_weights(plan: Plan, product: Any) -> Product:
     """A product that is called with weights also where it has none."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
-
-
-# --- a loop over instructions ---------------------------------------------------------------------------------------
 
 
 class _Step(NamedTuple):
@@ -157,9 +152,6 @@ def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) ->
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
-# --- cuEquivariance -------------------------------------------------------------------------------------------------
-
-
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> Product:
@@ -173,13 +165,14 @@ def build_cuequivariance(
     kind = next(iter(modes)) if len(modes) == 1 else None
     if kind not in _CUE_KINDS:
         raise BackendError("has weighted channelwise (uvu) and fully connected (uvw) products only")
-    in1, in2 = cue.Irreps("O3", str(plan.irreps_in1)), cue.Irreps("O3", str(plan.irreps_in2))
+    in1, in2, out = (cue.Irreps("O3", str(i)) for i in (plan.irreps_in1, plan.irreps_in2, plan.irreps_out))
+    kept = [cue.O3(l=ir.l, p=ir.p) for ir in sorted({ir for _, ir in plan.irreps_out})]
     method = {"method": "naive"} if device.type == "cpu" else {}
     product = getattr(cuet, _CUE_KINDS[kind])(
-        in1, in2, _cue_outputs(cue, plan, kind), layout=getattr(cue, layout), shared_weights=plan.shared_weights,
-        internal_weights=False, device=device, dtype=dtype, **method,
+        in1, in2, kept if kind == ("uvu", True) else out, layout=getattr(cue, layout), device=device, dtype=dtype,
+        shared_weights=plan.shared_weights, internal_weights=False, **method,
     )  # fmt: skip
-    if product.weight_numel != plan.weight_numel or str(product.irreps_out) != _cue_spelled(cue, plan):
+    if product.weight_numel != plan.weight_numel or str(product.irreps_out) != str(out):
         raise BackendError("orders or chooses the paths of this product in another way")
     if not plan.shared_weights:
         return product
@@ -187,19 +180,6 @@ def build_cuequivariance(
 
 
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
-
-
-def _cue_outputs(cue: Any, plan: Plan, kind: tuple[str, bool]) -> Any:
-    if kind == ("uvu", True):
-        return [cue.O3(l=ir.l, p=ir.p) for ir in sorted({ir for _, ir in plan.irreps_out})]
-    return cue.Irreps("O3", str(plan.irreps_out))
-
-
-def _cue_spelled(cue: Any, plan: Plan) -> str:
-    return str(cue.Irreps("O3", str(plan.irreps_out)))
-
-
-# --- OpenEquivariance -----------------------------------------------------------------------------------------------
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:

@@ -73,8 +73,7 @@ def run_benchmarks(
     records: list[Record] = []
     with _machine_state(dtype), _shown(progress, len(problems) * len(chosen)) as show:
         for problem in problems:
-            case = _Case(problem, rows or problem.rows, dtype, device)
-            stage = _Stage(case, seconds, repeats, show)
+            stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
             records += stage.run(contenders, chosen)
             _forget_compiled()
     return Report(environment(), settings, tuple(records))
@@ -101,16 +100,6 @@ def _forget_compiled() -> None:
 
 
 @dataclass(frozen=True)
-class _Case:
-    """A problem on a machine."""
-
-    problem: Problem
-    rows: int
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True)
 class _Entry:
     """A contender that is built, with operands in its layout."""
 
@@ -134,41 +123,39 @@ class _Absent:
 
 @dataclass(frozen=True)
 class _Stage:
-    """All tasks of one problem."""
+    """All tasks of one problem on a machine."""
 
-    case: _Case
+    problem: Problem
+    rows: int
+    dtype: torch.dtype
+    device: torch.device
     seconds: float
     repeats: int | None
     show: Progress
 
     def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
-        case = self.case
-        operands = make_operands(case.problem.plan, case.rows, case.dtype, case.device)
+        operands = make_operands(self.problem.plan, self.rows, self.dtype, self.device)
         built = [self._build(contender, operands, tasks) for contender in contenders]
         return [record for task in tasks for record in self._run_task(task, operands, built)]
 
-    def _blank(self, contender: Contender, task: Task) -> Record:
-        layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
-        return Record(self.case.problem.name, task.name, contender.name, "ok", self.case.rows, layout)
-
     def _build(self, contender: Contender, operands: Operands, tasks: Sequence[Task]) -> _Entry | _Absent:
-        case = self.case
-        self.show.say(f"{case.problem.name}: build {contender.name}")
-        obstacles = [contender.obstacle(task.name, case.device) for task in tasks]
+        plan, device = self.problem.plan, self.device
+        self.show.say(f"{self.problem.name}: build {contender.name}")
+        obstacles = [contender.obstacle(task.name, device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
             return _Absent(contender, "unavailable", obstacles[0] or "")
-        start = now(case.device)
+        start = now(device)
         try:
-            product = contender.build(case.problem.plan, case.dtype, case.device)
-            build = now(case.device) - start
+            product = contender.build(plan, self.dtype, device)
+            build = now(device) - start
         except Exception as error:
             return _Absent(contender, *_outcome(error))
-        return _Entry(contender, product, in_layout(case.problem.plan, contender.layout, operands), build)
+        return _Entry(contender, product, in_layout(plan, contender.layout, operands), build)
 
     def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:
-        where = f"{self.case.problem.name}, {task.name}"
+        where = f"{self.problem.name}, {task.name}"
         self.show.say(f"{where}: compute the right results")
-        expected = expected_results(self.case.problem.plan, task, operands)
+        expected = expected_results(self.problem.plan, task, operands)
         records, ready = {}, {}
         for entry in built:
             name = entry.contender.name
@@ -177,7 +164,7 @@ class _Stage:
             if records[name].status == "ok" and isinstance(entry, _Entry):
                 ready[name] = entry.call(task)
         self.show.say(f"{where}: time {len(ready)} in turn")
-        timings = time_in_turns(ready, self.case.device, self.seconds, self.repeats, tick=self.show.within)
+        timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
         for name, t in timings.items():
             record = replace(records[name], samples=len(t.samples), calls=t.calls)
             records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
@@ -186,11 +173,13 @@ class _Stage:
 
     def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
         """The gate: first call, comparison, warm-up and memory."""
-        record = self._blank(entry.contender, task)
+        contender = entry.contender
+        layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
+        record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
         if isinstance(entry, _Absent):
             return replace(record, status=entry.status, reason=entry.reason)
         record = replace(record, build=entry.build)
-        obstacle = entry.contender.obstacle(task.name, self.case.device)
+        obstacle = contender.obstacle(task.name, self.device)
         if obstacle:
             return replace(record, status="unavailable", reason=obstacle)
         try:
@@ -200,14 +189,14 @@ class _Stage:
             return replace(record, status=status, reason=reason)
 
     def _first_calls(self, record: Record, task: Task, entry: _Entry, expected: Sequence[Tensor]) -> Record:
-        device, call = self.case.device, entry.call(task)
+        device, call = self.device, entry.call(task)
         first = seconds_of(call, device)
         for _ in range(_WARM_CALLS):
             results = call()
-        error, where = largest_error(self.case.problem.plan, task, entry.contender.layout, results, expected)
+        error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
         record = replace(record, first=first, error=error)
-        if not error <= bound(self.case.dtype):
-            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.case.dtype):.0e}"
+        if not error <= bound(self.dtype):
+            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.dtype):.0e}"
             return replace(record, status="wrong", reason=reason)
         del results
         return replace(record, peak_bytes=peak_bytes(call, device))

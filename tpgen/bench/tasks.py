@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tpgen.errors import TpgenError, unknown
 from tpgen.form.form import Layout, layouts_of
 from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
+from tpgen.verification.tensors import change_layout
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -59,9 +59,6 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
     x1, x2, w, cotangent = draw("x1", "x2", "w", "out")
     operands = Operands(x1, x2, w if plan.weight_numel else w.flatten(), cotangent, *draw("x2"))
     return operands.map(lambda name, tensor: tensor)
-
-
-# --- tasks ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -122,9 +119,6 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
     return tuple(task for task in TASKS.values() if task.name in wanted)
 
 
-# --- layouts --------------------------------------------------------------------------------------------------------
-
-
 def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
     """Operands that are in ``mul_ir`` brought into another layout."""
     if layout == "mul_ir":
@@ -137,21 +131,7 @@ def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
-    irreps = (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg]
-    return tensor[:, components_outside(irreps).to(tensor.device)]
-
-
-def components_outside(irreps: Irreps) -> Tensor:
-    """Index of each entry of an ``ir_mul`` operand in the ``mul_ir`` one.
-
-    >>> components_outside(Irreps("2x1o")).tolist()
-    [0, 3, 1, 4, 2, 5]
-    """
-    pieces, start = [], 0
-    for mul, ir in irreps:
-        pieces.append(start + torch.arange(mul * ir.dim).reshape(mul, ir.dim).T.flatten())
-        start += mul * ir.dim
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long)
+    return change_layout(tensor, (plan.irreps_in1, plan.irreps_in2, plan.irreps_out)[leg], "mul_ir", "ir_mul")
 
 
 def rows_between(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:

@@ -7,13 +7,10 @@ from typing import Literal
 import click
 
 from tpgen.cli.networks import Network, network_argument
-from tpgen.cli.options import json_option, radial_option
+from tpgen.cli.options import backend_option, json_option, radial_option, strategy_option
 from tpgen.cli.terminal import working
-from tpgen.cli.types import OneOf
-from tpgen.compiler.backends import BACKENDS
 from tpgen.conversion import convert as conversion
 from tpgen.conversion.report import Conversion
-from tpgen.emitter.strategies import STRATEGIES
 
 
 @click.command()
@@ -23,8 +20,8 @@ from tpgen.emitter.strategies import STRATEGIES
 @click.option("--keep", multiple=True, metavar="NAME", help="Leave a module as it is, or a class: `e3nn.Linear`.")
 @click.option("--only", multiple=True, metavar="NAME", help="Convert this module or class alone; repeat it for more.")
 @radial_option
-@click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
-@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
+@strategy_option
+@backend_option
 @json_option
 def convert(
     network: Network,

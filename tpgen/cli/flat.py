@@ -8,10 +8,9 @@ from dataclasses import asdict
 import click
 
 from tpgen.cli.networks import Network, network_argument
-from tpgen.cli.options import json_option
+from tpgen.cli.options import backend_option, json_option
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
-from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.inspection.costs.flat_times import time_flat
 
@@ -19,7 +18,7 @@ from tpgen.inspection.costs.flat_times import time_flat
 @click.command()
 @network_argument
 @click.option("--strategy", type=OneOf("strategy", STRATEGIES), default="einsum", show_default=True)
-@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
+@backend_option
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="Calls of each for each task."
 )

@@ -9,13 +9,11 @@ from typing import Literal
 import click
 
 from tpgen.cli.lammps import to_lammps
-from tpgen.cli.options import json_option, radial_option
+from tpgen.cli.options import backend_option, json_option, radial_option, strategy_option
 from tpgen.cli.terminal import working
-from tpgen.cli.types import OneOf, OutputFile
-from tpgen.compiler.backends import BACKENDS
+from tpgen.cli.types import OutputFile
 from tpgen.conversion.convert import convert, restore
 from tpgen.conversion.projects.mace_files import change_file
-from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import TpgenError
 
 
@@ -26,8 +24,8 @@ from tpgen.errors import TpgenError
 @click.option("--lammps", is_flag=True, help="Write a file for LAMMPS's Python interface (mliap unified).")
 @radial_option
 @click.option("--force", is_flag=True, help="Replace TARGET where it is there, even if it is SOURCE.")
-@click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True)
-@click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
+@strategy_option
+@backend_option
 @json_option
 def mace_convert(
     source: Path,

@@ -87,18 +87,7 @@ def _described() -> list[Callable[[Any], Any]]:
     ]
 
 
-_FREE_NAMES = (
-    "preset",
-    "in1",
-    "in2",
-    "out",
-    "filter",
-    "instructions",
-    "plan_file",
-    "weights",
-    "irrep_normalization",
-    "path_normalization",
-)
+_FREE_NAMES = tuple(option.name for option in click.command()(_apply(_described(), lambda: None)).params if option.name)
 
 
 def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,34 +139,24 @@ def subject_options(
     return argument(_problem_option(known)(network_option(free_options(wrapper))))
 
 
-class SubjectName(NetworkName):
+class ProblemName(OneOf):
+    """The name of a problem; of irreps in its place it says which options take them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
+            raise TpgenError(
+                f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
+                "--irreps-out, with --preset or --instruction"
+            )
+        return super().convert(value, param, ctx)
+
+
+class SubjectName(ProblemName, NetworkName):
     """The name of a problem, or of a network."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        problems = tuple(problems)
-        super().__init__("name", (*problems, *NETWORKS), others_beside((*problems, *NETWORKS)))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        _refuse_irreps(value, self.choices)
-        return super().convert(value, param, ctx)
-
-
-class ProblemName(OneOf):
-    """The name of a problem."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        _refuse_irreps(value, self.choices)
-        return super().convert(value, param, ctx)
-
-
-def _refuse_irreps(value: Any, names: Iterable[str]) -> None:
-    """Irreps where a name belongs: say which options take them."""
-    if value in names or not re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
-        return
-    raise TpgenError(
-        f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and --irreps-out, "
-        "with --preset or --instruction"
-    )
+        known = (*problems, *NETWORKS)
+        super().__init__("name", known, others_beside(known))
 
 
 _TAKING = "plan, explain, explore, dump and verify take polynomials"
@@ -304,6 +283,10 @@ _SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]]
     "plan_file": _from_file,
 }
 
+strategy_option = click.option(
+    "--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True
+)
+backend_option = click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
 _RUN_OPTIONS = [
     click.option(
         "--layout",
@@ -312,8 +295,8 @@ _RUN_OPTIONS = [
         show_default=True,
         help=f"{' or '.join(LAYOUTS)}, one or three with commas (in1,in2,out).",
     ),
-    click.option("--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True),
-    click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True),
+    strategy_option,
+    backend_option,
     click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True),
     click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]

@@ -32,7 +32,7 @@ from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import Problem, find_problem
 from tpgen.verification.findings import counted
-from tpgen.verification.verify import verify
+from tpgen.verification.verify import Verification, verify
 
 LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same numbers in another order
 
@@ -122,9 +122,6 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-# --- plan, dump, verify -------------------------------------------------------------------------------------------
-
-
 def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify the named products."""
     texts, wrong = [], []
@@ -138,12 +135,17 @@ def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: verify"):
             report = verify(problem.plan, only=OF_PRODUCTS)
-        (folder / name / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
-        (folder / name / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-        console.print(f"   {name}: verified ({counted(report.findings)})")
-        wrong += [] if report.passed else [f"{name}: {report.said}"]
+        wrong += _verified(report, name, folder / name, console)
         texts.append(_product_text(problem, files, str(report)))
     return Chapter("\n".join(texts), tuple(wrong))
+
+
+def _verified(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
+    """Write a verification into a folder; returns what is wrong."""
+    (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
+    (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
+    console.print(f"   {what}: verified ({counted(report.findings)})")
+    return [] if report.passed else [f"{what}: {report.said}"]
 
 
 _ELSEWHERE = ("inductor", "cuda", "ptx", "sass")  # slow, or of those products alone that GPUs have kernels for
@@ -192,9 +194,6 @@ def read_product(folder: Path, tour: Tour, console: Console) -> Chapter:
     return Chapter(f"{text}\n```\n{problem.plan}\n```\n")
 
 
-# --- polynomials --------------------------------------------------------------------------------------------------
-
-
 def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every stage of polynomials, and their laws."""
     texts, wrong = [], []
@@ -205,9 +204,6 @@ def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
         wrong += [] if report.passed else [f"{name}: {report.said}"]
         texts.append(text)
     return Chapter("\n".join(texts), tuple(wrong))
-
-
-# --- training -----------------------------------------------------------------------------------------------------
 
 
 def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
@@ -222,7 +218,8 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
         runs = {name: _watched(model, tour.steps, name, console) for name, model in models.items()}
     ours, theirs = runs["tpgen"], runs["e3nn"]
     apart = max(abs(a - b) / abs(b) for a, b in zip(ours.losses, theirs.losses, strict=True))
-    console.print(f"   the losses differ by {apart:.0e} at most, relative; accuracies are equal: {_same(ours, theirs)}")
+    same = "yes" if ours.accuracies == theirs.accuracies else "no"
+    console.print(f"   the losses differ by {apart:.0e} at most, relative; accuracies are equal: {same}")
     (folder / "tetris.json").write_text(json.dumps({name: run.losses for name, run in runs.items()}) + "\n")
     _plot_losses(runs, folder / "tetris.png")
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
@@ -241,10 +238,6 @@ def _watched(model: Tetris, steps: int, name: str, console: Console) -> Lesson:
     solved = "not solved yet" if run.solved is None else f"100 % from step {run.solved} on"
     console.print(f"   {name}: loss {run.losses[-1]:.3g}, {solved}, {1e3 * run.step_seconds:.0f} ms a step")
     return run
-
-
-def _same(ours: Lesson, theirs: Lesson) -> str:
-    return "yes" if ours.accuracies == theirs.accuracies else "no"
 
 
 def _training_text(runs: dict[str, Lesson], apart: float) -> str:
@@ -289,9 +282,6 @@ def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
     save_figure(figure, path)
 
 
-# --- conversion ---------------------------------------------------------------------------------------------------
-
-
 def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A potential of e3nn's modules computes with tpgen: proven in float64, and timed beside the stock one."""
     with console.status("   a potential: convert, prove, measure"):
@@ -302,9 +292,6 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
         console.print(f"   {line}", markup=False, highlight=False)
     text = "`tpgen.convert(network)` on `tpgen/demo/potential.py`, which is e3nn alone. [As JSON](conversion.json).\n"
     return Chapter(f"{text}\n```\n{found}\n```\n")
-
-
-# --- measuring ----------------------------------------------------------------------------------------------------
 
 
 def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
@@ -324,22 +311,14 @@ def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     return Chapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-# --- verifying ----------------------------------------------------------------------------------------------------
-
-
 def verify_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Every law that the converted potential must obey."""
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
-    (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
-    (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
-    console.print(f"   a converted potential: verified ({counted(report.findings)})")
-    wrong = [] if report.passed else [f"the potential: {report.said}"]
+    wrong = _verified(report, "a converted potential", folder, console)
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
     return Chapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
-
-# --- deploying ----------------------------------------------------------------------------------------------------
 
 SAME = 1e-12  # relative, in float64
 

@@ -21,17 +21,18 @@ def build_example(source: Path, program: Path) -> list[str]:
     command = [need_compiler().path, "-std=c++20", str(source), "-o", str(program)]
     command += [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
     command += [f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", *LIBRARIES]
-    _done(command)
+    run_command(command)
     return command
 
 
 def run_example(program: Path, *arguments: str | Path) -> list[Tensor]:
     """Run the program and return what it prints: a line of numbers for each result, in float64."""
-    lines = _done([str(program), *map(str, arguments)]).splitlines()
+    lines = run_command([str(program), *map(str, arguments)]).splitlines()
     return [torch.tensor([float(x) for x in line.split()], dtype=torch.float64) for line in lines]
 
 
-def _done(command: list[str]) -> str:
+def run_command(command: list[str]) -> str:
+    """Run a command and return what it prints.  Raises `DeployError` with its errors where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode:
         raise DeployError(f"this failed: {' '.join(command)}\n{done.stderr.strip()}")

@@ -104,10 +104,6 @@ def read_file(project: str, source: Path) -> nn.Module:
     return PROJECTS[project][0](source).eval()
 
 
-def _mace(network: Any) -> Model:
-    return Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace)
-
-
 def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
     elements = len(network.atomic_numbers)  # type: ignore[arg-type]
@@ -159,17 +155,15 @@ def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
     return tuple(symbols[n] for n in numbers)
 
 
-def _read_nequip(source: Path) -> nn.Module:
-    return import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source))
-
-
-def _read_sevenn(source: Path) -> nn.Module:
-    return import_module("sevenn.util").model_from_checkpoint(str(source))[0]
-
-
 # project -> what reads its file, and what says which model a network is
 PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
-    "mace": (read_model, _mace),
-    "nequip": (_read_nequip, _nequip),
-    "sevenn": (_read_sevenn, _sevenn),
+    "mace": (
+        read_model,
+        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace),
+    ),
+    "nequip": (
+        lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),
+        _nequip,
+    ),
+    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _sevenn),
 }

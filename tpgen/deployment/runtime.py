@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpgen.deployment.example import run_command
 from tpgen.deployment.kernels import Needed
 from tpgen.deployment.table import kernel_table
 from tpgen.errors import DeployError
@@ -30,16 +30,10 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
     source.write_text(deployed_text(kernel_table(kernels, sums, features())), encoding="utf-8")
-    _compile(source, folder / LIBRARY)
+    command = need_compiler().command([source], folder / LIBRARY, [libtorch()])
+    # without the flags of this processor: the library itself says what kernels need
+    run_command([flag for flag in command if not flag.startswith(("-march", "-mcpu"))])
     source.unlink()
-
-
-def _compile(source: Path, library: Path) -> None:
-    command = need_compiler().command([source], library, [libtorch()])
-    plain = [flag for flag in command if not flag.startswith(("-march", "-mcpu"))]  # it says what kernels need
-    done = subprocess.run(plain, capture_output=True, text=True, errors="replace", timeout=600, check=False)
-    if done.returncode:
-        raise DeployError(f"the compiler failed: {' '.join(plain)}\n{done.stderr.strip()}")
 
 
 def features() -> list[str]:

@@ -25,11 +25,13 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     products = [(needed, file) for needed, file in pairs if needed.fixed]
     listed = [(needed, file) for needed, file in pairs if not needed.fixed]
     major, minor = torch.__version__.split(".")[:2]
+    operators = ("PRODUCT", "GRADIENTS", "FORM", "POLYNOMIAL")
+    schemas = zip(operators, (*ops.SCHEMAS, *forms.SCHEMAS), strict=True)
     return "\n".join(
         [
             *_products(products),
             *_forms(listed),
-            *_schemas(),
+            *(f"static const char* const {name} = {_quoted(schema)};" for name, schema in schemas),
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
             "#define FEATURES " + " ".join(f'NEEDS("{name}")' for name in features),
@@ -69,12 +71,6 @@ def _forms(kernels: Sequence[tuple[Needed, File]]) -> Iterator[str]:
         check = int(described[number].description.check_index)
         yield f'  {{{texts}, {counts}, given_{number}, opened_{number}, "{file}", {checksum}, 0, 0, {check}}},'
     yield "};"
-
-
-def _schemas() -> Iterator[str]:
-    names = ("PRODUCT", "GRADIENTS", "FORM", "POLYNOMIAL")
-    for name, schema in zip(names, (*ops.SCHEMAS, *forms.SCHEMAS), strict=True):
-        yield f"static const char* const {name} = {_quoted(schema)};"
 
 
 def _list(numbers: Sequence[int]) -> str:

@@ -43,16 +43,13 @@ def graph_picture(dots: Mapping[str, Dot]) -> str:
 
     width = max(at(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
     height = max(at(p)[1] for p in place.values()) + 26
-    drawn = [_curve([at(p) for p in points]) for points in lines.values()]
+    curves = [" ".join("{:.1f},{:.1f}".format(*at(p)) for p in points) for points in lines.values()]
+    stroke = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
+    drawn = [f'<polyline points="{where}" {stroke}/>' for where in curves]
     drawn += [_dot(dot, *at(place[name])) for name, dot in shown.items()]
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     said = f"<div>the first {_MOST} of {len(dots)} nodes</div>" if len(dots) > _MOST else ""
     return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'
-
-
-def _curve(points: Sequence[tuple[float, float]]) -> str:
-    where = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{where}" fill="none" stroke="currentColor" stroke-opacity="0.3"/>'
 
 
 def _dot(dot: Dot, x: float, y: float) -> str:

@@ -41,7 +41,10 @@ def framed(body: Body) -> Strategy:
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assembled(writer, form, results, next(iter(flat.values())), rows)
         if not form.live_terms:
-            out = _tied(writer, out, [x for name, x in flat.items() if _numbers(form, name)])
+            # weights that a product has not may be anywhere, on another device too
+            held = [x for name, x in flat.items() if all(form.operand(part).dim > 0 for part in name.split("*"))]
+            with writer.serving((), "sum"):  # zeros that autograd derives from operands: sums of nothing are added
+                out = reduce(add, (x.narrow(-1, 0, 0).sum() for x in held), out)
         if not form.row(form.opened):
             return out
         with writer.serving((), "reshape"):
@@ -91,11 +94,8 @@ def _broadcast(form: Form, given: dict[Slot, Traced]) -> tuple[Traced, dict[str,
             flat[name] = x
         elif len(slot) == 1:
             # one more leading axis, so that there is a batch axis to flatten even where none is given
-            flat[name] = (
-                torch.broadcast_tensors(x, batch)[0].flatten(0, -2)
-                if len(probes) > 1
-                else x.unsqueeze(0).flatten(0, -2)
-            )
+            full = torch.broadcast_tensors(x, batch)[0] if len(probes) > 1 else x.unsqueeze(0)
+            flat[name] = full.flatten(0, -2)
         else:
             full = torch.broadcast_tensors(x, batch.unsqueeze(-1))[0] if len(probes) > 1 else x.unsqueeze(0)
             flat[name] = full.flatten(0, -3)
@@ -119,13 +119,16 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
 
     def assemble(chosen: tuple[int, ...], remaining: tuple[str, ...]) -> Any:
         if not remaining:
-            return _segment_sum(
-                writer, by_segment.get(chosen, ()), lambda: _zeros(like, (*batch, *_dims(form, chosen)))
-            )
+            found = by_segment.get(chosen, ())
+            served = tuple(sorted({i for r in found for i in r.instructions}))
+            with writer.serving(served, "sum"):
+                if not found:
+                    return like.new_zeros((*batch, *_dims(form, chosen)))
+                return reduce(add, (r.tensor for r in found))
         segments = range(len(form.operand(remaining[0]).segments))
         if not any(key[: len(chosen)] == chosen for key in by_segment):
             with writer.serving((), "sum"):
-                return _zeros(like, (*batch, *_dims(form, chosen), *form.shape(remaining)))
+                return like.new_zeros((*batch, *_dims(form, chosen), *form.shape(remaining)))
         pieces = [assemble((*chosen, s), remaining[1:]) for s in segments if prod(_dims(form, (*chosen, s))) > 0]
         if len(pieces) == 1:
             return pieces[0]
@@ -135,30 +138,6 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
     return assemble((), form.opened)
 
 
-def _numbers(form: Form, name: str) -> bool:
-    """Whether an operand holds any: weights that a product has not may be anywhere, on another device too."""
-    return all(form.operand(part).dim > 0 for part in name.split("*"))
-
-
-def _tied(writer: GraphWriter, zeros: Traced, operands: Iterable[Traced]) -> Traced:
-    """Zeros that autograd derives from the operands, as it does any product: sums of nothing are added."""
-    with writer.serving((), "sum"):
-        return reduce(add, (x.narrow(-1, 0, 0).sum() for x in operands), zeros)
-
-
 def _dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=False))
     return tuple(stop - start for start, stop in bounds)
-
-
-def _zeros(like: Traced, shape: tuple) -> Traced:
-    return like.new_zeros(shape)
-
-
-def _segment_sum(writer: GraphWriter, results: Iterable[Result], zeros: Callable[[], Traced]) -> Traced:
-    found = tuple(results)
-    if not found:
-        with writer.serving((), "sum"):
-            return zeros()
-    with writer.serving(tuple(sorted({i for r in found for i in r.instructions})), "sum"):
-        return reduce(add, (r.tensor for r in found))

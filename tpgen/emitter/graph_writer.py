@@ -33,22 +33,13 @@ from tpgen.text import table
 Traced = Any
 
 ROLES = (
-    "broadcast",
-    "gather",
-    "scatter",
-    "slice",
-    "coupling",
-    "contraction",
-    "weight",
-    "sum",
-    "reshape",
-    "kernel",
-    "stream",
+    *("broadcast", "gather", "scatter", "slice", "coupling", "contraction"),
+    *("weight", "sum", "reshape", "kernel", "stream"),
 )
 
 
 @dataclass(frozen=True)
-class Provenance:
+class NodeOrigin:
     """Why a node exists: the instructions it serves (none: all of them) and its role."""
 
     instructions: tuple[int, ...]
@@ -60,7 +51,7 @@ class _Recorder(GraphAppendingTracer):
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
-        self.current = Provenance((), "broadcast")
+        self.current = NodeOrigin((), "broadcast")
         self.known: dict[Any, fx.Node] = {}
 
     def create_node(
@@ -73,10 +64,10 @@ class _Recorder(GraphAppendingTracer):
             node.meta["tpgen"] = self.current
             self.known[key] = node
         else:
-            before: Provenance = node.meta["tpgen"]
+            before: NodeOrigin = node.meta["tpgen"]
             if before.instructions:  # else it serves all
                 both = sorted({*before.instructions, *self.current.instructions}) if self.current.instructions else ()
-                node.meta["tpgen"] = Provenance(tuple(both), before.role)
+                node.meta["tpgen"] = NodeOrigin(tuple(both), before.role)
         return node
 
 
@@ -90,7 +81,7 @@ class GraphWriter:
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
         node = self.graph.placeholder(name, kind)
-        node.meta["tpgen"] = Provenance((), "broadcast")
+        node.meta["tpgen"] = NodeOrigin((), "broadcast")
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
@@ -113,7 +104,7 @@ class GraphWriter:
         """Nodes written inside serve these instructions, in this role."""
         before = self._recorder.current
         served = (instructions,) if isinstance(instructions, int) else instructions
-        self._recorder.current = Provenance(served, role)
+        self._recorder.current = NodeOrigin(served, role)
         try:
             yield
         finally:
@@ -135,7 +126,7 @@ class GraphWriter:
             node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
         else:
             node = self.graph.output(output.node, torch.Tensor)
-        node.meta["tpgen"] = Provenance((), "reshape")
+        node.meta["tpgen"] = NodeOrigin((), "reshape")
         self.graph.eliminate_dead_code(is_impure_node=_is_kept)
         read = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         self.constants = {name: values for name, values in self.constants.items() if name in read}
@@ -177,19 +168,13 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
 
 def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
     """Nodes and lines of a picture of the graph; nodes that fetch constants are left out."""
-    nodes = [node for node in graph.nodes if node.op != "get_attr"]
-    return {node.name: _dot(node) for node in nodes}
-
-
-def _dot(node: fx.Node) -> Dot:
-    is_end = node.op in ("placeholder", "output")
-    served = node.meta["tpgen"].instructions
-    return Dot(
-        [source.name for source in node.all_input_nodes],
-        node.name if is_end else _target_name(node),
-        served[0] if len(served) == 1 else None,
-        is_end,
-    )
+    dots = {}
+    for node in graph.nodes:
+        is_end, served = node.op in ("placeholder", "output"), node.meta["tpgen"].instructions
+        title, path = node.name if is_end else _target_name(node), served[0] if len(served) == 1 else None
+        if node.op != "get_attr":
+            dots[node.name] = Dot([source.name for source in node.all_input_nodes], title, path, is_end)
+    return dots
 
 
 def _target_name(node: fx.Node) -> str:

@@ -22,9 +22,9 @@ from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
     Result,
-    constant_factor,
     cross_vectors,
     lower,
+    operand_of,
     read_term,
     segment_of,
     write_result,
@@ -38,8 +38,8 @@ _TableKey = tuple[int, Coupling, float]
 Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
 
-def grouped_terms(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """All terms: tables first, then features, what is left one by one."""
+def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    """Paths that share operands or outputs as few large matrix products, the others as in `einsum`."""
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -50,13 +50,9 @@ def grouped_terms(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Resul
     results = [*opened, *(_write_features(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
-            operands = [_operand(writer, given, f) for f in c.factors]
+            operands = [operand_of(writer, given, f) for f in c.factors]
             results.append(write_result(form, term, inputs, lower(writer, c, operands)))
     return results
-
-
-def _operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
-    return given[factor.source] if isinstance(factor.source, str) else constant_factor(writer, factor)
 
 
 def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
@@ -78,7 +74,10 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
         term, c, given = prepared[n]
         with writer.serving(term.path, "coupling"):
             table = tables[unique.index(key)].reshape((inputs.rows, *c.shape("ik")))
-        changed[n] = (term, _without_coupling(c), {**given, "table": Labelled(table, BATCH + "ik")})
+        # the table stands for input 2, coupling and coefficient
+        kept = tuple(f for f in c.factors if f.source != "x2" and not isinstance(f.source, Coupling))
+        bare = replace(c, factors=(*kept, Factor("table", BATCH + "ik")), coefficient=1.0)
+        changed[n] = (term, bare, {**given, "table": Labelled(table, BATCH + "ik")})
     return changed
 
 
@@ -126,7 +125,7 @@ def _before_coupling(
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
-        tensor = lower(writer, bare, [_operand(writer, given, f) for f in bare.factors]).tensor
+        tensor = lower(writer, bare, [operand_of(writer, given, f) for f in bare.factors]).tensor
     with writer.serving(term.path, "reshape"):
         return tensor.reshape((inputs.rows, c.size("ik")))
 
@@ -148,12 +147,6 @@ def _table_block(form: Form, segment: int, coupling: Coupling, coefficient: floa
     block = np.zeros((form.operand("x2").dim, values[0].size))
     block[start:stop] = values.reshape(stop - start, -1)
     return block
-
-
-def _without_coupling(c: Contraction) -> Contraction:
-    """The contraction with ``table[z, i, k]`` in the place of input 2, coupling and coefficient."""
-    kept = tuple(f for f in c.factors if f.source != "x2" and not isinstance(f.source, Coupling))
-    return replace(c, factors=(*kept, Factor("table", BATCH + "ik")), coefficient=1.0)
 
 
 def _feature_groups(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
@@ -197,7 +190,7 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
             coupled, summed = _up_to_weights(c)
-            tensor = lower(writer, coupled, [_operand(writer, given, f) for f in coupled.factors]).tensor
+            tensor = lower(writer, coupled, [operand_of(writer, given, f) for f in coupled.factors]).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))

@@ -6,7 +6,7 @@ import torch
 
 from tpgen.emitter.frame import Given, framed
 from tpgen.emitter.graph_writer import GraphWriter, Traced
-from tpgen.emitter.grouped import grouped_terms
+from tpgen.emitter.grouped import grouped
 from tpgen.emitter.lowering import Inputs, Result
 from tpgen.form.form import Form
 from tpgen.kernels.runtime.batched import batched_product
@@ -21,13 +21,10 @@ def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
     `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
     without paths, which is zero.
     """
-    if not form.live_terms:
-        return framed(grouped_terms)(writer, form, given)
-    if form.opened == ("out",):
+    if form.live_terms and form.opened == ("out",):
         return _product(writer, form, given)
-    if len(form.opened) == 1 and len(form.slots) == len(SLOTS):
-        return framed(_gradient)(writer, form, given)
-    return framed(grouped_terms)(writer, form, given)
+    one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
+    return framed(_gradient if one_open else grouped)(writer, form, given)
 
 
 def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:

@@ -27,14 +27,14 @@ class Labelled:
     role: str = "contraction"
 
 
+@dataclass(frozen=True)
 class Inputs:
     """The given operands of a program: flat tensors ``(row, dim)``, read segment by segment."""
 
-    def __init__(self, writer: GraphWriter, form: Form, flat: dict[str, Traced], rows: Traced) -> None:
-        self.writer = writer
-        self.form = form
-        self.flat = flat  # by slot
-        self.rows = rows
+    writer: GraphWriter
+    form: Form
+    flat: dict[str, Traced]  # by slot
+    rows: Traced
 
     def segment(self, name: str, index: int) -> Traced:
         """One segment of an operand.
@@ -107,9 +107,10 @@ def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwis
     return remaining[0]
 
 
-def constant_factor(writer: GraphWriter, factor: Factor) -> Labelled:
-    """A constant operand as a buffer."""
-    assert not isinstance(factor.source, str)
+def operand_of(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
+    """The operand of a factor: one that is given by name, or a constant as a buffer."""
+    if isinstance(factor.source, str):
+        return given[factor.source]
     with writer.role("coupling"):
         return Labelled(writer.constant(factor.source.name, factor.source.array()), factor.letters, "coupling")
 
@@ -187,12 +188,10 @@ def _combine(c: Contraction, taken: list[Labelled], output: str, elementwise: bo
         simple = all(len(set(t.letters)) == len(t.letters) for t in taken) and len(set(output)) == len(output)
         if simple and not summed:
             return product(left, right, output)
-        if (
-            simple
-            and elementwise
-            and (_is_small(c, output, summed) or not _is_matrix_product(left.letters, right.letters, output))
-        ):
-            return product(left, right, output + "".join(summed)).sum(_trailing(len(summed)))
+        terms, products = c.size(summed), c.size(output) * c.size(summed)
+        small = terms <= _FEW_TERMS and products <= _FEW_PRODUCTS
+        if simple and elementwise and (small or not _is_matrix_product(left.letters, right.letters, output)):
+            return product(left, right, output + "".join(summed)).sum(list(range(-len(summed), 0)))
     equation = ",".join(t.letters for t in taken) + "->" + output
     return torch.einsum(equation, *(t.tensor for t in taken))
 
@@ -218,20 +217,11 @@ def aligned(x: Labelled, output: str) -> Traced:
     return tensor
 
 
-def _is_small(c: Contraction, output: str, summed: list[str]) -> bool:
-    """Whether a matrix product is so small that calling it costs more than writing out its sums."""
-    return c.size(summed) <= _FEW_TERMS and c.size(output) * c.size(summed) <= _FEW_PRODUCTS
-
-
 def _is_matrix_product(left: str, right: str, output: str) -> bool:
     """Whether both sides have an axis of their own beside the summed one: then a matrix product does less work."""
     own_left = [a for a in left if a in output and a not in right]
     own_right = [a for a in right if a in output and a not in left]
     return bool(own_left and own_right)
-
-
-def _trailing(count: int) -> list[int]:
-    return list(range(-count, 0))
 
 
 @dataclass(frozen=True)

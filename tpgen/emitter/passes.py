@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import fx
 
 from tpgen.emitter import streams as cuda
-from tpgen.emitter.graph_writer import Provenance
+from tpgen.emitter.graph_writer import NodeOrigin
 from tpgen.errors import EmitError
 
 
@@ -99,7 +99,7 @@ def _with_streams(
 
     def call(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
         node = new.call_function(function, args)
-        node.meta["tpgen"] = Provenance(instructions, "stream")
+        node.meta["tpgen"] = NodeOrigin(instructions, "stream")
         return node
 
     copy(before)

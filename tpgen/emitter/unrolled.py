@@ -8,7 +8,6 @@ is one multiply-add per non-zero pair.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -21,8 +20,8 @@ from tpgen.emitter.lowering import (
     Inputs,
     Labelled,
     Result,
-    constant_factor,
     lower,
+    operand_of,
     product,
     read_term,
     write_result,
@@ -36,38 +35,29 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
-        if coupling is None or not _one_leg_open(c, coupling):
-            operands = [_operand(writer, given, f) for f in c.factors]
-            result = lower(writer, c, operands, elementwise=True)
+        letters = coupling.letters if coupling else ""
+        closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(letters)]
+        # the three letters of the coupling stand in three places: the output and two operands
+        if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
+            result = _Unrolled(writer, c, given, coupling, closed).write()
         else:
-            result = _Unrolled(writer, c, given, coupling).write()
+            result = lower(writer, c, [operand_of(writer, given, f) for f in c.factors], elementwise=True)
         return write_result(form, term, inputs, result)
-
-
-def _one_leg_open(c: Contraction, coupling: Factor) -> bool:
-    """Whether the three letters of a coupling stand in three places: the output and two operands."""
-    holders = [f for f in c.factors if f is not coupling and set(f.letters) & set(coupling.letters)]
-    return sum(a in c.output for a in coupling.letters) == 1 and len(holders) == 2
-
-
-def _operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
-    return given[factor.source] if isinstance(factor.source, str) else constant_factor(writer, factor)
 
 
 class _Unrolled:
     """One contraction with a coupling, one of its three letters open."""
 
-    def __init__(self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor) -> None:
-        self.writer = writer
-        self.c = c
+    def __init__(
+        self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor, closed: list[Factor]
+    ) -> None:
+        self.writer, self.c, self.given = writer, c, given
         self.open = next(a for a in coupling.letters if a in c.output)
-        closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(coupling.letters)]
         # the leg with fewer copies last: it is tabulated
-        closed.sort(key=lambda f: -c.size(f.letters))
-        self.vector, self.table = (_operand(writer, given, f) for f in closed)
+        closed = sorted(closed, key=lambda f: -c.size(f.letters))
+        self.vector, self.table = (operand_of(writer, given, f) for f in closed)
         self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
         self.rest = [f for f in c.factors if f is not coupling and f not in closed]
-        self.given = given
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
         assert isinstance(coupling.source, Coupling)
         self.values = np.transpose(coupling.source.array(), order) * c.coefficient
@@ -89,7 +79,8 @@ class _Unrolled:
             parts = []
             for a in range(self.values.shape[0]):
                 with self.writer.role("coupling"):
-                    entry = _linear([(v, table[b].tensor) for b, v in self._nonzero(self.values[a, :, o])])
+                    row = self.values[a, :, o]
+                    entry = _linear([(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)])
                 if entry is not None:
                     parts.append(product(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
@@ -102,12 +93,8 @@ class _Unrolled:
         for a, b in zip(*np.nonzero(np.abs(self.values).sum(axis=2)), strict=True):
             pairs[a, b] = self._finish([vectors[a], table[b]], output)
         with self.writer.role("coupling"):
-            sums = [
-                _linear(
-                    [(float(self.values[a, b, o]), p) for (a, b), p in pairs.items() if self.values[a, b, o] != 0.0]
-                )
-                for o in range(self.values.shape[2])
-            ]
+            layers = np.moveaxis(self.values, 2, 0)
+            sums = [_linear([(float(v[ab]), p) for ab, p in pairs.items() if v[ab] != 0.0]) for v in layers]
         return self._stacked([Labelled(s, output) for s in sums])
 
     def _weighted(self, sums: list[Labelled]) -> Labelled:
@@ -121,7 +108,7 @@ class _Unrolled:
         return Labelled(self._finish([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output)
 
     def _finish(self, operands: list[Labelled], output: str) -> Traced:
-        given = [*operands, *(_operand(self.writer, self.given, f) for f in self.rest)]
+        given = [*operands, *(operand_of(self.writer, self.given, f) for f in self.rest)]
         factors = tuple(Factor("", g.letters) for g in given)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
         return lower(self.writer, c, given, elementwise=True).tensor
@@ -136,10 +123,6 @@ class _Unrolled:
             parts = x.tensor.unbind(x.letters.index(letter))
             letters = x.letters.replace(letter, "")
             return [Labelled(parts[n], letters, x.role) for n in range(self.c.size(letter))]
-
-    @staticmethod
-    def _nonzero(values: np.ndarray) -> Iterator[tuple[int, float]]:
-        return ((int(n), float(values[n])) for n in np.flatnonzero(values))
 
 
 def _linear(terms: list[tuple[float, Traced]]) -> Traced | None:

@@ -55,7 +55,7 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True)
-class Operand:
+class FlatOperand:
     """A flat operand: its segments tile ``dim`` entries.
 
     ``rows`` says how a row of the product finds it: ``row`` (each has its own), ``shared`` (all have the same), or the
@@ -96,7 +96,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Leg:
+class LetteredLeg:
     """Part of an operand that a term reads: a segment, seen with these axes in memory order."""
 
     operand: str
@@ -109,12 +109,12 @@ class Term:
     """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs."""
 
     path: int  # index of the instruction
-    legs: tuple[Leg, ...]
+    legs: tuple[LetteredLeg, ...]
     constants: tuple[Factor, ...]
     sizes: tuple[tuple[str, int], ...]
     coefficient: float
 
-    def leg(self, operand: str) -> Leg | None:
+    def leg(self, operand: str) -> LetteredLeg | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     @property
@@ -132,7 +132,7 @@ class Term:
 class Form(Shown):
     """The form with its operands in slots, one slot open."""
 
-    operands: tuple[Operand, ...]
+    operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
     slots: tuple[Slot, ...]
     opened: Slot
@@ -141,7 +141,7 @@ class Form(Shown):
 
     def __post_init__(self) -> None:
         """One tensor that stands in several operands must fill each of them."""
-        first: dict[str, Operand] = {}
+        first: dict[str, FlatOperand] = {}
         for o in self.operands:
             other = first.setdefault(o.tensor, o)
             if o.dim != other.dim:
@@ -150,7 +150,7 @@ class Form(Shown):
                     f"and {o.dim} numbers: operands of one tensor must have equally many; bind them to different ones"
                 )
 
-    def operand(self, name: str) -> Operand:
+    def operand(self, name: str) -> FlatOperand:
         return next(o for o in self.operands if o.name == name)
 
     @cached_property
@@ -224,7 +224,7 @@ class Form(Shown):
         constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
-    def _letters(self, slot: Slot, legs: list[Leg], sizes: dict[str, int], deltas: list[Factor]) -> str:
+    def _letters(self, slot: Slot, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
         """Letters of a slot; a letter that two of its legs share becomes two letters and a delta."""
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
@@ -283,9 +283,9 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
     weights = tuple((s.start, s.stop) for s in slices)
     return Form(
         operands=tuple(
-            Operand(o.name, weights, o.rows, str(o.dim))
+            FlatOperand(o.name, weights, o.rows, str(o.dim))
             if o.weights
-            else Operand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
+            else FlatOperand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
             for o in plan.operands
         ),
         terms=tuple(_term(path, layouts, position) for path in plan.paths),
@@ -333,11 +333,11 @@ def _term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int])
     # a paired mode reads copies a and b; the pair p selects them
     copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))
     legs = [
-        Leg(leg.operand, leg.at.index, LAYOUTS[layout].format(mul=mul, ir=ir))
+        LetteredLeg(leg.operand, leg.at.index, LAYOUTS[layout].format(mul=mul, ir=ir))
         for leg, mul, ir, layout in zip(path.legs, copies, components, layouts, strict=True)
     ]
     if path.weight is not None:
-        legs.insert(-1, Leg(path.weight.operand, weight_position[path.weight.start], mode.weight))
+        legs.insert(-1, LetteredLeg(path.weight.operand, weight_position[path.weight.start], mode.weight))
     sizes = dict(path.sizes)
     if mode.paired:
         sizes.update(a=path.in1.mul, b=path.in2.mul)

@@ -29,7 +29,7 @@ from tpgen.planner.plan import OUT, Operand, Plan
 _NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled
 
 
-class Factor(NamedTuple):
+class Variable(NamedTuple):
     """One component of a tensor."""
 
     tensor: str
@@ -43,7 +43,7 @@ class Monomial(NamedTuple):
     """A constant times a product of components."""
 
     coefficient: float
-    factors: tuple[Factor, ...]
+    factors: tuple[Variable, ...]
 
     def __str__(self) -> str:
         size = [] if self.coefficient == 1.0 and self.factors else [f"{self.coefficient:.6g}"]
@@ -51,7 +51,7 @@ class Monomial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class PolynomialForm:
     """Monomials, each product of components once; `polynomial` and `collect_like_terms` make them so."""
 
     monomials: tuple[Monomial, ...]
@@ -73,20 +73,20 @@ class Polynomial:
         """
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
 
-    def along(self, tensor: str, direction: str) -> Polynomial:
+    def along(self, tensor: str, direction: str) -> PolynomialForm:
         """The derivative along a direction, :math:`D_v P = \\sum_i v_i \\, \\partial P / \\partial t_i`.
 
         >>> print(polynomial({(("x", 0), ("x", 0)): 1.0}).along("x", "v"))
         2 v0 x0
         """
         return collect_like_terms(
-            Monomial(m.coefficient, (*m.factors[:n], Factor(direction, f.component), *m.factors[n + 1 :]))
+            Monomial(m.coefficient, (*m.factors[:n], Variable(direction, f.component), *m.factors[n + 1 :]))
             for m in self.monomials
             for n, f in enumerate(m.factors)
             if f.tensor == tensor
         )
 
-    def gradient(self, tensor: str) -> dict[int, Polynomial]:
+    def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
         """The derivative by each component of a tensor that occurs.
 
         >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
@@ -112,33 +112,33 @@ class Polynomial:
         return " + ".join(map(str, self.monomials)).replace("+ -", "- ") or "0"
 
 
-def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> Polynomial:
+def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> PolynomialForm:
     """The polynomial of a table from products of (tensor, component) to coefficients."""
-    return collect_like_terms(Monomial(value, tuple(Factor(*f) for f in factors)) for factors, value in table.items())
+    return collect_like_terms(Monomial(value, tuple(Variable(*f) for f in factors)) for factors, value in table.items())
 
 
-def collect_like_terms(monomials: Iterable[Monomial]) -> Polynomial:
+def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
     """Like terms summed: factors commute, and what cancels is left out.
 
     Within a monomial tensors keep the order of their first use, and components of one tensor ascend.
 
-    >>> x0, x1 = Factor("x", 0), Factor("x", 1)
+    >>> x0, x1 = Variable("x", 0), Variable("x", 1)
     >>> print(collect_like_terms([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
     2 x0 x1
     """
     order: dict[str, int] = {}
-    sums: dict[tuple[Factor, ...], float] = {}
-    sizes: dict[tuple[Factor, ...], float] = {}
+    sums: dict[tuple[Variable, ...], float] = {}
+    sizes: dict[tuple[Variable, ...], float] = {}
     for coefficient, factors in monomials:
         for f in factors:
             order.setdefault(f.tensor, len(order))
         key = tuple(sorted(factors, key=lambda f: (order[f.tensor], f.component)))
         sums[key] = sums.get(key, 0.0) + coefficient
         sizes[key] = sizes.get(key, 0.0) + abs(coefficient)
-    return Polynomial(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE * sizes[key]))
+    return PolynomialForm(tuple(Monomial(c, key) for key, c in sums.items() if abs(c) > _NOISE * sizes[key]))
 
 
-def polynomial_of(plan: Plan) -> Polynomial:
+def polynomial_of(plan: Plan) -> PolynomialForm:
     """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g in the place of ``out``.
 
     The output is the gradient of the form with respect to ``out``.
@@ -151,10 +151,10 @@ def polynomial_of(plan: Plan) -> Polynomial:
     0.57735 x0 x0 out0 w0 + 0.57735 x1 x1 out0 w0 + 0.57735 x2 x2 out0 w0
     """
     return collect_like_terms(
-        Monomial(value, (*(Factor(leg.operand, i) for leg, i in zip(path.inputs, rest, strict=True)), *ends))
+        Monomial(value, (*(Variable(leg.operand, i) for leg, i in zip(path.inputs, rest, strict=True)), *ends))
         for path in plan.paths
         for (k, *rest), value in (path.entries or {}).items()
-        for ends in [(Factor(OUT, k), *([Factor(path.weight.operand, path.weight.start)] if path.weight else []))]
+        for ends in [(Variable(OUT, k), *([Variable(path.weight.operand, path.weight.start)] if path.weight else []))]
     )
 
 

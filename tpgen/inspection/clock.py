@@ -34,13 +34,6 @@ def now(device: str | torch.device = "cpu") -> float:
     return time.perf_counter()
 
 
-def timed(call: Callable[[], object], device: str = "cpu") -> float:
-    """Seconds of one call."""
-    start = now(device)
-    call()
-    return now(device) - start
-
-
 @dataclass(frozen=True)
 class Timing:
     """Seconds per call of one contender: each sample is the mean of ``calls`` calls in a row."""
@@ -59,11 +52,6 @@ class Timing:
             return 0.0
         low, _, high = statistics.quantiles(self.samples, n=4)
         return (high - low) / self.median
-
-    @property
-    def rough(self) -> bool:
-        """Whether samples lie so far apart that a comparison says nothing."""
-        return self.spread > ROUGH
 
 
 def seconds_of(call: Call, device: str | torch.device, calls: int = 1) -> float:

@@ -65,7 +65,8 @@ def _way_out(subject: object) -> str:
     """Say what to give in the place of something that is no product."""
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
-    held = _products_in(subject)
+    modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
+    held = [path for path, module in modules if path and plan_in(module)]
     if held:
         more = ", …" if len(held) > _SHOWN else ""
         return (
@@ -73,9 +74,3 @@ def _way_out(subject: object) -> str:
             f"network.get_submodule({held[0]!r}); explain_network of tpgen.inspection explains all"
         )
     return "tpgen.convert makes products of e3nn's"
-
-
-def _products_in(subject: object) -> list[str]:
-    if not isinstance(subject, nn.Module):
-        return []
-    return [path for path, module in subject.named_modules() if path and plan_in(module)]

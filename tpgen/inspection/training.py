@@ -49,6 +49,12 @@ def step(
     return results, [g for g in found if g is not None] or None
 
 
+def forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
+    """Call without gradients."""
+    with torch.no_grad():
+        run(*inputs)
+
+
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Leave a module as it was, whatever mode it runs in: its buffers, and the random numbers ahead."""

@@ -13,7 +13,7 @@ from tpgen.compiler.config import Config
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import BackendError, InputError, OptionError, PlanError, unknown
-from tpgen.form.polynomial import Polynomial
+from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
@@ -52,7 +52,7 @@ class PolynomialModule(PlannedModule):
     # -- stages --
 
     @property
-    def form(self) -> Polynomial:
+    def form(self) -> PolynomialForm:
         """The scalar form whose gradients are the output and all derivatives."""
         return describe_polynomial(self.plan).form
 

@@ -8,7 +8,6 @@ Components are never mixed (Schur's lemma), so a path is a matrix over copies an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
@@ -18,8 +17,8 @@ from tpgen.errors import PlanError, PlanIndexError
 from tpgen.planner.instruction import check_known, parse_irreps
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
-from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, WeightSlice, segments
-from tpgen.planner.product import product_operands
+from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, segments
+from tpgen.planner.product import product_operands, weight_slices
 from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of
 
 NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -58,15 +57,17 @@ def make_linear_plan(
     >>> [tuple(i[:3]) for i in plan.instructions]
     [(0, 1, (4, 8)), (1, 0, (3, 2)), (2, 1, (2, 8))]
     """
-    inputs, outputs = segments(parse_irreps(irreps_in, "irreps_in")), segments(parse_irreps(irreps_out, "irreps_out"))
+    ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
+    inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", path_normalization, NORMALIZATIONS)
     channels = _channels(f_in, f_out)
-    bound = _every(inputs, outputs) if pairs is None else _bind(pairs, inputs, outputs)
+    equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
+    bound = equal if pairs is None else _bind(pairs, inputs, outputs)
+    legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
     flags = _biases(biases, outputs)
     factors = _factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
-    slices = _slices(shapes)
-    ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
+    slices = weight_slices(shapes)
     arguments = {
         "irreps_in": ends["x1"],
         "irreps_out": ends[OUT],
@@ -88,17 +89,13 @@ def make_linear_plan(
         ),
         operands=product_operands(ends, slices, bool(shared_weights)),
         paths=tuple(
-            Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), _legs(a, b), slices[n], f.coefficient, f)
+            Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), legs[n], slices[n], f.coefficient, f)
             for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
             if prod(shapes[n]) > 0
         ),
         weight_slices=slices,
         biased=biased,
     )
-
-
-def _legs(source: Segment, target: Segment) -> tuple[Leg, Leg]:
-    return Leg.of("x1", source), Leg.of(OUT, target)
 
 
 def _flat(plan: Plan) -> Plan:
@@ -149,10 +146,6 @@ LinearPlan, LinearPath = Plan, Path  # what pickles of 0.1 call them
 
 
 _Bound = tuple[Segment, Segment]
-
-
-def _every(inputs: list[Segment], outputs: list[Segment]) -> list[_Bound]:
-    return [(source, target) for source in inputs for target in outputs if source.ir == target.ir]
 
 
 def _bind(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_Bound]:
@@ -219,9 +212,3 @@ def _factors(bound: list[_Bound], f_in: int, path_normalization: str) -> list[Fa
     """The factors of a product with the scalar 1 that sums ``f_in`` times as many copies."""
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return normalization_factors(scales, "none", path_normalization)
-
-
-def _slices(shapes: list[tuple[int, int]]) -> tuple[WeightSlice, ...]:
-    """Weights stand one after the other in the order of the instructions."""
-    starts = accumulate((prod(shape) for shape in shapes[:-1]), initial=0)
-    return tuple(WeightSlice(start, shape) for start, shape in zip(starts, shapes, strict=False))

@@ -12,7 +12,7 @@ and the rules that multiplicities must obey are computed from them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb
+from math import comb, prod
 
 from tpgen.errors import PlanError, unknown
 
@@ -121,9 +121,7 @@ def _bind(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -
     if len(letters) == 1 and letters not in sizes:
         sizes[letters] = mul
         return
-    wanted = 1
-    for letter in letters:
-        wanted *= sizes[letter]
+    wanted = prod(sizes[letter] for letter in letters)
     if wanted != mul:
         raise PlanError(f"{_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}")
 

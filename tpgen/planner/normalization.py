@@ -51,20 +51,12 @@ IRREP_NORMALIZATIONS: dict[str, Callable[[tuple[int, int, int]], float]] = {
 }
 
 
-def _by_element(siblings: Sequence[PathScale]) -> list[float]:
-    """Every summed element of an output counts alike, whichever path it comes from."""
-    return [sum(s.variance_in * s.fan_in for s in siblings)] * len(siblings)
-
-
-def _by_path(siblings: Sequence[PathScale]) -> list[float]:
-    """Every path into an output counts alike, however many elements it sums."""
-    return [s.variance_in * s.fan_in * len(siblings) for s in siblings]
-
-
 # Each takes the paths into one output segment and returns n_p for each of them.
 PATH_NORMALIZATIONS: dict[str, Callable[[Sequence[PathScale]], list[float]]] = {
-    "element": _by_element,
-    "path": _by_path,
+    # every summed element of an output counts alike, whichever path it comes from
+    "element": lambda siblings: [sum(s.variance_in * s.fan_in for s in siblings)] * len(siblings),
+    # every path into an output counts alike, however many elements it sums
+    "path": lambda siblings: [s.variance_in * s.fan_in * len(siblings) for s in siblings],
     "none": lambda siblings: [1.0] * len(siblings),
 }
 
@@ -80,15 +72,8 @@ def normalization_factors(
     for siblings in by_output.values():
         numbers = PATH_NORMALIZATIONS[path_normalization]([paths[index] for index in siblings])
         scale.update(zip(siblings, numbers, strict=True))
-    return [
-        Factors(
-            irrep=IRREP_NORMALIZATIONS[irrep_normalization](path.dims),
-            path=scale[index],
-            variance_out=path.variance_out,
-            path_weight=path.path_weight,
-        )
-        for index, path in enumerate(paths)
-    ]
+    irrep = IRREP_NORMALIZATIONS[irrep_normalization]
+    return [Factors(irrep(p.dims), scale[n], p.variance_out, p.path_weight) for n, p in enumerate(paths)]
 
 
 def fan_in(letters: str, sizes: dict[str, int]) -> int:

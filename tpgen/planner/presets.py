@@ -7,6 +7,7 @@ weights stand in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import comb
 
 from e3nn.o3 import Irrep, Irreps
 from typing_extensions import TypedDict, Unpack
@@ -41,11 +42,8 @@ def fully_connected(
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
     """
-    in1, in2, out = (
-        parse_irreps(irreps_in1, "irreps_in1"),
-        parse_irreps(irreps_in2, "irreps_in2"),
-        parse_irreps(irreps_out, "irreps_out"),
-    )
+    in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
+    out = parse_irreps(irreps_out, "irreps_out")
     instructions = [
         (i1, i2, i_out, "uvw", True)
         for i1, (_, ir1) in enumerate(in1)
@@ -159,7 +157,8 @@ def tensor_square(
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
         found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
-        out, position = _sorted([(_square_mul(in1, i1, i2, mode), ir) for i1, i2, mode, ir, _ in found])
+        copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
+        out, position = _sorted([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
         instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
     else:
         if filter_ir_out is not None:
@@ -171,7 +170,8 @@ def tensor_square(
             for i_out, (_, ir_out) in enumerate(out)
             if ir_out == ir
         ]
-        instructions = _in_e3nn_order(instructions)
+        # weights stand in the order (in1, in2, out); within one triple pairs come before the diagonal
+        instructions.sort(key=lambda instruction: instruction[:3])
     # the symmetric normalisation stands in the path weights already
     return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
 
@@ -198,11 +198,6 @@ def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: st
                         yield i1, i1, same, ir, diagonal(ir1, ir)
 
 
-def _square_mul(irreps: Irreps, i1: int, i2: int, mode: str) -> int:
-    mul1, mul2 = irreps[i1].mul, irreps[i2].mul
-    return {"uvuv": mul1 * mul2, "uvu<v": mul1 * (mul1 - 1) // 2, "uuu": mul1}[mode]
-
-
 # Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j
 # x_j>, so the scalar of a square and its higher degrees have other variances.
 _SQUARE_SCALES = {
@@ -216,11 +211,6 @@ _SQUARE_SCALES = {
     ),
     "none": (lambda ir1, ir2, ir: 1, lambda ir1, ir: 1),
 }
-
-
-def _in_e3nn_order(instructions: list[tuple]) -> list[tuple]:
-    """Weights stand in the order (in1, in2, out); within one triple pairs come before the diagonal."""
-    return sorted(instructions, key=lambda instruction: instruction[:3])
 
 
 def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
@@ -254,9 +244,5 @@ def _cut_alike(left: list, right: list) -> tuple[list, list]:
 
 
 PRESETS: dict[str, PlanMaker] = {
-    "fully_connected": fully_connected,
-    "channelwise": channelwise,
-    "elementwise": elementwise,
-    "full": full,
-    "tensor_square": tensor_square,
+    preset.__name__: preset for preset in (fully_connected, channelwise, elementwise, full, tensor_square)
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from e3nn.o3 import Irreps
 
@@ -41,9 +41,8 @@ def _chan(in1: str, in2: str, out: str | None = None) -> Callable[[], Plan]:
     return lambda: channelwise(in1, in2, out or in1)
 
 
-def _article() -> Plan:
-    irreps = "1x0e+2x1o+3x2e"
-    return fully_connected(irreps, irreps, irreps)
+def _connected(irreps: str) -> Callable[[], Plan]:
+    return lambda: fully_connected(irreps, irreps, irreps)
 
 
 def _roofline(l1: int, l2: int, l3: int) -> Callable[[], Plan]:
@@ -63,51 +62,28 @@ def _turned() -> Plan:
     return make_polynomial_plan(operands, terms)
 
 
-def _harmonics() -> Plan:
-    return make_harmonics_plan("1o", [0, 1, 2, 3], "component")
-
-
-def _linear(irreps_in: str, irreps_out: str) -> Callable[[], Plan]:
-    return lambda: make_linear_plan(irreps_in, irreps_out)
-
-
 def _muls(mul: int, irreps: str) -> str:
     return "+".join(f"{mul}x{ir}" for ir in irreps.split("+"))
 
 
+_ARTICLE, _DOCKED = "1x0e+2x1o+3x2e", "10x1o+10x1e+48x0e+48x0o"
+# Channelwise products by name: what it is of, and irreps of features, harmonics and results (those of the features).
+_CHANNELWISE: dict[str, tuple[str, ...]] = {
+    "mace-medium": ("MACE medium, first interaction", _muls(128, "0e+1o"), SH3, _muls(128, "0e+1o+2e")),
+    "mace-large": ("MACE large, interaction", _muls(128, "0e+1o+2e"), SH3, _muls(128, "0e+1o+2e+3o")),
+    "nequip-lips": ("NequIP, LiPS", _muls(32, "0o+0e+1o+1e+2o+2e"), SH2),
+    "nequip-aspirin": ("NequIP, aspirin", _muls(64, "0o+0e+1o+1e"), "1x0e+1x1o"),
+    "nequip-toluene": ("NequIP, toluene", _muls(64, "0o+0e+1o+1e+2o+2e"), SH2),
+    "mixed-mul": ("a multiplicity for each degree, as SevenNet has", "96x0e+48x1o+16x2e", SH2),
+}
 _ALL = (
-    Problem("article", "the product tpgen grew out of: small, fully connected", 32, _article, "small"),
-    Problem(
-        "mace-medium",
-        "MACE medium, first interaction",
-        2000,
-        _chan(_muls(128, "0e+1o"), SH3, _muls(128, "0e+1o+2e")),
-        "channelwise",
-    ),
-    Problem(
-        "mace-large",
-        "MACE large, interaction",
-        2000,
-        _chan(_muls(128, "0e+1o+2e"), SH3, _muls(128, "0e+1o+2e+3o")),
-        "channelwise",
-    ),
-    Problem("nequip-lips", "NequIP, LiPS", 2000, _chan(_muls(32, "0o+0e+1o+1e+2o+2e"), SH2), "channelwise"),
-    Problem("nequip-aspirin", "NequIP, aspirin", 2000, _chan(_muls(64, "0o+0e+1o+1e"), "1x0e+1x1o"), "channelwise"),
-    Problem("nequip-toluene", "NequIP, toluene", 2000, _chan(_muls(64, "0o+0e+1o+1e+2o+2e"), SH2), "channelwise"),
-    Problem(
-        "mixed-mul",
-        "a multiplicity for each degree, as SevenNet has",
-        2000,
-        _chan("96x0e+48x1o+16x2e", SH2),
-        "channelwise",
-    ),
+    Problem("article", "the product tpgen grew out of: small, fully connected", 32, _connected(_ARTICLE), "small"),
+    *(Problem(name, about, 2000, _chan(*ends), "channelwise") for name, (about, *ends) in _CHANNELWISE.items()),
     Problem(
         "diffdock-l1",
         "DiffDock: fully connected, weights of each edge",
         2000,
-        lambda: fully_connected(
-            "10x1o+10x1e+48x0e+48x0o", "1x0e+1x1o", "10x1o+10x1e+48x0e+48x0o", shared_weights=False
-        ),
+        lambda: fully_connected(_DOCKED, "1x0e+1x1o", _DOCKED, shared_weights=False),
         "connected",
     ),
     Problem(
@@ -118,11 +94,7 @@ _ALL = (
         "connected",
     ),
     Problem(
-        "e3nn-bench",
-        "the product of e3nn's own benchmark",
-        1000,
-        lambda: fully_connected(*(_muls(8, "0e+1e+2e+3o"),) * 3),
-        "connected",
+        "e3nn-bench", "the product of e3nn's own benchmark", 1000, _connected(_muls(8, "0e+1e+2e+3o")), "connected"
     ),
     Problem(
         "tetris-1",
@@ -147,27 +119,25 @@ _ALL = (
 )
 
 _MACE, _NEQUIP = _muls(128, "0e+1o"), _muls(64, "0e+0o+1e+1o+2e+2o")
-_LINEARS = (
-    Problem("mace-linear", "MACE medium, features before an interaction", 1000, _linear(_MACE, _MACE), "linear"),
-    Problem("mace-readout", "MACE medium, energies out of features", 1000, _linear(_MACE, "0e"), "linear"),
-    Problem(
-        "nequip-linear",
-        "NequIP, features up to degree 2 of both parities",
-        1000,
-        _linear(_NEQUIP, _NEQUIP),
-        "linear",
-    ),
-)
+_LINEAR_ENDS: dict[str, tuple[str, str, str]] = {
+    "mace-linear": ("MACE medium, features before an interaction", _MACE, _MACE),
+    "mace-readout": ("MACE medium, energies out of features", _MACE, "0e"),
+    "nequip-linear": ("NequIP, features up to degree 2 of both parities", _NEQUIP, _NEQUIP),
+}
+_HARMONICS = partial(make_harmonics_plan, "1o", [0, 1, 2, 3], "component")
 _CONTRACTION, _SMALL = _contraction("0e+1o+2e+3o", "0e+1o", 3), _contraction("0e+1o", "0e+1o", 3)
 _POLYNOMIALS = (
     Problem("mace-contraction", "MACE's symmetric contraction", 512, _CONTRACTION, "polynomial", 128, 10),
     Problem("small-contraction", "the same, small", 512, _SMALL, "polynomial", 32, 2),
     Problem("turned", "features squared and turned by the harmonics of a direction", 2000, _turned, "polynomial"),
-    Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _harmonics, "polynomial", 1),
+    Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _HARMONICS, "polynomial", 1),
 )
 
 PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}  # of products
-LINEARS: dict[str, Problem] = {problem.name: problem for problem in _LINEARS}
+LINEARS: dict[str, Problem] = {
+    name: Problem(name, about, 1000, partial(make_linear_plan, first, last), "linear")
+    for name, (about, first, last) in _LINEAR_ENDS.items()
+}
 POLYNOMIALS: dict[str, Problem] = {problem.name: problem for problem in _POLYNOMIALS}
 SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL))
 

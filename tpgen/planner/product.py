@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 from e3nn.o3 import Irrep, Irreps
@@ -33,6 +34,12 @@ def product_operands(
     return (*inputs, weights, out)
 
 
+def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
+    """Weights stand one after the other in instruction order; those without a shape have none."""
+    starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
+    return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
+
+
 def make_plan(
     irreps_in1: Irreps | str,
     irreps_in2: Irreps | str,
@@ -57,34 +64,26 @@ def make_plan(
     >>> plan.weight_numel, [path.weight.start for path in plan.paths]
     (16, [0, 8])
     """
-    ends = (
-        parse_irreps(irreps_in1, "irreps_in1"),
-        parse_irreps(irreps_in2, "irreps_in2"),
-        parse_irreps(irreps_out, "irreps_out"),
-    )
-    variances = (
-        _variances("in1_var", in1_var, ends[0]),
-        _variances("in2_var", in2_var, ends[1]),
-        _variances("out_var", out_var, ends[2]),
-    )
+    given = {"irreps_in1": irreps_in1, "irreps_in2": irreps_in2, "irreps_out": irreps_out}
+    ends = {name: parse_irreps(value, name) for name, value in given.items()}
+    spreads = {"in1_var": in1_var, "in2_var": in2_var, "out_var": out_var}
+    pairs = zip(spreads.items(), ends.values(), strict=True)
+    variances = {name: _variances(name, values, irreps) for (name, values), irreps in pairs}
     check_known("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS)
     check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
     _check_not_built(asked, built)
-    legs = [segments(i) for i in ends]
+    legs = [segments(i) for i in ends.values()]
     bound = [_bind(n, instruction, legs) for n, instruction in enumerate(asked)]
-    scales = [_scale(b, b_asked, variances) for b, b_asked in zip(bound, asked, strict=True)]
+    scales = [_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = normalization_factors(scales, irrep_normalization, path_normalization)
-    slices = _weight_slices(bound, asked)
+    slices = weight_slices([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
+    kind = BuiltInstruction if built else Instruction
     arguments = {
-        "irreps_in1": ends[0],
-        "irreps_in2": ends[1],
-        "irreps_out": ends[2],
-        "instructions": tuple(_planned(a, b.path_shape, built) for a, b in zip(asked, bound, strict=True)),
-        "in1_var": variances[0],
-        "in2_var": variances[1],
-        "out_var": variances[2],
+        **ends,
+        "instructions": tuple(kind(*a[:6], b.path_shape) for a, b in zip(asked, bound, strict=True)),
+        **variances,
         "irrep_normalization": irrep_normalization,
         "path_normalization": path_normalization,
         "shared_weights": bool(shared_weights),
@@ -93,9 +92,9 @@ def make_plan(
         PRODUCT,
         arguments,
         arguments["instructions"],
-        product_operands(dict(zip(("x1", "x2", OUT), ends, strict=True)), slices, bool(shared_weights)),
+        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, bool(shared_weights)),
         paths=tuple(
-            Path(n, b.mode, tuple(b.sizes.items()), _legs(b.legs), slices[n], f.coefficient, f)
+            Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))
             if all(s.mul > 0 for s in b.legs) and prod(b.sizes.values()) > 0
         ),
@@ -103,8 +102,7 @@ def make_plan(
     )
 
 
-def _legs(legs: tuple[Segment, Segment, Segment]) -> tuple[Leg, ...]:
-    return tuple(Leg.of(name, segment) for name, segment in zip(("x1", "x2", OUT), legs, strict=True))
+_ENDS = ("x1", "x2", OUT)
 
 
 def _title(plan: Plan) -> str:
@@ -124,11 +122,6 @@ def _check_not_built(asked: list[Instruction], built: bool) -> None:
                 "TensorProduct.from_plan(product.plan), or give irrep_normalization='none' and "
                 "path_normalization='none'"
             )
-
-
-def _planned(asked: Instruction, path_shape: tuple[int, ...], built: bool) -> Instruction:
-    kind = BuiltInstruction if built else Instruction
-    return kind(*asked[:6], path_shape)
 
 
 @dataclass(frozen=True)
@@ -207,16 +200,6 @@ def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...]
         variance_out=variances[2][out.index],
         path_weight=asked.path_weight,
     )
-
-
-def _weight_slices(bound: list[_Bound], asked: list[Instruction]) -> tuple[WeightSlice | None, ...]:
-    """Weights stand one after the other in instruction order; unweighted instructions take no room."""
-    slices: list[WeightSlice | None] = []
-    start = 0
-    for b, a in zip(bound, asked, strict=True):
-        slices.append(WeightSlice(start, b.path_shape) if a.has_weight else None)
-        start += prod(b.path_shape) if a.has_weight else 0
-    return tuple(slices)
 
 
 def _alone(plan: Plan, path: Path) -> Plan:

@@ -7,8 +7,8 @@ checks the rest.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from tpgen.errors import PlanError
@@ -99,18 +99,15 @@ def index(name: str, value: Any) -> int:
     return value
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
     """A number that is neither negative nor huge."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    check(is_number and 0.0 <= value <= 1e12 and math.isfinite(value), name, "must be a number from 0 to 1e12", value)
+    rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
+    check(is_number and least <= value <= most, name, rule, value)
     return float(value)
 
 
-def real(name: str, value: Any) -> float:
-    """A finite number of either sign."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    check(is_number and abs(value) < 1e300, name, "must be a number from -1e300 to 1e300", value)
-    return float(value)
+real = partial(number, least=-1e300, most=1e300)  # a finite number of either sign
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -60,10 +60,10 @@ def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named
     return first
 
 
-def _gradient(scalar: Tensor, leaves: Named, create_graph: bool) -> Named:
+def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_graph: bool | None = None) -> Named:
     if not scalar.requires_grad:
         return {name: torch.zeros_like(x) for name, x in leaves.items()}
-    found = torch.autograd.grad(scalar, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    found = torch.autograd.grad(scalar, list(leaves.values()), None, retain_graph, create_graph, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
 
@@ -79,9 +79,6 @@ def draws(like: Named, seed: int) -> Named:
     """Normally distributed numbers for each tensor, the same for the same names and shapes."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
-
-
-# --- without a definition: differences ------------------------------------------------------------------------------
 
 
 def _by_differences(order: int, subject: Subject) -> Outcomes:
@@ -153,16 +150,18 @@ def _held(module: nn.Module, parameters: Named, *given: Any, **named: Any) -> An
     return functional_call(module, own, given, named)
 
 
-def differentiable(function: Function, leaves: Named) -> Function | None:
+def tracked_results(function: Function, leaves: Named) -> list[str]:
     """The results that derivatives can be taken of: forces made without a graph are none of them."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
-    kept = [name for name, y in function(tracked).items() if y.requires_grad]
+    return [name for name, y in function(tracked).items() if y.requires_grad]
+
+
+def differentiable(function: Function, leaves: Named) -> Function | None:
+    """A function whose results are those that derivatives can be taken of; None where there are none."""
+    kept = tracked_results(function, leaves)
     if not kept:
         return None
     return lambda given: {name: y for name, y in function(given).items() if name in kept}
-
-
-# --- the Hessian ------------------------------------------------------------------------------------------------------
 
 
 def hessian(subject: Subject) -> Outcomes:
@@ -187,18 +186,10 @@ def _crossed(function: Function, given: Named) -> Pair:
     found = function(leaves)
     first = _gradient(_contracted(found, draws(found, seed=7)), leaves, create_graph=True)
     directions = [draws(given, seed=200 + n) for n in range(DIRECTIONS)]
-    products = [_times(first, leaves, v) for v in directions]
+    products = [_gradient(_contracted(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):
         for b in range(a):
             got.append(_contracted(products[a], directions[b]))
             expected.append(_contracted(products[b], directions[a]))
     return torch.stack(got), torch.stack(expected)
-
-
-def _times(first: Named, leaves: Named, along: Named) -> Named:
-    scalar = _contracted(first, along)
-    if not scalar.requires_grad:
-        return {name: torch.zeros_like(x) for name, x in leaves.items()}
-    found = torch.autograd.grad(scalar, list(leaves.values()), retain_graph=True, materialize_grads=True)
-    return dict(zip(leaves, found, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,10 +20,6 @@ STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force
 
 def is_potential(subject: Subject) -> bool:
     return subject.points is not None and subject.energy is not None
-
-
-def has_forces(subject: Subject) -> bool:
-    return is_potential(subject) and subject.forces is not None
 
 
 def forces(subject: Subject) -> Outcomes:
@@ -65,14 +60,6 @@ def _energy(subject: Subject, found: Named) -> Tensor:
     return found[subject.energy or ""].sum().detach()
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """Gains of a trajectory in kinetic energy, and its losses in potential energy, at each of `STEPS` times."""
-
-    gained: Tensor
-    lost: Tensor
-
-
 def conservation(subject: Subject) -> Outcomes:
     """Kinetic energy gains what potential energy loses, in the limit of short steps.
 
@@ -80,12 +67,12 @@ def conservation(subject: Subject) -> Outcomes:
     half the step, give the limit.
     """
     exact = subject.in_float64()
-    coarse, fine = _moved(exact, 1), _moved(exact, 2)
-    gained, lost = ((4 * f - c) / 3 for f, c in ((fine.gained, coarse.gained), (fine.lost, coarse.lost)))
+    gained, lost = ((4 * fine - coarse) / 3 for fine, coarse in zip(_moved(exact, 2), _moved(exact, 1), strict=True))
     return {"": (gained, lost)}
 
 
-def _moved(subject: Subject, finer: int) -> Trajectory:
+def _moved(subject: Subject, finer: int) -> tuple[Tensor, Tensor]:
+    """Gains of a trajectory in kinetic energy, and its losses in potential energy, at each of `STEPS` times."""
     x = subject.given[subject.points or ""].clone()
     energy, force = _at(subject, x)
     pace = (REACH / force.abs().max().clamp(min=1e-12)).sqrt()  # in which the largest force moves a point that far
@@ -100,7 +87,7 @@ def _moved(subject: Subject, finer: int) -> Trajectory:
         if (number + 1) % finer == 0:
             gained.append(v.square().sum() / 2 - kinetic)
             lost.append(potential - energy)
-    return Trajectory(torch.stack(gained), torch.stack(lost))
+    return torch.stack(gained), torch.stack(lost)
 
 
 def _at(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor]:

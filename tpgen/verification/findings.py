@@ -76,8 +76,6 @@ def _largest(x: Tensor) -> float:
     return float(x.detach().abs().max())
 
 
-# --- as rows of a table -----------------------------------------------------------------------------------------------
-
 COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 

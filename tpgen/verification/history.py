@@ -5,11 +5,10 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-from torch import Tensor
 
 from tpgen.verification.derivatives import draws
-from tpgen.verification.laws import Outcomes, pairs
-from tpgen.verification.subject import Named, Run, Subject
+from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.subject import Named, Subject
 
 CALLS = 12
 MOVE = 1e-2  # of other inputs, relative to the largest entry
@@ -22,27 +21,26 @@ def forgets(subject: Subject) -> Outcomes:
     """
     if subject.fresh is None:
         return {"": "the network cannot be copied"}
-    own = {name: x.to(subject.device, subject.dtype) for name, x in subject.given.items()}
-    first = {name: x.clone() for name, x in {**own, **subject.fixed}.items()}
+    first = _copies({**subject.own(subject.given), **subject.fixed})
     found: dict = {}
     for part, second in _others(first).items():
         try:
-            wanted = [_copies(_called(deepcopy(subject.fresh), subject, given)) for given in (first, second)]
+            wanted = [_copies(subject.called(deepcopy(subject.fresh), given)) for given in (first, second)]
         except Exception as error:
             found[part] = f"the network does not take them: {type(error).__name__}"
             continue
         used, held = deepcopy(subject.fresh), _copies(first)
         for _ in range(CALLS):
-            last = _called(used, subject, held)
-        found |= _named(f"{part}, {CALLS} calls", pairs(_copies(last), wanted[0]))
-        found |= _named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
+            last = subject.called(used, held)
+        found |= named(f"{part}, {CALLS} calls", pairs(_copies(last), wanted[0]))
+        found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
         for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
             with torch.no_grad():
                 for name, x in given.items():
                     held[name].copy_(x)
-            found |= _named(f"{part}, {when}", pairs(_copies(_called(used, subject, held)), expected))
+            found |= named(f"{part}, {when}", pairs(_copies(subject.called(used, held)), expected))
             if given is second:
-                found |= _named(f"{part}, a result that was kept", pairs(_copies(last), wanted[0]))
+                found |= named(f"{part}, a result that was kept", pairs(_copies(last), wanted[0]))
     return found
 
 
@@ -59,13 +57,5 @@ def _others(first: Named) -> dict[str, Named]:
     return {**found, "other indices": {**first, **mixed}} if mixed else found
 
 
-def _called(module: Run, subject: Subject, given: Named) -> Named:
-    return {name: y.detach().to("cpu", torch.float64) for name, y in subject.call(module, given).items()}
-
-
 def _copies(found: Named) -> Named:
     return {name: x.clone() for name, x in found.items()}
-
-
-def _named(part: str, found: dict[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
-    return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}

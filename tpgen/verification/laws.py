@@ -11,13 +11,9 @@ from torch import Tensor
 
 from tpgen.planner.equivariance import random_rotation
 from tpgen.verification.findings import Pair
-from tpgen.verification.subject import Frame, Named, Subject
+from tpgen.verification.subject import STILL, Named, Subject
 
 Outcomes = Mapping[str, Pair | str]
-
-
-def always(subject: Subject) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Law:
 
     about: str
     compare: Callable[[Subject], Outcomes]
-    applies: Callable[[Subject], bool] = always
+    applies: Callable[[Subject], bool] = lambda subject: True
     slack: float = 1.0
     limit: float | None = None
 
@@ -37,6 +33,11 @@ class Law:
 def pairs(got: Named, expected: Named) -> dict[str, Pair]:
     """Results by name, beside what they must be; the one of a module with one result has no name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
+
+
+def named(part: str, found: Mapping[str, Pair]) -> dict[str, Pair]:
+    """Pairs of a part of a law, which its name stands before."""
+    return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}
 
 
 def definition(subject: Subject) -> Outcomes:
@@ -83,46 +84,29 @@ def equivariant(subject: Subject) -> Outcomes:
     generator = torch.Generator().manual_seed(1)
     turns = [random_rotation(generator) for _ in range(3)]
     straight = subject(subject.given)
-    found = {"rotations": _turned(subject, straight, turns[:2])}
-    found["parity"] = _turned(subject, straight, [-torch.eye(3, dtype=torch.float64), -turns[2]])
-    return {
-        f"{part}{', ' + name if name else ''}": pair for part, pairs in found.items() for name, pair in pairs.items()
-    }
+    improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
+    rotations = named("rotations", _turned(subject, straight, turns[:2]))
+    return {**rotations, **named("parity", _turned(subject, straight, improper))}
 
 
 def _turned(subject: Subject, straight: Named, matrices: list[Tensor]) -> dict[str, Pair]:
     got: dict[str, list[Tensor]] = {name: [] for name in straight}
     expected: dict[str, list[Tensor]] = {name: [] for name in straight}
     for matrix in matrices:
-        for name, value in subject(_all_turned(subject.given, subject.turns, matrix)).items():
+        turned = {name: subject.turns.get(name, STILL).turn(x, matrix) for name, x in subject.given.items()}
+        for name, value in subject(turned).items():
             got[name].append(value)
             expected[name].append(subject.result_frame(name).turn(straight[name], matrix))
-    return pairs(_stacked(got), _stacked(expected))
-
-
-def _all_turned(given: Named, frames: Mapping[str, Frame], matrix: Tensor) -> Named:
-    return {name: frames[name].turn(x, matrix) if name in frames else x for name, x in given.items()}
-
-
-def _stacked(found: dict[str, list[Tensor]]) -> Named:
-    return {name: torch.stack(values) for name, values in found.items()}
+    return pairs(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
 
 
 def translation(subject: Subject) -> Outcomes:
     """Places that are shifted together change nothing; a result that is a place is shifted with them."""
     shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
-    moved = {name: x + shift if _moves(subject, name) else x for name, x in subject.given.items()}
+    moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
     expected = {name: y + shift if subject.result_frame(name).moves else y for name, y in straight.items()}
     return pairs(subject(moved), expected)
-
-
-def _moves(subject: Subject, name: str) -> bool:
-    return name in subject.turns and subject.turns[name].moves
-
-
-def has_places(subject: Subject) -> bool:
-    return any(found.moves for found in subject.turns.values())
 
 
 def permutation(subject: Subject) -> Outcomes:

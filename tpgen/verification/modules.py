@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,13 +31,12 @@ def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
 
 
-def _settings(module: Any) -> str:
+def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
+    """Facts of any module: where it is, in which dtype, and how it is written."""
     layouts = tuple(getattr(module, "layout", ()))
     layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
-    return ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
-
-
-# --- products and convolutions --------------------------------------------------------------------------------------
+    settings = ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
+    return {"module": module, "dtype": like.dtype, "device": like.device, "settings": settings}
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
@@ -71,14 +71,11 @@ def _of_products(product: TensorProduct) -> dict[str, Any]:
     plan, (first, second, out) = product.plan, product.layout
     constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
     return {
-        "module": product,
-        "dtype": product.output_mask.dtype,
-        "device": product.output_mask.device,
+        **_of_any(product, product.output_mask),
         "turns": {"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
         "results": {"out": frame(plan.irreps_out, out)},
         "linear": {name: (name,) for name in _names(product) if name != "w" or not constant},
         "affine": {"w": ("w",)} if constant else {},
-        "settings": _settings(product),
     }
 
 
@@ -116,7 +113,7 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
         if "w" in moved and not plan.shared_weights:
             moved["w"] = moved["w"][edges]
         call = called((number[src][edges], number[dst][edges]))
-        got = subject.calling(call)(moved)
+        got = replace(subject, call=call)(moved)
         return got, {name: y[nodes] for name, y in subject(subject.given).items()}
 
     return Subject(
@@ -129,9 +126,6 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
         relabel=relabelled,
         **_of_products(conv),
     )
-
-
-# --- linear layers --------------------------------------------------------------------------------------------------
 
 
 def linear_subject(layer: Linear, rows: int) -> Subject:
@@ -150,19 +144,16 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     return Subject(
         kind="linear layer",
         title=f"{plan.irreps_in} -> {plan.irreps_out}",
-        module=layer,
         call=lambda run, x: {"out": run(*x.values())},
         given=operands(),
         others=operands(),
-        dtype=like.dtype,
-        device=like.device,
         turns={"x": frame(plan.irreps_in, layer.layout[0])},
         results={"out": frame(plan.irreps_out, layer.layout[1])},
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer),
         moments=partial(linear_moments, layer),
         relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes)),
-        settings=_settings(layer),
+        **_of_any(layer, like),
     )
 
 
@@ -181,9 +172,6 @@ def _linear_reference(layer: Linear, x: Named) -> Named:
         bias = x["b"].expand(*out.shape[:-1], plan.bias_numel)
         out = out.index_add(-1, layer._bias_index.cpu(), bias)
     return {"out": out}
-
-
-# --- polynomials ----------------------------------------------------------------------------------------------------
 
 
 def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
@@ -213,7 +201,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     def relabelled(subject: Subject) -> tuple[Named, Named]:
         order = another_order(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs}
-        got = subject.calling(called(None if index is None else index[order]))({**subject.given, **moved})
+        got = replace(subject, call=called(None if index is None else index[order]))({**subject.given, **moved})
         return got, {name: y[order] for name, y in subject(subject.given).items()}
 
     form = polynomial_of(plan)
@@ -223,12 +211,9 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     return Subject(
         kind="polynomial",
         title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
-        module=module,
         call=called(index),
         given=operands(own=True),
         others=operands(own=False),
-        dtype=like.dtype,
-        device=like.device,
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
         results={"out": _polynomial_frame(plan.out)},
         linear={} if constant else weights,
@@ -236,8 +221,8 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference,
         relabel=relabelled,
-        settings=_settings(module),
         slack=2.0,  # more factors than a product has
+        **_of_any(module, like),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,23 +18,12 @@ from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
-    "positions": "cartesian_points",
-    "pos": "cartesian_points",
-    "cell": "cartesian_vectors",
-    "shifts": "cartesian_vectors",
-    "edge_cell_shift_vectors": "cartesian_vectors",
-    "forces": "1o",
-    "dipole": "1o",
-    "stress": "cartesian_tensors",
-    "virials": "cartesian_tensors",
-    "virial": "cartesian_tensors",
-    "energy": None,
-    "total_energy": None,
-    "potential_energy": None,
-    "interaction_energy": None,
-    "node_energy": None,
-    "atomic_energy": None,
-    "contributions": None,
+    **dict.fromkeys(("positions", "pos"), "cartesian_points"),
+    **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
+    **dict.fromkeys(("forces", "dipole"), "1o"),
+    **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
+    **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
+    **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }
 ENERGIES = ("energy", "total_energy", "potential_energy")
 FORCES = ("forces", "force")
@@ -79,14 +69,16 @@ def network_subject(
     )
     straight = base(given)
     turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
-    _check_fits({**given, **straight}, {**turns, **results})
-    points = next((name for name, found in turns.items() if found.moves), None)
+    for name, how in (turns | results).items():
+        how.turn({**given, **straight}[name], torch.eye(3, dtype=torch.float64))  # or it says which shape it needs
+    alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
     _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
         "points": points,
-        "energy": _named(straight, ENERGIES) or _only_scalar(straight),
+        # the one number that a network returns can only be an energy where there are points
+        "energy": _named(straight, ENERGIES) or (alone if straight[alone].numel() == 1 == len(straight) else None),
         "forces": _named(straight, FORCES),
         "cell": next((name for name in given if short(name) in CELLS), None),
         "stress": _named(straight, STRESSES),
@@ -96,7 +88,7 @@ def network_subject(
     }
     if points is not None:
         fields["relabel"] = _Relabelled(points, dict(zip(names, leaves, strict=True)), call_with)
-    return _replaced(base, fields)
+    return replace(base, **fields)
 
 
 def _copied(network: nn.Module) -> nn.Module | None:
@@ -104,10 +96,6 @@ def _copied(network: nn.Module) -> nn.Module | None:
         return deepcopy(network)
     except Exception:  # one that cannot be copied is verified without
         return None
-
-
-def _replaced(subject: Subject, fields: dict[str, Any]) -> Subject:
-    return type(subject)(**{**{name: getattr(subject, name) for name in subject.__dataclass_fields__}, **fields})
 
 
 def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
@@ -162,12 +150,6 @@ def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
     return {name: frame(found) for name, found in {**known, **chosen}.items()}
 
 
-def _check_fits(found: Named, frames: Mapping[str, Frame]) -> None:
-    """Raise `InputError` where a tensor has not the shape that its irreps need."""
-    for name, how in frames.items():
-        how.turn(found[name], torch.eye(3, dtype=torch.float64))
-
-
 def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
     """Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay."""
     if all(how is STILL for how in turns.values()):
@@ -182,11 +164,6 @@ def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[s
 
 def _named(found: Named, known: Sequence[str]) -> str | None:
     return next((name for name in known if name in found), None)
-
-
-def _only_scalar(found: Named) -> str | None:
-    """The one number that a network returns, which can only be an energy where there are points."""
-    return next(iter(found)) if len(found) == 1 and next(iter(found.values())).numel() == 1 else None
 
 
 def _said(turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> str:
@@ -210,17 +187,11 @@ class _Relabelled:
                 return x
             if x.shape[0] == number:
                 return x[order.to(x.device)]
-            if x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and _indexes(x, number):
-                return place.to(x.device)[x]
-            return x
+            pairs = x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and x.numel() > 0
+            return place.to(x.device)[x] if pairs and int(x.min()) >= 0 and int(x.max()) < number else x
 
-        got = subject.calling(self.call_with([moved(x) for x in self.values.values()]))(
-            {name: moved(x) for name, x in subject.given.items()}
-        )
+        call = self.call_with([moved(x) for x in self.values.values()])
+        got = replace(subject, call=call)({name: moved(x) for name, x in subject.given.items()})
         straight = subject(subject.given)
         expected = {name: y[order] if y.dim() and y.shape[0] == number else y for name, y in straight.items()}
         return got, expected
-
-
-def _indexes(x: Tensor, number: int) -> bool:
-    return x.numel() > 0 and int(x.min()) >= 0 and int(x.max()) < number

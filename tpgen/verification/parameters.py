@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tpgen.verification.derivatives import NOTHING, PARAMETER, draws, with_parameters
+from tpgen.verification.derivatives import NOTHING, PARAMETER, draws, tracked_results, with_parameters
 from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import Named, Subject
 
@@ -26,7 +26,7 @@ def tracked(subject: Subject) -> Outcomes:
     if not names:
         return {"": "the network has no parameters"}
     cotangents = draws(function(leaves), seed=7)
-    results = _with_graph(function, leaves)
+    results = tracked_results(function, leaves)
     if not results:
         return {"": NOTHING}
     found: dict = {}
@@ -44,11 +44,6 @@ def tracked(subject: Subject) -> Outcomes:
 
 class MissingGradient(Exception):
     """A parameter without a gradient where it should have one."""
-
-
-def _with_graph(function: Callable[[Named], Named], leaves: Named) -> list[str]:
-    tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
-    return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def _moves(function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named) -> dict[str, bool]:

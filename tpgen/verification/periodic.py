@@ -25,13 +25,6 @@ def strained(subject: Subject, strain: Tensor) -> Named:
     return {name: x @ by.T if found.get(name) in STRAINED else x for name, x in subject.given.items()}
 
 
-# --- stress -----------------------------------------------------------------------------------------------------------
-
-
-def has_stress(subject: Subject) -> bool:
-    return subject.energy is not None and subject.stress is not None
-
-
 def stress(subject: Subject) -> Outcomes:
     """Stress times volume, and how much the energy grows under strain; of a virial, how much it falls."""
     exact = subject.in_float64()
@@ -66,8 +59,6 @@ def _by_strain(subject: Subject, about: Tensor) -> Tensor:
 def _energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
     return subject(strained(subject, strain * along))[subject.energy or ""].sum().detach()
 
-
-# --- images -----------------------------------------------------------------------------------------------------------
 
 SHIFTS = ("shifts", "edge_cell_shift_vectors")  # of edges, in space
 UNITS = ("unit_shifts", "edge_cell_shift", "cell_shift")  # the same in cells
@@ -107,9 +98,6 @@ def _exchanged(subject: Subject, ends: Tensor, sign: float) -> Named:
     return {**subject.given, **moved, **cells, subject.points or "": points}
 
 
-# --- edges in another order -------------------------------------------------------------------------------------------
-
-
 def has_edges(subject: Subject) -> bool:
     """Whether one tensor of integers says the ends of edges, and nothing else can mean edges by their numbers."""
     if subject.points is None or not (ends := _ends(subject)):
@@ -125,17 +113,13 @@ def edges(subject: Subject) -> Outcomes:
     order = another_order(number)
     fixed = {n: x[:, order.to(x.device)] if x.dim() == 2 else x for n, x in subject.fixed.items()}
     given = {n: x[order] if x.dim() and x.shape[0] == number else x for n, x in subject.given.items()}
-    own = {n: x.to(subject.device, subject.dtype) for n, x in given.items()}
-    got = {n: y.to("cpu", torch.float64) for n, y in subject.call(subject.module, {**own, **fixed}).items()}
+    got = subject.called(subject.module, {**subject.own(given), **fixed})
     straight = subject(subject.given)
     return pairs(got, {n: y[order] if y.dim() and y.shape[0] == number else y for n, y in straight.items()})
 
 
 def _ends(subject: Subject) -> list[Tensor]:
     return [x for x in subject.fixed.values() if x.dim() == 2 and x.shape[0] == 2 and x.shape[1] > 1]
-
-
-# --- no step, no kink -------------------------------------------------------------------------------------------------
 
 
 def smooth(subject: Subject) -> Outcomes:
@@ -151,7 +135,7 @@ def smooth(subject: Subject) -> Outcomes:
     found: dict[str, Pair | str] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _steps(partial(_one, exact, n), grid, values)
+        found[name] = _steps(lambda by, n=n: _stretched(exact, by)[n], grid, values)  # type: ignore[misc]
     return found
 
 
@@ -159,10 +143,6 @@ def _stretched(subject: Subject, by: float) -> tuple[Tensor, ...]:
     """Energy and forces, flat, where all lengths are so much larger."""
     strain = (by - 1.0) * torch.eye(3, dtype=torch.float64)
     return tuple(x.flatten() for x in at_points(subject, strained(subject, strain)))
-
-
-def _one(subject: Subject, which: int, by: float) -> Tensor:
-    return _stretched(subject, by)[which]
 
 
 def _steps(f: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:

@@ -72,8 +72,8 @@ def right(subject: Subject) -> Outcomes:
 
 def _right(subject: Subject, given: Named) -> Tensor:
     module: Any = subject.module
-    own = [x.to(subject.device, subject.dtype) for x in (given["x2"], *_weight(given))]
-    return module.right(*own).to("cpu", torch.float64)
+    own = subject.own(given)
+    return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
 
 
 def _narrow(subject: Subject) -> Named:

@@ -18,7 +18,7 @@ from tpgen.compiler.config import Config
 from tpgen.inspection.report.irreps import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
 from tpgen.verification.derivatives import draws, gradients
-from tpgen.verification.laws import Outcomes, pairs
+from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.subject import Named, Run, Subject
 
 REPEATS = 3
@@ -80,11 +80,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _first_line(error: Exception) -> str:
-    said = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {said[0][:120]}"
-
-
 def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
     """Results, and the gradients of their combination with a cotangent."""
 
@@ -102,7 +97,8 @@ def repeated(subject: Subject) -> Outcomes:
     """Calls give equal bits, a few times over."""
     first = _with_gradients(subject)
     again = [_with_gradients(subject) for _ in range(REPEATS - 1)]
-    return pairs({name: torch.stack([one[name] for one in again]) for name in first}, _stacked(first, len(again)))
+    got = {name: torch.stack([one[name] for one in again]) for name in first}
+    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def threads(subject: Subject) -> Outcomes:
@@ -112,10 +108,6 @@ def threads(subject: Subject) -> Outcomes:
         with _threads(number):
             found.append(_with_gradients(subject))
     return pairs(found[1], found[0])
-
-
-def on_cpu(subject: Subject) -> bool:
-    return subject.device.type == "cpu"
 
 
 @contextmanager
@@ -128,10 +120,6 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _stacked(found: Named, times: int) -> Named:
-    return {name: torch.stack([x] * times) for name, x in found.items()}
-
-
 def saved(subject: Subject) -> Outcomes:
     """A copy that loads the state, and the module out of a file: the same bits."""
     found: dict = {}
@@ -140,10 +128,9 @@ def saved(subject: Subject) -> Outcomes:
         try:
             module = again(subject.module)
         except Exception as error:
-            found[part] = _first_line(error)
+            found[part] = reason(error)
             continue
-        named = pairs(_values(subject, module), expected)
-        found |= {f"{part}{', ' + name if name else ''}": pair for name, pair in named.items()}
+        found |= named(part, pairs(_values(subject, module), expected))
     return found
 
 

@@ -130,8 +130,7 @@ class Subject:
 
     def __call__(self, operands: Named, run: Run | None = None) -> Named:
         """The results of a call in float64."""
-        own = {name: x.to(self.device, self.dtype) for name, x in operands.items()}
-        found = self.call(self.module if run is None else run, own)
+        found = self.call(self.module if run is None else run, self.own(operands))
         return {name: y.to("cpu", torch.float64) for name, y in found.items()}
 
     def in_float64(self) -> Subject:
@@ -141,12 +140,13 @@ class Subject:
         copy = self.exact() if self.exact else deepcopy(self.module).double()
         return replace(self, module=copy, dtype=torch.float64, exact=None)
 
+    def own(self, operands: Named) -> Named:
+        """Operands in the module's dtype and on its device."""
+        return {name: x.to(self.device, self.dtype) for name, x in operands.items()}
+
+    def called(self, module: Run, given: Named) -> Named:
+        """The results of a call with a module's own operands, in float64, without a graph."""
+        return {name: y.detach().to("cpu", torch.float64) for name, y in self.call(module, given).items()}
+
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)
-
-    def calling(self, call: Callable[[Run, Named], Named]) -> Subject:
-        """Returns the subject with another way to call it."""
-        return replace(self, call=call)
-
-    def compiled_with(self, backend: str) -> Subject:
-        return replace(self, backend=backend)

@@ -8,10 +8,10 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tpgen.verification.laws import Outcomes, pairs
-from tpgen.verification.subject import Named, Subject
+from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.subject import Subject
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -35,7 +35,7 @@ def untouched(subject: Subject) -> Outcomes:
     """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
     if subject.fresh is None:
         return {"": "the network cannot be copied"}
-    module, given = deepcopy(subject.fresh), _own(subject)
+    module, given = deepcopy(subject.fresh), {**subject.own(subject.given), **subject.fixed}
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
@@ -52,14 +52,11 @@ def untouched(subject: Subject) -> Outcomes:
     if torch.equal(*drawn):
         found.append("the seed of random numbers")
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
-    outcomes: dict = {"": Touched(f"a call changes {', '.join(dict.fromkeys(found))}")} if found else {"": _nothing()}
+    touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
+    outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     after = dict(module.named_parameters())
     same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
     return outcomes | {name: pair for name, pair in same.items() if pair[0].numel()}
-
-
-def _nothing() -> tuple[Tensor, Tensor]:
-    return torch.zeros(1), torch.zeros(1)
 
 
 @contextmanager
@@ -99,23 +96,14 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 
 def memory(subject: Subject) -> Outcomes:
     """Inputs that lie otherwise in memory, and the same results."""
-    own = _own(subject)
+    own = {**subject.own(subject.given), **subject.fixed}
     found: dict = {}
-    expected = _results(subject, subject.module, {name: x.clone() for name, x in own.items()})
+    expected = subject.called(subject.module, {name: x.clone() for name, x in own.items()})
     for part, laid in MEMORY.items():
         try:
-            got = _results(subject, subject.module, {name: laid(x) for name, x in own.items()})
+            got = subject.called(subject.module, {name: laid(x) for name, x in own.items()})
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= {f"{part}{', ' + name if name else ''}": pair for name, pair in pairs(got, expected).items()}
+        found |= named(part, pairs(got, expected))
     return found
-
-
-def _own(subject: Subject) -> Named:
-    given = {name: x.to(subject.device, subject.dtype) for name, x in subject.given.items()}
-    return {**given, **subject.fixed}
-
-
-def _results(subject: Subject, module: nn.Module, given: Named) -> Named:
-    return {name: y.detach().to("cpu", torch.float64) for name, y in subject.call(module, given).items()}

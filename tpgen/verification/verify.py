@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,8 +51,8 @@ from tpgen.verification.networks import network_subject
 from tpgen.verification.subject import Subject
 
 
-def _has(field: str) -> Callable[[Subject], bool]:
-    return lambda subject: bool(getattr(subject, field))
+def _has(*names: str) -> Callable[[Subject], bool]:
+    return lambda subject: all(getattr(subject, name) for name in names)
 
 
 def _is_product(subject: Subject) -> bool:
@@ -74,7 +74,11 @@ LAWS: dict[str, Law] = {
     "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
     "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
     "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
-    "translation": Law("nothing changes where all points are shifted", laws.translation, laws.has_places),
+    "translation": Law(
+        "nothing changes where all points are shifted",
+        laws.translation,
+        lambda s: any(t.moves for t in s.turns.values()),
+    ),
     "permutation": Law("rows or points in another order give results in it", laws.permutation, _has("relabel")),
     "normalisation": Law(
         "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
@@ -83,8 +87,12 @@ LAWS: dict[str, Law] = {
     "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
     "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
-    "forces": Law("forces are the slope of the energy", dynamics.forces, dynamics.has_forces, limit=5e-8),
-    "stress": Law("stress is the slope by strain over the volume", periodic.stress, periodic.has_stress, limit=5e-8),
+    "forces": Law(
+        "forces are the slope of the energy", dynamics.forces, _has("points", "energy", "forces"), limit=5e-8
+    ),
+    "stress": Law(
+        "stress is the slope by strain over the volume", periodic.stress, _has("energy", "stress"), limit=5e-8
+    ),
     "edges": Law("edges in another order give results in it", periodic.edges, periodic.has_edges, slack=5),
     "images": Law("a point's image in the next cell is as good", periodic.images, periodic.has_images, slack=5),
     "smooth": Law("no step of energy or forces where edges grow", periodic.smooth, dynamics.is_potential, limit=1e-5),
@@ -95,7 +103,7 @@ LAWS: dict[str, Law] = {
     "history": Law("results do not depend on calls before", history.forgets, _is_network, slack=5),
     "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, _is_network, limit=0.0),
-    "threads": Law("the same numbers on any number of threads", runs.threads, runs.on_cpu),
+    "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),
     "saved": Law("the same bits after a save", runs.saved, limit=0.0),
 }
 UNSEEN = {  # what no law of a kind of subject can see
@@ -251,38 +259,26 @@ def verify(
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
     findings = _found(chosen, made, inputs or (), progress)
-    return Verification(
-        made.kind,
-        made.title,
-        made.settings,
-        str(made.dtype).removeprefix("torch."),
-        str(made.device),
-        time.perf_counter() - start,
-        tuple(findings if only is None else [*findings, *_no_laws(chosen, made)]),
-        _needed(only, chosen, made),
-    )
-
-
-def _needed(only: Any, chosen: Sequence[str], subject: Subject) -> tuple[str, ...]:
-    """The laws without which nothing has passed."""
+    asked: tuple[str, ...] = ("equivariant",) if made.undeclared else ()  # without which nothing has passed
     if only is not None:
-        return tuple(chosen)
-    return ("equivariant",) if _is_network(subject) and subject.undeclared else ()
+        why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
+        findings += [Finding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
+    took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
+    return Verification(made.kind, made.title, made.settings, dtype, str(made.device), took, tuple(findings), asked)
+
+
+def _chosen(only: str | Iterable[str] | None) -> list[str]:
+    chosen = list(NAMES) if only is None else [only] if isinstance(only, str) else list(only)
+    for name in chosen:
+        if name not in NAMES:
+            raise InputError(unknown("law", name, NAMES))
+    return chosen
 
 
 def _applies(name: str, subject: Subject) -> bool:
     if name == STOCK:
         return _is_network(subject) and bool(conversion_report(subject.module).replaced)
     return LAWS[name].applies(subject)
-
-
-def _chosen(only: str | Iterable[str] | None) -> list[str]:
-    only = [only] if isinstance(only, str) else only
-    chosen = list(NAMES) if only is None else list(only)
-    for name in chosen:
-        if name not in NAMES:
-            raise InputError(unknown("law", name, NAMES))
-    return chosen
 
 
 def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
@@ -305,7 +301,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
         made = network_subject(subject, inputs, irreps_in, irreps_out)
     elif (inputs, irreps_in, irreps_out) != (None, None, None):
         raise InputError(f"inputs and irreps are for networks: a {made.kind} brings its own")
-    return made.compiled_with(backend)
+    return replace(made, backend=backend)
 
 
 def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[Finding]:
@@ -316,11 +312,6 @@ def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progre
             begin(name)
             findings += _proof(subject, inputs) if name == STOCK else _findings(name, LAWS[name], subject)
     return findings
-
-
-def _no_laws(names: Sequence[str], subject: Subject) -> list[Finding]:
-    why = f"no law of a {subject.kind} like this one"
-    return [Finding(name, "", NOT_COMPARED, why=why) for name in names if not _applies(name, subject)]
 
 
 def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
@@ -339,15 +330,8 @@ def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
     """A converted network against the stock one that it came from, in float64."""
     proof = conversion_report(subject.module, prove=inputs).proof
     assert proof is not None
-    return [
-        Finding(
-            STOCK,
-            d.what,
-            PASSED if d.relative <= PROVEN else FAILED,
-            d.absolute,
-            d.relative,
-            PROVEN,
-            "" if d.relative <= PROVEN else d.where,
-        )
-        for d in proof.differences
-    ]
+    found = []
+    for d in proof.differences:
+        status, why = (PASSED, "") if d.relative <= PROVEN else (FAILED, d.where)
+        found.append(Finding(STOCK, d.what, status, d.absolute, d.relative, PROVEN, why))
+    return found

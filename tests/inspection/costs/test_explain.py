@@ -13,7 +13,6 @@ import tpgen
 from tests.cli.calls import VECTORS, run
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import Timing
-from tpgen.inspection.costs.cost import path_alone
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.pictures import draw_couplings, draw_graph, draw_network
@@ -109,7 +108,7 @@ def test_a_module_explains_itself() -> None:
 def test_a_path_alone_computes_what_it_does_in_the_whole() -> None:
     plan = PROBLEMS["article"].plan
     for path in plan.paths:
-        alone = path_alone(plan, path).paths[0]
+        alone = plan.maker.alone(plan, path).paths[0]
         assert (alone.ls, alone.mode, alone.sizes) == (path.ls, path.mode, path.sizes)
 
 

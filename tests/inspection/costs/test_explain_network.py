@@ -86,7 +86,7 @@ def test_errors() -> None:
         explain_network(nn.Linear(1, 1), [torch.ones(1)])
     with pytest.raises(TpgenError, match=r"the network fails on the inputs given \(.*\); give inputs it takes"):
         explain_network(Edges(), [torch.ones(1)])
-    with pytest.raises(TpgenError, match=r"the products of an nn\.Module, got int"):
+    with pytest.raises(TpgenError, match=r"explain_network takes an nn\.Module, got int"):
         explain_network(3, [])  # type: ignore[arg-type]
     with pytest.raises(TpgenError, match=r"in a list or tuple, got Tensor: write explain_network\(network, \[x, y\]\)"):
         explain_network(Edges(), torch.ones(1))  # type: ignore[arg-type]

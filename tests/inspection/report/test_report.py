@@ -193,7 +193,7 @@ def test_what_has_no_backward_says_so() -> None:
             r"unknown section 'gards': did you mean 'guards'\? Known sections: backends, ",
         ),
         (nn.ReLU(), [torch.ones(1)], {"repeats": 0}, "how often each backend is timed and must be positive, got 0"),
-        (torch.relu, [torch.ones(1)], {}, "about an nn.Module, got builtin.*wrap a function in a module"),
+        (torch.relu, [torch.ones(1)], {}, "takes an nn.Module, got builtin.*wrap a function in a module"),
         (nn.ReLU(), torch.ones(1), {}, r"in a list or tuple, got Tensor: write compile_report\(module, \[x, y\]\)"),
         (
             nn.Linear(2, 2),

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod, sqrt
 
@@ -18,9 +18,8 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.cost import seconds_of_paths, written_as
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
-from tpgen.inspection.costs.measured import module_for, product_seconds
+from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
 from tpgen.inspection.stages.request import Request
@@ -56,34 +55,11 @@ def explain(
         if count < 1:
             raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
     nodes = _nodes(subject, rows, nodes)
-    plan, how = request.plan, written_as(request)
-    seconds = seconds_of_paths(request, SECONDS / 5) if measure else {}
-    memory = _memory(request, nodes)
-    found = Explanation(
-        product=request.title,
-        digest=plan.digest,
-        normalization="/".join(plan.arguments[name] for name in _NORMALIZATIONS if name in plan.arguments),
-        rows=rows,
-        dtype=str(request.dtype).removeprefix("torch."),
-        device=request.device,
-        layout=request.layouts,
-        backend=request.backend,
-        strategy=request.strategy,
+    found = replace(
+        _costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
         reason=_reason(subject, request, options),
-        paths=tuple(
-            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
-            for n, paths in plan.by_instruction.items()
-        ),
-        dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
-        flops=request.flops,
-        bytes=request.bytes(nodes),
-        peak_bytes=memory.forward,
-        training_bytes=memory.training,
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
-        nodes=nodes,
         on_gpu=request.on(gpu, nodes) if gpu else None,
-        noun=plan.maker.noun,
-        **request.facts,
     )
     if not measure:
         return found
@@ -97,6 +73,36 @@ def explain(
 
 
 _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
+
+
+def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
+    """Paths and totals, without what the machine or a choice has to do with them."""
+    plan, how, memory = request.plan, written_as(request), _memory(request, nodes)
+    return Explanation(
+        product=request.title,
+        digest=plan.digest,
+        normalization="/".join(plan.arguments[name] for name in _NORMALIZATIONS if name in plan.arguments),
+        rows=request.rows,
+        dtype=str(request.dtype).removeprefix("torch."),
+        device=request.device,
+        layout=request.layouts,
+        backend=request.backend,
+        strategy=request.strategy,
+        reason="",
+        paths=tuple(
+            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            for n, paths in plan.by_instruction.items()
+        ),
+        dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
+        flops=request.flops,
+        bytes=request.bytes(nodes),
+        peak_bytes=memory.forward,
+        training_bytes=memory.training,
+        ceilings=None,
+        nodes=nodes,
+        noun=plan.maker.noun,
+        **request.facts,
+    )
 
 
 def _reason(subject: Subject, request: Request, options: RequestOptions) -> str:
@@ -154,6 +160,25 @@ def _path(
         entries=tuple(p.nonzeros for p in paths) if path.label else (),
         monomials=len({key[1:] for p in paths for key in p.entries or ()}),
     )
+
+
+_WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
+
+
+def written_as(request: Request) -> dict[int, str]:
+    """Say in a few words how each path is written."""
+    if request.strategy == "kernel":
+        return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
+    own: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for node in request.emission().graph.nodes:
+        served = node.meta["tpgen"].instructions
+        for index in served:
+            counts = own if len(served) == 1 else shared
+            counts[index] = counts.get(index, 0) + 1
+    return {
+        index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
+    }
 
 
 def coefficient_factors(path: Path) -> dict[str, float]:

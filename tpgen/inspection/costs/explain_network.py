@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from tpgen.drawing.charts import share_bar
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.clock import ROUGH, Timing, device_of, now, timed
+from tpgen.inspection.clock import ROUGH, Timing, device_of, now, seconds_of
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.report.values import reason
+from tpgen.inspection.report.values import check_call, reason
 from tpgen.inspection.subject import request_of
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
@@ -98,11 +98,13 @@ class NetworkExplanation(Shown):
         rows = [_row(p) for p in self.products]
         if self.seconds:
             columns += ["measured", "of forward"]
-            rows = [(*r, *_times(p, self.seconds)) for r, p in zip(rows, self.products, strict=True)]
+            for row, p in zip(rows, self.products, strict=True):
+                row += [duration(p.seconds), f"{100 * (p.seconds or 0) / self.seconds:.0f} %"]
         if self.gpu:
             columns += [f"{self.gpu} forward", "backward"]
-            rows = [(*r, *_on_gpu(p)) for r, p in zip(rows, self.products, strict=True)]
-        return [columns, *map(list, rows)]
+            for row, p in zip(rows, self.products, strict=True):
+                row += [duration(p.gpu_seconds.get(name)) for name in ("forward", "backward")]
+        return [columns, *rows]
 
     def _head(self) -> str:
         return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one forward"
@@ -164,9 +166,9 @@ class NetworkExplanation(Shown):
         return lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
 
 
-def _row(product: ProductInNetwork) -> tuple[str, ...]:
+def _row(product: ProductInNetwork) -> list[str]:
     found = product.explanation
-    return (
+    return [
         product.module or "(itself)",
         found.product,
         str(len(found.paths)),
@@ -177,15 +179,7 @@ def _row(product: ProductInNetwork) -> tuple[str, ...]:
         quantity(product.bytes, "B"),
         found.bound or "-",
         duration(product.predicted_seconds),
-    )
-
-
-def _times(product: ProductInNetwork, whole: float) -> tuple[str, str]:
-    return duration(product.seconds), f"{100 * (product.seconds or 0) / whole:.0f} %"
-
-
-def _on_gpu(product: ProductInNetwork) -> tuple[str, str]:
-    return duration(product.gpu_seconds.get("forward")), duration(product.gpu_seconds.get("backward"))
+    ]
 
 
 def explain_network(
@@ -205,7 +199,7 @@ def explain_network(
 
     Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
     """
-    _check(network, inputs)
+    check_call("explain_network(network, [x, y])", network, inputs)
     held = {path: m for path, m in network.named_modules() if isinstance(m, PlannedModule)}
     if not held:
         raise TpgenError(
@@ -233,16 +227,6 @@ def explain_network(
     not_called = tuple(p for p in held if p not in seen)
     forward = whole.median if measure else None
     return NetworkExplanation(type(network).__name__, products, not_called, forward, named, whole.spread)
-
-
-def _check(network: object, inputs: object) -> None:
-    if not isinstance(network, nn.Module):
-        raise TpgenError(f"explain_network explains the products of an nn.Module, got {type(network).__name__}")
-    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
-        raise TpgenError(
-            f"inputs are the arguments of one call in a list or tuple, got {type(inputs).__name__}: "
-            "write explain_network(network, [x, y])"
-        )
 
 
 @dataclass(frozen=True)
@@ -312,7 +296,7 @@ def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple
     whole = []
     for turn in range(_WARM + _ROUNDS):
         watch.seconds.clear()
-        took = timed(lambda: network(*inputs), watch.device)
+        took = seconds_of(lambda: network(*inputs), watch.device)
         if turn >= _WARM:
             whole.append(took)
             for path, seconds in watch.seconds.items():

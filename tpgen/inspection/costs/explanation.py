@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path as FilePath
 
 from tpgen.compiler.config import RequestOptions
@@ -163,17 +164,13 @@ class Explanation(Shown, UnderCeilings):
 # A column in which no path has anything to say is left out.
 _COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
     "path": lambda p: str(p.index),
-    "in1": lambda p: p.in1,
-    "in2": lambda p: p.in2,
-    "in3": lambda p: p.in3,
-    "in4": lambda p: p.in4,
-    "out": lambda p: p.out,
-    "mode": lambda p: p.mode,
-    "constant": lambda p: p.constant,
+    **{name: attrgetter(name) for name in ("in1", "in2", "in3", "in4", "out", "mode", "constant")},
     "paths": lambda p: str(len(p.entries) or ""),
     "weights": lambda p: p.weights or "-",
     "coefficient": lambda p: "" if p.constant else f"{p.coefficient:.5g}",
-    "= irrep × path × variance × weight": lambda p: _product(p.factors.values()),
+    "= irrep × path × variance × weight": lambda p: (
+        " × ".join(f"{value:.4g}" for value in p.factors.values()) if len(p.factors) > 1 else ""
+    ),
     "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %" if p.dense else "",
     "monomials": lambda p: str(p.monomials or ""),
     "flops": lambda p: f"{p.flops:,}",
@@ -194,11 +191,6 @@ def _head(found: Explanation) -> list[str]:
         f"{found.device}, backend {found.backend}",
         f"strategy {found.strategy}: {found.reason}",
     ]
-
-
-def _product(factors: Iterable[float]) -> str:
-    values = list(factors)
-    return " × ".join(f"{value:.4g}" for value in values) if len(values) > 1 else ""
 
 
 def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:

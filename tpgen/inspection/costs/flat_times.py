@@ -22,7 +22,7 @@ from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import ROUGH, device_of, time_in_turns
-from tpgen.inspection.training import restored, step
+from tpgen.inspection.training import forward, restored, step
 from tpgen.networks.inline import Gain, inline_products
 from tpgen.networks.tracer import trace_network
 from tpgen.text import duration, ratio, table
@@ -121,7 +121,7 @@ def time_flat(
         _check_same(networks, inputs)
         runs = {name: compile_program(module, Config(backend=backend)) for name, module in networks.items()}
         steps = {name: partial(step, runs[name], inputs, tuple(networks[name].parameters())) for name in networks}
-        forwards = {name: _forward(runs[name], inputs) for name in networks}
+        forwards = {name: partial(forward, runs[name], inputs) for name in networks}
         device = device_of(network, inputs)
         once, trained = (time_in_turns(calls, device, rounds=rounds) for calls in (forwards, steps))
     rows = tuple(
@@ -141,11 +141,3 @@ def _check_same(networks: dict[str, fx.GraphModule], inputs: Sequence[Any]) -> N
                     "the flat network does not compute what the network does, so no time is worth comparing: "
                     "is there a random function in it (dropout)? Call network.eval() first"
                 )
-
-
-def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], None]:
-    def call() -> None:
-        with torch.no_grad():
-            run(*inputs)
-
-    return call

@@ -1,12 +1,14 @@
-"""The time of a product or a convolution as it is written and run, beside the ceilings of that moment."""
+"""Times of a product or a convolution as it is written and run, and of each path, beside the ceilings of the moment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from tpgen.inspection.clock import time_in_turns
 from tpgen.inspection.costs.roofline import Ceilings, measured_together
 from tpgen.inspection.stages.request import Request
 from tpgen.nn.faces import module_of
@@ -32,6 +34,21 @@ def product_seconds(request: Request, nodes: int | None, seconds: float) -> tupl
         run().sum().backward()
 
     return measured_together({"forward": forward, "backward": backward}, request.dtype, request.device, seconds)
+
+
+def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
+    """The time of every path as a product of its own, in the strategy of the whole.
+
+    Their sum is more than the whole: what paths share is done anew for each.  All paths are timed in turn, and again:
+    what else the machine does for a while then falls on no path alone.
+    """
+    plan, calls = request.plan, {}
+    for n, paths in plan.by_instruction.items():
+        # graphs run eagerly: compiling each path alone would take minutes
+        calls[str(n)], _ = runnable(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
+    with torch.no_grad():
+        found = time_in_turns(calls, request.device, len(calls) * seconds)
+    return {int(n): timing.median for n, timing in found.items()}
 
 
 def runnable(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -110,25 +111,19 @@ def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
     return made.requires_grad_(wanted)
 
 
-def _of_product(x1: Tensor, x2: Tensor, w: Tensor, text: str, src: Any = None, dst: Any = None, nodes: Any = 0) -> int:
-    return call_workspace(ProductCall(x1, x2, w, None, src, dst, text, OUT, nodes).listed())
+def _workspace(call: Callable[..., FormCall], *given: Any, **named: Any) -> int:
+    return call_workspace(call(*given, **named))
 
 
-def _of_gradients(
-    x1: Tensor, x2: Tensor, w: Tensor, g: Tensor, text: str, mask: int, src: Any = None, dst: Any = None
-) -> int:
-    return call_workspace(ProductCall(x1, x2, w, g, src, dst, text, mask).listed())
-
-
-def _of_polynomial(tensors: Sequence[Tensor], index: Tensor | None, text: str, call: str) -> int:
-    return call_workspace(FormCall(tensors, None, None, text, call, index))
-
-
-def _of_form(*arguments: Any) -> int:
-    return call_workspace(FormCall(*arguments))
-
-
-WORKSPACE["tpgen::product"] = _of_product
-WORKSPACE["tpgen::gradients"] = _of_gradients
-WORKSPACE["tpgen::polynomial"] = _of_polynomial
-WORKSPACE["tpgen::form"] = _of_form
+# The arguments of each operator as a call whose memory is known.
+_CALLS: dict[str, Callable[..., FormCall]] = {
+    "product": lambda x1, x2, w, text, src=None, dst=None, nodes=0: ProductCall(
+        x1, x2, w, None, src, dst, text, OUT, nodes
+    ).listed(),
+    "gradients": lambda x1, x2, w, g, text, mask, src=None, dst=None: ProductCall(
+        x1, x2, w, g, src, dst, text, mask
+    ).listed(),
+    "polynomial": lambda tensors, index, text, call: FormCall(tensors, None, None, text, call, index),
+    "form": FormCall,
+}
+WORKSPACE.update({f"tpgen::{name}": partial(_workspace, call) for name, call in _CALLS.items()})

@@ -9,8 +9,6 @@ from tpgen.drawing.path_map import hues
 from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.text import duration
 
-# --- the bars ---------------------------------------------------------------------------------------------------------
-
 # What each column shows of a path, and how it writes it; a column of nothing is left out.
 _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[float], str]]] = {
     "FLOP per row": (lambda p: p.flops, lambda value: f"{value:,.0f}"),
@@ -32,13 +30,13 @@ def bars(found: Explanation) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
     rows = []
     for path in found.paths:
-        cells = "".join(_bar(value(path) or 0, most[name], text) for name, (value, text) in shown.items())
+        cells = "".join(
+            f'<td><s style="width:{100 * (value(path) or 0) / most[name]:.0f}%"></s>'
+            f"<span>{text(value(path) or 0)}</span></td>"
+            for name, (value, text) in shown.items()
+        )
         rows.append(
             f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
             f"<td>{escape(path.couples)}</td>{cells}</tr>"
         )
     return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
-
-
-def _bar(value: float, most: float, text: Callable[[float], str]) -> str:
-    return f'<td><s style="width:{100 * value / most:.0f}%"></s><span>{text(value)}</span></td>'

@@ -13,8 +13,8 @@ from torch import nn
 from typing_extensions import Unpack
 
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
-from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation
+from tpgen.inspection.costs.explain_network import explain_network
+from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
@@ -77,7 +77,28 @@ def write_network_explorer(
 
     Raises `TpgenError` for a network without products of tpgen's, and for names of what it does not call.
     """
-    return _write(path, lambda: _network_page(network, inputs, products, rows, measure, inductor, ceilings))
+
+    def page() -> str:
+        found = explain_network(network, inputs, ceilings=ceilings)
+        shown = {p.module: p for p in found.products if not products or p.module in products}
+        for name in products:
+            if name not in shown:
+                raise TpgenError(unknown("product", name, [p.module for p in found.products]))
+        sheets = {}
+        for name, product in shown.items():
+            options: ExplainedOptions = {"ceilings": ceilings}
+            if product.explanation.nodes is not None:  # a convolution, between as many nodes as in the network
+                options["nodes"] = product.explanation.nodes
+            module, count = network.get_submodule(name), rows or product.explanation.rows
+            sheets[name] = product_sheet(module, count, measure, inductor, **options)
+        first = max(shown.values(), key=lambda p: p.flops, default=None)
+        labels = {
+            p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
+            for p in found.products
+        }
+        return _page(sheets, first.module if first else found.largest.module, found.network, labels)
+
+    return _write(path, page)
 
 
 def explorer_page(
@@ -90,45 +111,6 @@ def explorer_page(
     """The page as text; see `write_explorer`."""
     sheet = product_sheet(subject, rows, measure, inductor, **options)
     return _page({"": sheet}, "", sheet.title)
-
-
-def _network_page(
-    network: nn.Module,
-    inputs: Sequence[Any],
-    products: Sequence[str],
-    rows: int | None,
-    measure: bool,
-    inductor: bool,
-    ceilings: Ceilings | None,
-) -> str:
-    found = explain_network(network, inputs, ceilings=ceilings)
-    shown = {p.module: p for p in found.products if not products or p.module in products}
-    for name in products:
-        if name not in shown:
-            raise TpgenError(unknown("product", name, [p.module for p in found.products]))
-    sheets = {
-        name: _sheet_of(network.get_submodule(name), found[name], rows, measure, inductor, ceilings) for name in shown
-    }
-    first = max(shown.values(), key=lambda p: p.flops, default=None)
-    return _page(sheets, first.module if first else found.largest.module, found.network, _labels(found))
-
-
-def _sheet_of(
-    module: nn.Module, found: Explanation, rows: int | None, measure: bool, inductor: bool, ceilings: Ceilings | None
-) -> Sheet:
-    """A product for the rows that the network calls it with; of a convolution, between as many nodes."""
-    options: ExplainedOptions = {"ceilings": ceilings}
-    if found.nodes is not None:
-        options["nodes"] = found.nodes
-    return product_sheet(module, rows or found.rows, measure, inductor, **options)
-
-
-def _labels(found: NetworkExplanation) -> dict[str, str]:
-    """Labels of the list of products."""
-    return {
-        p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
-        for p in found.products
-    }
 
 
 def _page(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:

@@ -38,13 +38,14 @@ def product_sheet(
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
+    written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     return Sheet(
         title=f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s",
         digest=found.digest,
         panes=tuple(_panes(request, inductor)),
         facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
         costliest=_costliest(found),
-        totals={"strategy": _written(found), **totals(found)},
+        totals={"strategy": written, **totals(found)},
         diagram=diagram(request.plan.map, interactive=True),
         roofline=roofline(found, interactive=True),
         bars=bars(found),
@@ -58,7 +59,8 @@ def _panes(request: Request, inductor: bool) -> list[Pane]:
     traced = _traced(readable, (*_GRAPHS, *(["inductor"] if inductor else [])))
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     notes = _notes(readable)
-    graphs = [Pane(stage, _remark(name, readable), notes.get(name, {})) for name, stage in traced.items()]
+    remark = f"as strategy {readable.strategy} writes it"
+    graphs = [Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     kernels = _traced(replace(request, strategy="kernel"), _KERNELS)
     reason = request.why_no_kernel()
     if reason:
@@ -70,18 +72,12 @@ def _traced(request: Request, names: tuple[str, ...]) -> dict[str, TracedStage]:
     return {name: trace(name, request) for name in names}
 
 
-def _remark(name: str, request: Request) -> str:
-    return "" if name in ("plan", "form") else f"as strategy {request.strategy} writes it"
-
-
 def _notes(request: Request) -> dict[str, Mapping[str, object]]:
     """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
     try:
         of_nodes = node_costs(request)
         return {
-            "graph": of_nodes,
-            "code": of_nodes,
-            "script": of_nodes,
+            **dict.fromkeys(("graph", "code", "script"), of_nodes),
             "joint": traced_costs(joint_of_request(request)),
         }
     except TpgenError:
@@ -113,7 +109,3 @@ def _facts(path: PathExplanation) -> dict[str, str]:
     if path.seconds is not None:
         facts["alone"] = f"{duration(path.seconds)} for the batch"
     return {name: text for name, text in facts.items() if text}
-
-
-def _written(found: Explanation) -> str:
-    return f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"

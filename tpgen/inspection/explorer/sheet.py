@@ -66,6 +66,7 @@ class Sheet:
     def html(self, name: str, template: Template) -> str:
         """The sheet as a template of HTML, which a browser lays out once it is shown."""
         data = {"paths": self.facts, "costliest": self.costliest, "noun": self.noun}
+        facts = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in self.totals.items())
         return template.substitute(
             name=escape(name),
             title=escape(self.title),
@@ -73,15 +74,11 @@ class Sheet:
             tabs="".join(map(_tab, self.panes)),
             panes="".join(_pane(pane, len(self.facts)) for pane in self.panes),
             diagram=self.diagram,
-            machine=_list(self.totals),
+            machine=f"<dl>{facts}</dl>",
             bars=self.bars,
             roofline=self.roofline,
             data=json.dumps(data).replace("</", "<\\/"),
         )
-
-
-def _list(facts: Mapping[str, str]) -> str:
-    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items()) + "</dl>"
 
 
 def _tab(pane: Pane) -> str:
@@ -95,10 +92,8 @@ def _tab(pane: Pane) -> str:
 
 def _pane(pane: Pane, paths: int) -> str:
     stage = pane.stage
-    if stage.missing:
-        body = f'<span class="missing-reason">{escape(stage.missing)}</span>'
-    else:
-        body = "".join(_parts(pane, paths))
+    missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
+    body = missing if stage.missing else "".join(_parts(pane, paths))
     return (
         f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
         f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
@@ -109,26 +104,20 @@ def _parts(pane: Pane, paths: int) -> Iterator[str]:
     """The lines in chunks; long parts that say nothing of the product are folded."""
     stage = pane.stage
     html = highlighted("\n".join(stage.lines), stage.language)
-    notes = [pane.notes.get(_named(text)) for text in stage.lines]
+    notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
     lines = [_line(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
     for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
         numbers = list(run)
         chunks = [numbers[n : n + _CHUNK] for n in range(0, len(numbers), _CHUNK)]
-        body = "".join(_chunk([lines[n] for n in chunk], chunk[0]) for chunk in chunks)
+        # with the number of the first line: a browser skips chunks out of view, so large pages open fast
+        body = "".join(
+            f'<span style="--from:{chunk[0]};--lines:{len(chunk)}">{"".join(lines[n] for n in chunk)}</span>'
+            for chunk in chunks
+        )
         if folded and len(numbers) >= _LONG:
             part = stage.origins[numbers[0]].shared
             body = f"<details><summary>{escape(part)}, {len(numbers)} lines</summary>{body}</details>"
         yield body
-
-
-def _named(line: str) -> str:
-    """The value that a line of a graph or of its code names."""
-    return line.split(None, 1)[0] if line.strip() else ""
-
-
-def _chunk(lines: list[str], first: int) -> str:
-    """Some lines, with the number of the first: a browser skips chunks out of view, so large pages open fast."""
-    return f'<span style="--from:{first};--lines:{len(lines)}">{"".join(lines)}</span>'
 
 
 def _line(html: str, origin: Origin, note: object, paths: int) -> str:

@@ -21,8 +21,8 @@ from tpgen._torch import pytree
 from tpgen.errors import TpgenError, unknown
 from tpgen.inspection.report.irreps import REMARK, irreps_with_length
 from tpgen.inspection.report.sections import SECTIONS, Reported, describe_inputs
-from tpgen.inspection.report.values import CompileReport, Section, reason
-from tpgen.inspection.training import draws_random_numbers, is_index, restored
+from tpgen.inspection.report.values import CompileReport, Section, check_call, reason
+from tpgen.inspection.training import draws_random_numbers, forward, is_index, restored
 from tpgen.progress import Told, told
 
 _RANDOM = (
@@ -83,7 +83,7 @@ def compile_report(
     subject = Reported(module, given, others, inductor, repeats)
     made = []
     with restored(module), told(progress, len(names)) as begin:
-        is_random = draws_random_numbers(lambda: _call(module, given))
+        is_random = draws_random_numbers(lambda: forward(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)
             made.append(_section(name, subject))
@@ -116,29 +116,16 @@ def _section(name: str, subject: Reported) -> Section:
 
 
 def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
-    if not isinstance(module, nn.Module):
-        raise ReportError(
-            f"a report is about an nn.Module, got {type(module).__name__}; wrap a function in a module that calls it"
-        )
-    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
-        raise ReportError(
-            f"inputs are the arguments of one call in a list or tuple, got {type(inputs).__name__}: "
-            "write compile_report(module, [x, y])"
-        )
+    check_call("compile_report(module, [x, y])", module, inputs, ReportError)
     try:
         with restored(module):
-            _call(module, inputs)
+            forward(module, inputs)
     except Exception as error:
         raise ReportError(
             f"{type(module).__name__} fails on these inputs before anything is compiled "
             f"({reason(error)}); give inputs that it takes: "
             f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
         ) from error
-
-
-def _call(module: nn.Module, inputs: Sequence[Any]) -> None:
-    with torch.no_grad():
-        module(*inputs)
 
 
 def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:

@@ -23,7 +23,7 @@ from tpgen.inspection.clock import Timing, device_of, now, time_in_turns
 from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason
-from tpgen.inspection.training import is_floating, is_index, step
+from tpgen.inspection.training import forward, is_floating, is_index, step
 from tpgen.text import duration, quantity, table
 
 
@@ -131,12 +131,7 @@ def _backends(subject: Reported) -> Written:
     return "\n".join([table([head, *lines]), *failed, *notes]), {"backends": rows, "missing": missing}
 
 
-@dataclass(frozen=True)
-class Built:
-    """Work of a backend on the module: its tasks, and what its first step showed."""
-
-    tasks: dict[str, Callable[[], Any]]
-    first: dict[str, Any]
+Built = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
 
 
 def _built(subject: Reported, backend: str, exact: Exact) -> Built:
@@ -146,18 +141,16 @@ def _built(subject: Reported, backend: str, exact: Exact) -> Built:
     start = now(device)
     results, gradients = train()
     first = now(device) - start
-    tasks: dict[str, Callable[[], Any]] = {"forward": partial(_forward, run, subject.inputs)}
+    tasks: dict[str, Callable[[], Any]] = {"forward": partial(forward, run, subject.inputs)}
     if gradients is not None:
         tasks["step"] = train
     tasks["forward"]()  # may compile once more
-    return Built(
-        tasks,
-        {
-            "first_step_seconds": first,
-            "error": _difference(results, exact[0]) if exact else None,
-            "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
-        },
-    )
+    found = {
+        "first_step_seconds": first,
+        "error": _difference(results, exact[0]) if exact else None,
+        "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
+    }
+    return tasks, found
 
 
 def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
@@ -165,17 +158,17 @@ def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
     device = device_of(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):
-        calls = {name: one.tasks[task] for name, one in built.items() if task in one.tasks}
+        calls = {name: tasks[task] for name, (tasks, _) in built.items() if task in tasks}
         times[task] = time_in_turns(calls, device, rounds=subject.repeats)
     return [
         {
             "backend": name,
-            **one.first,
+            **first,
             "forward_seconds": times["forward"][name].median,
             "step_seconds": times["step"][name].median if name in times["step"] else None,
             "spread": max(found[name].spread for found in times.values() if name in found),
         }
-        for name, one in built.items()
+        for name, (_, first) in built.items()
     ]
 
 
@@ -268,7 +261,8 @@ _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 def _kernels(subject: Reported) -> Written:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
-    sources = generated_code(subject.module, subject.inputs, _training(subject.module))
+    parameters = tuple(subject.module.parameters())
+    sources = generated_code(subject.module, subject.inputs, partial(step, parameters=parameters))
     kernels = [
         {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
         for source in sources
@@ -318,19 +312,6 @@ def _described(value: Any) -> str:
     if type(value) in (list, tuple):
         return f"[{', '.join(map(_described, value))}]"
     return type(value).__name__
-
-
-# --- measuring ------------------------------------------------------------------------------------------------------
-
-
-def _forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
-    with torch.no_grad():
-        run(*inputs)
-
-
-def _training(module: nn.Module) -> Callable[[Callable[..., Any], Sequence[Any]], Any]:
-    """A step of the module's parameters, compiled or not."""
-    return lambda run, inputs: step(run, inputs, tuple(module.parameters()))
 
 
 def _exact(subject: Reported) -> Exact:

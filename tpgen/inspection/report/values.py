@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor, nn
 
 from tpgen.drawing.charts import bar_groups
 from tpgen.errors import TpgenError, unknown
@@ -142,6 +145,16 @@ def reason(error: Exception) -> str:
     said = lines[0] if lines else "no reason given"
     where = f" {_where(error)}" if said.endswith(":") or not lines else ""  # a bare class of error says nothing
     return f"{kind}{said}{where}" + (f"; {way_out}" if way_out else "")
+
+
+def check_call(example: str, module: object, inputs: object, error: type[TpgenError] = TpgenError) -> None:
+    """Raise where what takes a module with the arguments of a call, as in the example, is given something else."""
+    if not isinstance(module, nn.Module):
+        got = f"{type(module).__name__}; wrap a function in a module that calls it"
+        raise error(f"{example.partition('(')[0]} takes an nn.Module, got {got}")
+    if isinstance(inputs, (Tensor, str)) or not isinstance(inputs, Sequence):
+        got = f"{type(inputs).__name__}: write {example}"
+        raise error(f"inputs are the arguments of one call in a list or tuple, got {got}")
 
 
 def _where(error: Exception) -> str:

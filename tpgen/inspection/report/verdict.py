@@ -107,8 +107,6 @@ LINES: dict[str, Callable[[Found], str]] = {
 }
 
 
-# --- as bars ---------------------------------------------------------------------------------------------------------
-
 Bar = tuple[str, float, str]  # label, value, value as text
 
 
@@ -122,23 +120,11 @@ def figures(found: Found) -> dict[str, list[Bar]]:
     return {title: bars for title, bars in drawn.items() if bars}
 
 
-def _graph_bars(found: Found) -> Iterator[Bar]:
-    if "graphs" in found:
-        yield from (_counted(name, len(found["graphs"][name])) for name in ("graphs", "breaks"))
-
-
-def _compilation_bars(found: Found) -> Iterator[Bar]:
-    if "recompilations" in found:
-        yield from (_counted(name, len(found["recompilations"][name])) for name in ("static", "automatic", "dynamic"))
-
-
-def _counted(name: str, count: int) -> Bar:
-    return name, float(count), str(count)
-
-
-def _saved_bars(found: Found) -> Iterator[Bar]:
-    for name, size in _saved_bytes(found).items():
-        yield name, float(size), quantity(size, "B")
+def _counts(found: Found, section: str, *names: str) -> Iterator[Bar]:
+    """Bars that count lists of a section; nothing where it is not there."""
+    for name in names if section in found else ():
+        count = len(found[section][name])
+        yield name, float(count), str(count)
 
 
 def _time_bars(found: Found) -> Iterator[Bar]:
@@ -149,14 +135,13 @@ def _time_bars(found: Found) -> Iterator[Bar]:
 
 
 FIGURES: dict[str, Callable[[Found], Iterator[Bar]]] = {
-    "graphs": _graph_bars,
-    "compilations": _compilation_bars,
-    "saved for backward": _saved_bars,
+    "graphs": lambda found: _counts(found, "graphs", "graphs", "breaks"),
+    "compilations": lambda found: _counts(found, "recompilations", "static", "automatic", "dynamic"),
+    "saved for backward": lambda found: (
+        (name, float(size), quantity(size, "B")) for name, size in _saved_bytes(found).items()
+    ),
     "time of a call": _time_bars,
 }
-
-
-# --- what to do -----------------------------------------------------------------------------------------------------
 
 
 def _mend_breaks(found: Found) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.call import Call
-from tpgen.form.polynomial import Polynomial, polynomial_of
+from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
 from tpgen.inspection.stages.cuda import AnySource, number_type, shown_chip
@@ -56,7 +56,7 @@ class PolynomialRequest(Request):
         return named_call(self.plan, self.direction)
 
     @property
-    def form(self) -> Polynomial:
+    def form(self) -> PolynomialForm:
         return polynomial_of(self.plan)
 
     @property

@@ -15,18 +15,15 @@ import torch
 from torch import fx
 
 from tpgen import _torch
+from tpgen.errors import EmitError
 from tpgen.inspection.stages.cuda import ptx_of
 from tpgen.inspection.stages.dump import STAGES, example_arguments
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, served, traced_stage
 from tpgen.inspection.stages.request import Request
-from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
 from tpgen.remember import remembered
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
-
-
-# --- the joint graph --------------------------------------------------------------------------------------------------
 
 
 def trace_joint(request: Request) -> TracedStage:
@@ -96,8 +93,6 @@ def _joint_line(node: fx.Node) -> str:
     arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
     return f"{node.name} = {target}({', '.join(arguments)})"
 
-
-# --- Inductor ---------------------------------------------------------------------------------------------------------
 
 _SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
 _CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
@@ -171,23 +166,18 @@ def _named_kernels() -> Iterator[dict[str, str]]:
         yield found
 
 
-# --- generated kernels ------------------------------------------------------------------------------------------------
+def trace_kernel(request: Request, language: str, direction: str) -> TracedStage:
+    """The text of one kernel, as its writer has recorded it: paths, or else the part that a line stands in.
 
-
-def trace_cpp(request: Request, direction: str = "forward") -> TracedStage:
-    """The generated C++ of one kernel, as its writer has recorded it: paths, or else the part that a line stands in."""
-    reason = _no_kernel(request)
-    if reason:
-        return TracedStage(_named("cpp", direction), missing=reason)
-    return _recorded("cpp", request, direction, replace(request, direction=direction).cpp)
-
-
-def trace_cuda(request: Request, direction: str = "forward") -> TracedStage:
-    """The generated CUDA C++ of one kernel, for the GPU of this machine, or a named one where there is none."""
-    reason = _no_text(request)
-    if reason:
-        return TracedStage(_named("cuda", direction), missing=reason)
-    return _recorded("cuda", request, direction, replace(request, direction=direction).cuda.source)
+    CUDA C++ is that for the GPU of this machine, or for a named one where there is none.
+    """
+    on_gpu = language == "cuda"
+    _need_kernel(request, here=not on_gpu)
+    asked = replace(request, direction=direction)
+    source = asked.cuda.source if on_gpu else asked.cpp
+    lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
+    pairs = [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
+    return traced_stage(_named(language, direction), "cpp", pairs)
 
 
 _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
@@ -195,10 +185,7 @@ _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 def trace_ptx(request: Request) -> TracedStage:
     """PTX that NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
-    reason = _no_text(request)
-    if reason:
-        return TracedStage("ptx", missing=reason)
-    origins, origin = trace_cuda(request, request.direction).origins, _PTX
+    origins, origin = trace_kernel(request, "cuda", request.direction).origins, _PTX
     pairs = []
     for line in ptx_of(request.cuda, numbered=True).split("\n"):
         if found := _AT.match(line):
@@ -217,44 +204,34 @@ def _named(language: str, direction: str) -> str:
     return language if direction == "forward" else f"{language}_{direction}"
 
 
-def _recorded(language: str, request: Request, direction: str, source: GeneratedSource) -> TracedStage:
-    lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
-    pairs = [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
-    return traced_stage(_named(language, direction), "cpp", pairs)
-
-
 def trace_sweep(request: Request) -> TracedStage:
     """The kernel's statements, before its text: each says which paths it serves."""
-    reason = _no_kernel(request)
-    if reason:
-        return TracedStage("sweep", missing=reason)
+    _need_kernel(request)
     return traced_stage("sweep", "text", served(request.sweep_lines, "title"))
 
 
 def trace_placement(request: Request) -> TracedStage:
     """Placement of the kernel: a line for each path, below what all paths share."""
-    reason = _no_kernel(request)
-    if reason:
-        return TracedStage("placement", missing=reason)
+    _need_kernel(request)
     return traced_stage("placement", "text", served(request.placement_lines, "vectors, blocks, scratch"))
 
 
-def _no_kernel(request: Request) -> str:
-    """Why a request has no kernel on its device; empty where it has."""
-    return _no_text(request) or request.why_no_kernel() or ""
-
-
-def _no_text(request: Request) -> str:
-    """Why a request has no generated kernel, whatever the device; empty where it has."""
+def _need_kernel(request: Request, here: bool = True) -> None:
+    """Raise `EmitError` where a request has no generated kernel; of one that runs ``here``, on the request's device."""
     if request.strategy != "kernel":
-        return f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
-    if request.direction != "forward":
-        return "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
-    return "" if request.plan.paths else "the product has no paths, so there is nothing to write a kernel for"
+        why = f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
+    elif request.direction != "forward":
+        why = "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
+    elif not request.plan.paths:
+        why = "the product has no paths, so there is nothing to write a kernel for"
+    else:
+        why = (request.why_no_kernel() or "") if here else ""
+    if why:
+        raise EmitError(why)
 
 
 KERNEL_STAGES: dict[str, Callable[[Request], TracedStage]] = {
-    _named(language, direction): partial(trace, direction=direction)
-    for language, trace in (("cpp", trace_cpp), ("cuda", trace_cuda))
+    _named(language, direction): partial(trace_kernel, language=language, direction=direction)
+    for language in ("cpp", "cuda")
     for direction in KERNELS
 }

@@ -1,12 +1,6 @@
 """The text of every stage that a plan goes through, from the plan to what Inductor makes of it.
 
 To dump is to print a stage: `STAGES` says how, one entry each, for products, linear layers and polynomials.
-
->>> from tpgen.planner.product import make_plan
->>> plan = make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)])
->>> print(dump_stage(plan, "form", "grad_x2"))
-x2[1x1o] of x1, w, out
-  path 0: 1.73205 * einsum('zui,uv,zuk,ijk->zvj', x1, w, out, _w3j_1_1_1)
 """
 
 from __future__ import annotations
@@ -48,14 +42,6 @@ class Stage:
         """Name of a file of the stage."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
-
-
-def _graph(request: Request) -> str:
-    return _said(request, str(request.emission()))
-
-
-def _code(request: Request) -> str:
-    return _said(request, request.emission().code.strip())
 
 
 def _said(request: Request, text: str) -> str:
@@ -101,8 +87,10 @@ def _text(lines: Iterable[tuple[str, object]]) -> str:
 STAGES: dict[str, Stage] = {
     "plan": Stage(lambda r: str(r.plan), "txt", "what is computed: paths, weights, costs"),
     "form": Stage(lambda r: _text(r.form_lines), "txt", "the multilinear form: one einsum for each path", GRAPHS),
-    "graph": Stage(_graph, "txt", "the fx graph: each node, its role, what it serves", GRAPHS),
-    "code": Stage(_code, "py", "the fx graph as Python source", GRAPHS),
+    "graph": Stage(
+        lambda r: _said(r, str(r.emission())), "txt", "the fx graph: each node, its role, what it serves", GRAPHS
+    ),
+    "code": Stage(lambda r: _said(r, r.emission().code.strip()), "py", "the fx graph as Python source", GRAPHS),
     "script": Stage(_script, "txt", "TorchScript: its code and its graph", GRAPHS),
     "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates", GRAPHS),
     "sweep": Stage(
@@ -161,9 +149,13 @@ def dump_files(
     if not isinstance(plan, Plan):
         way_out = "; its attribute plan is one" if isinstance(getattr(plan, "plan", None), Plan) else ""
         raise EmitError(f"stages are those of a Plan, not of {type(plan).__name__}{way_out}")
-    chosen, asked = {name: find_stage(name) for name in stages}, list(directions)
+    chosen, asked = list(stages), list(directions)
+    for name in chosen:
+        if name not in STAGES:
+            raise EmitError(unknown("stage", name, STAGES))
     files: dict[str, str] = {}
-    for name, stage in chosen.items():
+    for name in chosen:
+        stage = STAGES[name]
         for request in _requests(plan, asked, stage, options):
             request.check_direction(name, stage.shows)
             file = stage.file(name, request.direction)
@@ -175,13 +167,6 @@ def _requests(plan: Plan, directions: Iterable[str], stage: Stage, options: Mapp
     for direction in directions:
         spelled_out = request_for(plan, **options).directions(stage.shows) if direction == "all" else (direction,)
         yield from (request_for(plan, one, **options) for one in spelled_out)
-
-
-def find_stage(name: str) -> Stage:
-    """The stage of that name, or an `EmitError` that lists the known ones."""
-    if name not in STAGES:
-        raise EmitError(unknown("stage", name, STAGES))
-    return STAGES[name]
 
 
 def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from tpgen.emitter.graph_writer import Provenance as NodeProvenance
+from tpgen.emitter.graph_writer import NodeOrigin
 from tpgen.inspection.stages.request import Request
 
 # Roles of nodes that prepare operands or assemble the result, where no path reads them or writes what they join.
@@ -101,31 +101,16 @@ def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
     A node serves what it was written for.  One that prepares operands for any path serves the paths that read what it
     prepares, and one that assembles the output those whose results it joins; so choosing a path shows its slices too.
     """
-    nodes = list(graph.nodes)
-    served = {node: set(written.instructions if (written := _written(node)) else ()) for node in nodes}
-    framing = [node for node in nodes if not served[node] and _is_framing(node)]
+    written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
+    served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
+    framing = [n for n, o in written.items() if not served[n] and n.op not in _ENDS and o.role in _FRAMING]
     for node in reversed(framing):
         served[node].update(*(served[reader] for reader in node.users))
     for node in framing:
         if not served[node]:  # nothing but the output reads it
             served[node].update(*(served[source] for source in node.all_input_nodes))
-    return {node: Origin(tuple(sorted(served[node])), _shared_part(node, served[node])) for node in nodes}
-
-
-def _written(node: fx.Node) -> NodeProvenance | None:
-    return node.meta.get("tpgen")
-
-
-def _is_framing(node: fx.Node) -> bool:
-    written = _written(node)
-    return node.op not in _ENDS and written is not None and written.role in _FRAMING
-
-
-def _shared_part(node: fx.Node, served: set[int]) -> str:
-    written = _written(node)
-    if served or written is None:
-        return ""
-    return _SIGNATURE if node.op in _ENDS else SHARED_ROLES.get(written.role, "")
+    shared = {n: _SIGNATURE if n.op in _ENDS else SHARED_ROLES.get(o.role, "") for n, o in written.items()}
+    return {n: Origin(tuple(sorted(paths)), "" if paths else shared.get(n, "")) for n, paths in served.items()}
 
 
 def merged(origins: Iterable[Origin]) -> Origin:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tpgen.form.polynomial import Factor
+from tpgen.form.polynomial import Variable
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement, Value
 from tpgen.planner.plan import OUT, Plan
@@ -21,7 +21,7 @@ from tpgen.planner.plan import OUT, Plan
 Terms = frozenset[int]
 
 
-def of_factors(plan: Plan, factors: Sequence[Factor]) -> tuple[int, ...]:
+def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
     """Terms with the weights that a monomial has, or else those that bind its tensors and reach its component."""
     weights = {o.name for o in plan.weights}
     named = {f.tensor for f in factors} & weights
@@ -41,7 +41,7 @@ def _reaching(plan: Plan, component: int) -> list[int]:
 
 def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
     """Terms of every statement: those of the weights that it reads, or else of what reads its value."""
-    weights = {o.name: frozenset(of_factors(plan, [Factor(o.name, 0)])) for o in plan.weights}
+    weights = {o.name: frozenset(of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:

@@ -25,7 +25,7 @@ import torch
 from tpgen.errors import BackendError
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.build import cache
-from tpgen.kernels.build.cache import CacheInfo, Entry
+from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.build.units import compile_library, cores
 from tpgen.progress import announce
@@ -137,15 +137,10 @@ def _say_once() -> None:
 
 def _before_fork() -> None:
     global _alone
-    _alone = _threads() == 1
-
-
-def _threads() -> int:
-    """Threads of this process, OpenMP's among them; two where the system does not say."""
     try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 2
+        _alone = len(os.listdir("/proc/self/task")) == 1  # OpenMP's threads are among them
+    except OSError:  # the system does not say
+        _alone = False
 
 
 def _after_fork() -> None:
@@ -183,14 +178,7 @@ def load_all(texts: Sequence[tuple[str, bool]]) -> None:
             future.result()
 
 
-def cache_info() -> CacheInfo:
-    """Directory of the cache, the number of kernels in it and their bytes."""
-    return cache.info()
-
-
-def cache_clear() -> int:
-    """Remove all kernels from the cache; returns how many."""
-    return cache.clear()
+cache_info, cache_clear = cache.info, cache.clear
 
 
 # loads a library as this process will: after the OpenMP runtime that it binds to, and what it calls

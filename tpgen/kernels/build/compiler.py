@@ -69,14 +69,11 @@ class Compiler:
         runtime that is in the process already: a second one would bring a second pool of threads.
         """
         libraries = [self.runtime, "-lc", "-lgcc"] if self.runtime else []
-        return [*self._always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
-
-    def unit_command(self, source: Path, made: Path, flags: Sequence[str]) -> list[str]:
-        """The whole command line that compiles one unit of a source."""
-        return [*self._always, *flags, "-c", str(source), "-o", str(made)]
+        return [*self.always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     @property
-    def _always(self) -> list[str]:
+    def always(self) -> list[str]:
+        """Compiler and flags of every command."""
         return [self.path, *FLAGS, *(["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else [])]
 
     @property

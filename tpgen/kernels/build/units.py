@@ -46,14 +46,15 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
 
     Raises `BackendError` where the compiler fails, `OSError` where there is no room.
     """
-    units = unit_flags(entry.source.read_text(), _most_units())
+    units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
     if len(units) == 1:
         _run(compiler.command([entry.source], library, links, *units), entry)
         return
     made: list[Path] = []
     try:
         made += (entry.new_file(".o") for _ in units)
-        commands = [compiler.unit_command(entry.source, *unit) for unit in zip(made, units, strict=True)]
+        compiled = [["-c", str(entry.source), "-o", str(file)] for file in made]
+        commands = [[*compiler.always, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
         with ThreadPoolExecutor(len(units)) as pool:
             # the last first: they take longest
             for done in [pool.submit(_run, command, entry) for command in reversed(commands)]:
@@ -62,10 +63,6 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
     finally:
         for file in made:
             file.unlink(missing_ok=True)
-
-
-def _most_units() -> int:
-    return min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1
 
 
 def _run(command: list[str], entry: Entry) -> None:

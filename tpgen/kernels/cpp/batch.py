@@ -28,8 +28,6 @@ class BatchText:
             self._path(path)
         self._tile()
 
-    # -- a tile --
-
     def _arguments(self) -> list[tuple[str, str]]:
         arguments = [("num*", name) for name in self.p.scratch]
         if self.p.row_weights:
@@ -77,8 +75,6 @@ class BatchText:
             for d in range(s.dim):
                 self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
 
-    # -- a path --
-
     def _path(self, path: PathSweep) -> None:
         term = path.term
         arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
@@ -111,8 +107,6 @@ class BatchText:
                 place = f"{vectors.start('w')} + {vectors.position(term.mode.weight)}"
         with copies, vectors.each(vectors.loops(rest), ROWS):
             vectors.body(path.stages[0].statements, place)
-
-    # -- blocks of rows --
 
     def write_weights(self) -> None:
         """Shared weights into scratch."""

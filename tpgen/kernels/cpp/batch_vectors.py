@@ -80,8 +80,6 @@ class BatchVectors:
             text = f"({text} * {self.term.size(a)} + {a})"
         return text
 
-    # -- loops --
-
     def loops(self, letters: str) -> str:
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 

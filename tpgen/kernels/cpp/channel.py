@@ -37,8 +37,6 @@ class ChannelText:
             with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
                 self._write_out(self.p.owner, f"a_{self.p.owner}")
 
-    # -- parts --
-
     def _parts(self) -> None:
         """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
         parts, group = Parts(self.w), RowGroup(self.p)
@@ -73,8 +71,6 @@ class ChannelText:
                     self.w.line(f"will_read<{size}>({identifier(slot)} + {view.start});")
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
-
-    # -- tables --
 
     def _placed(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
@@ -115,8 +111,6 @@ class ChannelText:
                     self.w.line(f"const vec x{n} = load(x + {n * placed.index_stride} * W);")
                 for s in statements:
                     self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
-
-    # -- one row --
 
     def _row(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
@@ -167,8 +161,6 @@ class ChannelText:
         """Lines inside move a segment, for all paths that have to do with it."""
         return self.w.paths(*self.s.serving(operand, start))
 
-    # -- paths --
-
     def _path(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
@@ -211,8 +203,6 @@ class ChannelText:
             assert isinstance(s, Accumulate)
             place = f"{placed.start} + v * {placed.copy_stride} + {s.component.index * placed.index_stride}"
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
-
-    # -- blocks of rows --
 
     def write_weights(self) -> None:
         """Shared weights into scratch."""

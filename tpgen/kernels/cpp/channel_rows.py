@@ -66,8 +66,6 @@ class RowBlocks:
         index = {"x1": "src[e]", "out": "dst[e]"}.get(operand, "e") if self.indexed else "e"
         return f"{name} + {index} * {self.p.dim[operand]}"
 
-    # -- one after the other --
-
     def before_owners(self) -> None:
         """Nothing outlives a tile."""
 

@@ -38,8 +38,15 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
     with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
         if p.raised:
-            _unpacked(w, p)
-        _expectations(w, p, indexed)
+            for slot in p.given:
+                w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
+            for n, operand in enumerate(p.opened):
+                w.line(f"real* const d_{operand} = opened[{n}];")
+        w.line("int fault = 0;")
+        for operand in p.opened:
+            rows = {"x1": "sources", "out": "destinations"}.get(operand, "rows") if indexed else "rows"
+            if not (operand == "w" and p.sums_weights):
+                w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
         if indexed:
             _ownership(w, p)
         _blocks(w, p)
@@ -58,21 +65,6 @@ def _arguments(p: Placement) -> str:
     return ", ".join(["const real* const* given", "real* const* opened", *unused])
 
 
-def _unpacked(w: Writer, p: Placement) -> None:
-    for slot in p.given:
-        w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
-    for n, operand in enumerate(p.opened):
-        w.line(f"real* const d_{operand} = opened[{n}];")
-
-
-def _expectations(w: Writer, p: Placement, indexed: bool) -> None:
-    w.line("int fault = 0;")
-    for operand in p.opened:
-        rows = {"x1": "sources", "out": "destinations"}.get(operand, "rows") if indexed else "rows"
-        if not (operand == "w" and p.sums_weights):
-            w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-
-
 def _ownership(w: Writer, p: Placement) -> None:
     w.line("const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};")
     w.line("if (how & CHECKED && !inside(src, rows, sources)) return 2;")
@@ -83,10 +75,6 @@ def _ownership(w: Writer, p: Placement) -> None:
         room(w, "i64", "first", "owners + 1")
         room(w, "i64", "order", "rows + 1")
         w.line(f"sort_rows({key}, rows, owners, first, order);")
-
-
-def _weight_slots(p: Placement) -> list[str]:
-    return [slot for slot in p.given if operand_of(slot) == "w" and p.weight_scratch]
 
 
 def room(w: Writer, kind: str, name: str, size: str) -> None:
@@ -110,7 +98,7 @@ def _blocks(w: Writer, p: Placement) -> None:
 
 def _weights(w: Writer, p: Placement, text: KernelText) -> None:
     """Shared weights in scratch once; room for each block's part of their gradient."""
-    slots = _weight_slots(p)
+    slots = [slot for slot in p.given if operand_of(slot) == "w" and p.weight_scratch]
     for slot in slots:
         room(w, "num", weights_area(slot), f"{p.weight_scratch}")
     if slots:

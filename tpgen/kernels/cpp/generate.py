@@ -7,7 +7,9 @@ points into, and whether to check that it does.  It returns 0, or one of `FAULTS
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 from tpgen.kernels.cpp.batch import BatchText
 from tpgen.kernels.cpp.channel import ChannelText
@@ -16,6 +18,7 @@ from tpgen.kernels.cpp.matrix import MatrixText
 from tpgen.kernels.cpp.parts import in_unit
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import Placement, place
@@ -54,20 +57,16 @@ def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSou
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
-    text = _text(placement, w)
+    text = TEXTS[type(placement)](placement, w)
     text.write()
-    with in_unit(w) if _in_parts(placement) else nullcontext(), w.part("driver"):
+    in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
+    with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
         write_driver(w, placement, text, indexed)
     return w.done()
 
 
-def _in_parts(placement: Placement) -> bool:
-    return isinstance(placement, ChannelPlacement) and placement.in_parts
-
-
-def _text(placement: Placement, w: Writer) -> KernelText:
-    if isinstance(placement, ChannelPlacement):
-        return ChannelText(placement, w)
-    if isinstance(placement, MatrixPlacement):
-        return MatrixText(placement, w)
-    return BatchText(placement, w)
+TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
+    ChannelPlacement: ChannelText,
+    MatrixPlacement: MatrixText,
+    BatchPlacement: BatchText,
+}

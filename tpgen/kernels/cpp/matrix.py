@@ -22,8 +22,6 @@ class MatrixText:
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    # -- a tile --
-
     def write(self) -> None:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
@@ -54,8 +52,6 @@ class MatrixText:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
                 self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
-
-    # -- a path --
 
     def _term(self, term: MatrixTerm) -> None:
         if self.s.shared_weights:
@@ -110,8 +106,6 @@ class MatrixText:
         value = literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
-    # -- weights that all rows share --
-
     def write_weights(self) -> None:
         """Into scratch, the coefficients multiplied in: as [u][w] for out, as [w][u] for x1."""
         for term in self.s.terms:
@@ -129,8 +123,6 @@ class MatrixText:
                 self._move(term, "give", "d_w", f"sums + {term.kept}")
         for start, size in self.p.unreached("w"):
             self.w.line(f"zero(d_w + {start}, {size});")
-
-    # -- blocks of rows --
 
     def write_rows(self, indexed: bool) -> None:
         w = self.w

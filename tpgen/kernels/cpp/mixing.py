@@ -37,8 +37,6 @@ class MixingText:
             if self.gradients:
                 self._coupled(stages[-1])
 
-    # -- P and what comes of D --
-
     def _each_input(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
@@ -52,8 +50,6 @@ class MixingText:
     def _coupled(self, stage: SweepStage) -> None:
         with self._each_input():
             self.vectors.body(stage.statements)
-
-    # -- the weights --
 
     def _weights(self) -> None:
         if not self.term.weighted:

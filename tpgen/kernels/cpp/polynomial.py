@@ -119,8 +119,6 @@ class _Text:
         self._entry()
         return self.w.done()
 
-    # -- one row --
-
     def _rows(self) -> None:
         at = self.at
         arguments = _list("const real*", "p_", at.inputs) + _list("real*", "o_", at.stored)
@@ -137,8 +135,6 @@ class _Text:
             for name, i in ((slot_name(s), i) for s in at.summed for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
-    # -- one element --
-
     def _prologue(self) -> None:
         arguments = _list("const num*", "", self.at.weights) + _list("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
@@ -154,8 +150,6 @@ class _Text:
             for slot, i in ((s, i) for s in self.at.folded for i in range(self.dim[s])):
                 text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
-
-    # -- the entry point --
 
     def _entry(self) -> None:
         arguments = "const real* const* given, real* const* opened, const i64* index, const i64* sizes"

@@ -67,16 +67,13 @@ def _components(lanes: int, width: int) -> list[int]:
 def _rotate(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
     """Rounds of blends: vector j takes some lanes of the one that is 1, 2, 4 ... places on."""
     shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
+    # of the second vector where a digit is set
+    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(rounds) - 1)]
     return [
-        f"{new}[{j}] = {_shuffled(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', _digit(shifts, n))};"
+        f"{new}[{j}] = {_shuffled(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', digits[n])};"
         for n, (old, new) in enumerate(pairwise(rounds))
         for j in range(width)
     ]
-
-
-def _digit(shifts: list[int], n: int) -> list[int]:
-    """Lanes of the second vector where a digit is set."""
-    return [e + len(shifts) * (shift >> n & 1) for e, shift in enumerate(shifts)]
 
 
 def _shuffled(first: str, second: str, lanes: list[int]) -> str:

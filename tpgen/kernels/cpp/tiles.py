@@ -65,24 +65,14 @@ template <> struct {name} {{
 }};"""
 
 
-# -- tails -------------------------------------------------------------------------------------------------------------
-
-
 def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
     """Tails of (width, items), and what reads and writes the numbers of their last vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})
-    pieces = [_piece_type(size) for size in _powers(lanes)] if parts else []
+    attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
+    sizes = [2**n for n in range(1, lanes.bit_length())] if parts else []
+    pieces = [f"typedef real piece{size} {attributes.format(size)};" for size in sizes]
     texts = [*pieces, *(_part(lanes, dtype, n) for n in parts), *(_tail(lanes, *t) for t in sorted(tails))]
     return "\n".join(text.strip("\n") for text in texts)
-
-
-def _powers(lanes: int) -> list[int]:
-    return [2**n for n in range(1, lanes.bit_length())]
-
-
-def _piece_type(size: int) -> str:
-    attributes = f"vector_size({size} * sizeof(real)), aligned(sizeof(real)), may_alias"
-    return f"typedef real piece{size} __attribute__(({attributes}));"
 
 
 def _part(lanes: int, dtype: str, count: int) -> str:

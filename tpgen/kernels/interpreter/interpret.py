@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tpgen.form.form import Form, Leg
+from tpgen.form.form import Form, LetteredLeg
 from tpgen.kernels.interpreter.statements import run_statements, summed
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep
@@ -112,7 +112,7 @@ class _Values(dict[Value, Tensor]):
     def _part(self, tensor: Tensor, c: Component) -> tuple[Tensor, str]:
         """A component's numbers as they stand in an operand, and the letters of their axes."""
         operand = operand_of(c.operand)
-        leg: Leg | None = self.term.leg(operand)
+        leg: LetteredLeg | None = self.term.leg(operand)
         assert leg is not None
         start, stop = self.form.operand(operand).segments[leg.segment]
         part = tensor[:, start:stop].unflatten(1, [self.term.size(a) for a in leg.letters])

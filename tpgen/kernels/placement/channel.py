@@ -104,10 +104,7 @@ class ChannelPlacement(OpenedSlots):
         return sorted(found.items())
 
     def reads_scratch(self, slot: str) -> bool:
-        return slot in self.given and any(self.staged(v) for v in self.schedule.views_of(operand_of(slot)))
-
-    def adds_in_scratch(self, operand: str) -> bool:
-        return operand in self.opened and any(self.staged(v) for v in self.schedule.views_of(operand))
+        return slot in self.given and any(map(self.staged, self.schedule.views_of(operand_of(slot))))
 
     def stages(self, slot: str) -> list[View]:
         """Segments that a row moves to scratch before its paths."""
@@ -141,7 +138,7 @@ class ChannelPlacement(OpenedSlots):
                 continue
             if self.reads_scratch(slot):
                 areas[f"s_{identifier(slot)}"] = s.scratch_size(operand_of(slot))
-            if self.adds_in_scratch(slot):
+            if slot in self.opened and any(map(self.staged, s.views_of(slot))):
                 areas[f"a_{slot}"] = s.scratch_size(slot)
         for slot in self.call_slots:
             if self.tabulated(slot):

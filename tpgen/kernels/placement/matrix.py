@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpgen.form.form import Form, Leg, Term
+from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.channel import gaps
 from tpgen.kernels.placement.slots import OpenedSlots
@@ -113,7 +113,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     return MatrixSchedule(target, dims, not form.operand("w").row, tuple(made), rows)  # type: ignore[arg-type]
 
 
-def _leg(term: Term, operand: str) -> Leg:
+def _leg(term: Term, operand: str) -> LetteredLeg:
     leg = term.leg(operand)
     assert leg is not None
     return leg
@@ -195,9 +195,8 @@ class MatrixPlacement(OpenedSlots):
     @cached_property
     def weights(self) -> dict[str, int]:
         """Sizes of the weights as products read them: ``kept`` [u][w] where out is open, ``flipped`` [w][u] for x1."""
-        kept = sum(p.source.mul * p.target.padded for p in self.schedule.terms)
         flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
-        return {"kept": kept * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
+        return {"kept": self.weight_sums * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
 
     @property
     def weight_sums(self) -> int:

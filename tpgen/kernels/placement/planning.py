@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from itertools import accumulate
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import Form, Leg
+from tpgen.form.form import Form
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import (
     BatchSchedule,
@@ -58,9 +58,6 @@ def _dims(form: Form) -> tuple[int, int, int, int]:
     return d1, d2, dw, dout
 
 
-# -- channel ---------------------------------------------------------------------------------------------------------
-
-
 def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> ChannelSchedule | None:
     """The channel schedule, or None where it does not fit: see `plan_schedule`."""
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
@@ -85,18 +82,13 @@ def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _vectorised(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Iterator[tuple[PathTerm, str, Leg]]:
+def _count_touches(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
+    touches: Counter[tuple[str, int]] = Counter()
     for term, channel in zip(terms, channels, strict=True):
-        yield from ((term, channel, leg) for leg in term.legs if channel in leg.letters)
-
-
-def _count_touches(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> dict[tuple[str, int], int]:
-    touches: dict[tuple[str, int], int] = {}
-    for term, channel, leg in _vectorised(terms, channels):
         loop = [(a, n) for a, n in term.copies if a != channel]
-        times = prod(n for a, n in loop) // max(prod(n for a, n in loop if a in leg.letters), 1)
-        key = (leg.operand, leg.segment)
-        touches[key] = touches.get(key, 0) + times
+        for leg in (leg for leg in term.legs if channel in leg.letters):
+            others = max(prod(n for a, n in loop if a in leg.letters), 1)
+            touches[leg.operand, leg.segment] += prod(n for a, n in loop) // others
     return touches
 
 
@@ -109,24 +101,19 @@ def _views(form: Form, terms: tuple[PathTerm, ...], channels: tuple[str, ...], l
     for term, channel in zip(terms, channels, strict=True):
         for leg in term.legs:
             key = (leg.operand, leg.segment)
-            role = _role(term, leg, channel)
+            before, along, after = leg.letters.partition(channel)
+            # sizes before, along and behind the channels, where the segment has any
+            role = (term.size(before), term.size(along), term.size(after)) if along else None
             if roles.setdefault(key, role) != role:
                 return None
             if role is None or key in views:
                 continue
-            before, _, after = leg.letters.partition(channel)
             axes = tuple((a, term.size(a)) for a in before + after)
             start = form.operand(leg.operand).segments[leg.segment][0]
             view = View(*key, start, axes, after, *role, lanes, offsets[leg.operand], touches[key])
             offsets[leg.operand] += view.size
             views[key] = view
     return tuple(views.values())
-
-
-def _role(term: PathTerm, leg: Leg, channel: str) -> tuple[int, int, int] | None:
-    """Sizes before, along and behind the channels; None for a segment that has none."""
-    before, found, after = leg.letters.partition(channel)
-    return (term.size(before), term.size(channel), term.size(after)) if found else None
 
 
 def _placed(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
@@ -145,9 +132,6 @@ def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
     copies = term.size(leg.letters.replace(index, ""))
     strides = (term.size(index), 1) if leg.letters[0] != index else (1, copies)
     return form.operand(table.operand).segments[leg.segment][0], copies, *strides
-
-
-# -- batch -----------------------------------------------------------------------------------------------------------
 
 
 def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> BatchSchedule:

@@ -9,7 +9,7 @@ import torch
 
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.call import Call, Slot
-from tpgen.form.polynomial import Polynomial, polynomial_of
+from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.polynomial import FAULTS, generate
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -37,7 +37,7 @@ class PolynomialDescription:
     any_level = True  # kernels take calls at any levels
 
     @cached_property
-    def form(self) -> Polynomial:
+    def form(self) -> PolynomialForm:
         """The scalar form, of one row and one channel."""
         return polynomial_of(self.plan)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpgen.form.call import Call, Slot
-from tpgen.form.polynomial import Polynomial, polynomial
+from tpgen.form.polynomial import PolynomialForm, polynomial
 from tpgen.kernels.sweep.monomials import make_sweep, reads
 from tpgen.kernels.sweep.statements import (
     Accumulate,
@@ -79,7 +79,7 @@ def _program(term: PathTerm, call: Call, table: Table | None) -> tuple[Statement
 
 
 @remembered("programs of paths by levels")
-def program(form: Polynomial, call: Call) -> tuple[Statement, ...]:
+def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
     """The statements of a row and a channel: weights first, then either side of the table or of the coupling."""
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
@@ -118,7 +118,7 @@ def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(made)
 
 
-def _in_channels(term: PathTerm, table: Table | None) -> Polynomial:
+def _in_channels(term: PathTerm, table: Table | None) -> PolynomialForm:
     """The path as a polynomial of what one channel has."""
     weight = (("w", 0),) if term.weighted else ()
     if table is None:

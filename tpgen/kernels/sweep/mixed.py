@@ -12,7 +12,7 @@ P and D stand between the stages, as operands of the path: each is the gradient 
 from __future__ import annotations
 
 from tpgen.form.call import Call, Slot
-from tpgen.form.polynomial import Polynomial, polynomial
+from tpgen.form.polynomial import PolynomialForm, polynomial
 from tpgen.kernels.sweep.levels import Naming, program
 from tpgen.kernels.sweep.statements import SweepStage
 from tpgen.kernels.sweep.terms import D, P, PathTerm
@@ -37,5 +37,5 @@ def mixed(term: PathTerm, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
     return tuple(stage for stage in stages if stage.statements)
 
 
-def _program(form: Polynomial, opened: tuple[str, ...]):
+def _program(form: PolynomialForm, opened: tuple[str, ...]):
     return program(form, Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opened))))

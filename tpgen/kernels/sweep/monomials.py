@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from tpgen.form.call import Call, Slot
-from tpgen.form.polynomial import Factor, Polynomial
+from tpgen.form.polynomial import PolynomialForm, Variable
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Product, Statement, Value
 
 COEFFICIENTS, ADJOINTS = "@a", "@d"  # no operand can have these names
@@ -30,7 +30,7 @@ _DIGITS = 12  # coefficients that agree to so many digits, but for their sign, a
 # A number of the algebra: what stands at each set of levels; None is the constant 1.
 Dual = dict[int, Value | None]
 Sums = dict[int, list[Product]]
-Tail = tuple[tuple[tuple[Factor, ...], float], ...]  # a polynomial of weights alone
+Tail = tuple[tuple[tuple[Variable, ...], float], ...]  # a polynomial of weights alone
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PolynomialSweep:
 
 
 def make_sweep(
-    form: Polynomial,
+    form: PolynomialForm,
     call: Call,
     weights: frozenset[str] = frozenset(),
     orders: Sequence[Sequence[str]] | None = None,
@@ -96,11 +96,11 @@ def make_sweep(
 
 @dataclass
 class _Node:
-    children: dict[Factor, _Node] = field(default_factory=dict)
-    tail: dict[tuple[Factor, ...], float] = field(default_factory=dict)
+    children: dict[Variable, _Node] = field(default_factory=dict)
+    tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
 
 
-def _trie(form: Polynomial, weights: frozenset[str], order: Sequence[str]) -> _Node:
+def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str]) -> _Node:
     root = _Node()
     rank = {name: n for n, name in enumerate(order)}
     for coefficient, factors in form.monomials:
@@ -115,7 +115,7 @@ def _trie(form: Polynomial, weights: frozenset[str], order: Sequence[str]) -> _N
 class _Builder:
     """Writes the statements of one call in one order of the factors."""
 
-    def __init__(self, form: Polynomial, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
+    def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
         self.call = call
         self.root = _trie(form, weights, order)
         self.given: dict[str, list[int]] = {}
@@ -139,8 +139,6 @@ class _Builder:
         prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    # -- rows --
-
     def _walk(self, node: _Node, above: Dual) -> Dual:
         """Write a node; returns the sum of what is below it."""
         total: Dual = {}
@@ -159,10 +157,10 @@ class _Builder:
             self._accumulate(factor, products(scale, above, below))
         return total
 
-    def _component(self, f: Factor) -> Dual:
+    def _component(self, f: Variable) -> Dual:
         return {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in self.given.get(f.tensor, ())}
 
-    def _accumulate(self, f: Factor, sums: Sums) -> None:
+    def _accumulate(self, f: Variable, sums: Sums) -> None:
         """Add to the gradients of a factor's slots that are open."""
         for levels, terms in sums.items():
             slot = self.wanted.get((f.tensor, levels))
@@ -186,15 +184,13 @@ class _Builder:
             self.rows.append(Define(name, terms))
         return self.known[terms]
 
-    # -- coefficients --
-
-    def _coefficient(self, tail: dict[tuple[Factor, ...], float]) -> tuple[float, Dual, Callable[[Sums], None]]:
+    def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[Sums], None]]:
         """A constant, what it multiplies, and what takes the gradient of that."""
         if list(tail) == [()]:
             return tail[()], {0: None}, lambda sums: None
         scale = -1.0 if next(iter(tail.values())) < 0 else 1.0
         exact = tuple((factors, scale * value) for factors, value in tail.items())
-        rounded = tuple((factors, _rounded(value)) for factors, value in exact)
+        rounded = tuple((factors, float(f"{value:.{_DIGITS}g}")) for factors, value in exact)
         n = self.coefficient_of.setdefault(rounded, len(self.tails))
         if n == len(self.tails):
             self.tails.append(exact)
@@ -205,15 +201,15 @@ class _Builder:
 
         return scale, {t: _element(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
 
-    def _weights(self, factors: Iterable[Factor], value: float) -> Sums:
+    def _weights(self, factors: Iterable[Variable], value: float) -> Sums:
         return products(value, *(self._component(f) for f in factors))
 
-    def _fold_in(self, n: int, factors: tuple[Factor, ...], value: float) -> None:
+    def _fold_in(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
         """The weights' product into the coefficient."""
         for levels, terms in self._weights(factors, value).items():
             self.prologue.append(Accumulate(_element(COEFFICIENTS, levels, n), tuple(terms)))
 
-    def _fold_out(self, n: int, factors: tuple[Factor, ...], value: float) -> None:
+    def _fold_out(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
         """The gradient of the coefficient into those of its weights."""
         gradient: Dual = {t: _element(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels}
         for place, f in enumerate(factors):
@@ -222,11 +218,6 @@ class _Builder:
                 slot = self.wanted.get((f.tensor, levels))
                 if slot:
                     self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
-
-
-def _rounded(value: float) -> float:
-    """A number to so many significant digits, whatever its size."""
-    return float(f"{value:.{_DIGITS}g}")
 
 
 def _element(what: str, levels: int, n: int) -> Component:

@@ -64,15 +64,9 @@ def make_tables(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> tuple
     """The tables of a form, whatever is open; a path whose inputs both have the channels has none."""
     shared: dict[tuple, list[PathTerm]] = {}
     for term, channel in zip(terms, channels, strict=True):
-        operand = tabulated_input(term, channel)
-        if operand:
-            shared.setdefault((operand, term.segment(operand), term.entries), []).append(term)
+        for leg in [leg for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters][:1]:
+            shared.setdefault((leg.operand, leg.segment, term.entries), []).append(term)
     return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
-
-
-def tabulated_input(term: PathTerm, channel: str) -> str | None:
-    """The input that does not have the channels."""
-    return next((leg.operand for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters), None)
 
 
 def fold(term: PathTerm, table: Table) -> tuple[Accumulate, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tpgen.form.call import Call, Slot
-from tpgen.form.form import Form, Leg, Term
+from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.planner.modes import MODES, Mode
 
 SLOTS = ("x1", "x2", "w", "out")
@@ -64,7 +64,7 @@ class PathTerm:
     path: int
     text: str
     mode: Mode
-    legs: tuple[Leg, ...]
+    legs: tuple[LetteredLeg, ...]
     sizes: tuple[tuple[str, int], ...]
     entries: tuple[CouplingEntry, ...]
     pairs: int  # copies of each input, where the mode runs over their pairs
@@ -89,7 +89,7 @@ class PathTerm:
         """Whether weights fill copies of the output from a coupling of both inputs."""
         return bool(self.mode.mixing) and self.leg("x2") is not None
 
-    def leg(self, operand: str) -> Leg | None:
+    def leg(self, operand: str) -> LetteredLeg | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
