@@ -72,8 +72,7 @@ class Runtime:
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
-        self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
-        self.form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.form.default
+        self.run, self.form = _operation("run"), _operation("form")
 
     def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
         """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
@@ -115,6 +114,12 @@ class Runtime:
             if key not in self._forms:
                 self._forms[key] = self._library.tpgen_add_form(fields, address)
             return self._forms[key]
+
+
+def _operation(name: str) -> Callable[..., list[Tensor]]:
+    """The function behind an operator's object, which is another frame of Python."""
+    find = getattr(_torch, "operation", None)
+    return find(f"tpgen_native::{name}", "")[0] if find else getattr(torch.ops.tpgen_native, name).default
 
 
 def _register_unusual() -> torch.library.Library:
