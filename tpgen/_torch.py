@@ -71,6 +71,9 @@ NAMES: dict[str, Private] = {
     "raw_stream": Private(
         "torch._C", "_cuda_getCurrentRawStream", "the current stream of a GPU, as a number", "an object is made of it"
     ),
+    "operation": Private(
+        "torch._C", "_get_operation_overload", "to call the runtime without Python in one frame less", "in one more"
+    ),
     "foreach_mul": Private("torch", "_foreach_mul", "training of compiled steps: all gradients times a number at once"),
     "assert_async": Private("torch", "_assert_async", "MACE's species in programs"),
     "export_joint": Private("torch._functorch.aot_autograd", "aot_export_joint_simple", _REPORTS),
@@ -109,3 +112,10 @@ def __getattr__(asked: str) -> Any:
 def has_tangents() -> bool:
     """Whether somebody differentiates forwards: torch keeps the level in a variable of a module."""
     return forward_ad._current_level >= 0
+
+
+def call_backward_alone(function: type[torch.autograd.Function]) -> None:
+    """Let autograd's engine call a backward without torch's two frames before it; where torch has no such place, with."""
+    made = getattr(function, "_backward_cls", None)
+    if made is not None:
+        made.apply = function.backward

@@ -79,18 +79,16 @@ class TensorProductConv(TensorProduct):
                 return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             if edge_dst is None:
                 raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
-        assert edge_dst is not None
-        if not torch.jit.is_scripting() and not isinstance(x, Tensor):
-            node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
-            if node is not None:
-                return node
-        if not torch.jit.is_scripting():
+            if not isinstance(x, Tensor):
+                node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+                if node is not None:
+                    return node
             made = self._quick_edges(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             if made is not None:
                 return made
-        if not torch.jit.is_scripting():
             check_edge_index("edge_src", edge_src)
             check_edge_index("edge_dst", edge_dst)
+        assert edge_dst is not None
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             edge_src, edge_dst = edge_src.long(), edge_dst.long()
         if torch.jit.is_scripting():

@@ -59,14 +59,15 @@ def _text(opened: tuple[str, ...], raised: tuple[str, ...]) -> str:
 class _Forms(Operator[FormCall]):
     """Calls of a form with their tensors as a list."""
 
-    indices, constants = 3, 3
+    indices = 3
 
-    def flat(self, call: FormCall) -> tuple:
+    def split(self, call: FormCall) -> tuple[tuple[Tensor | None, ...], tuple]:
         tensors, src, dst, description, text, elements, nodes = call
-        return (*tensors, src, dst, elements, description, text, nodes)
+        return (*tensors, src, dst, elements), (description, text, nodes)
 
-    def call(self, arguments: Sequence[Any]) -> FormCall:
-        *tensors, src, dst, elements, description, text, nodes = arguments
+    def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
+        *tensors, src, dst, elements = tensors
+        description, text, nodes = rest
         return FormCall(tensors, src, dst, description, text, elements, nodes)
 
     def evaluate(self, call: FormCall) -> list[Tensor]:

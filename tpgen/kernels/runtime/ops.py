@@ -182,10 +182,13 @@ _WORTH_ASKING = 2**14
 class _Products(Operator[ProductCall]):
     """Both operators: a call says which slots it opens."""
 
-    indices, constants = 2, 3
+    indices = 2
 
-    def call(self, arguments: Sequence[Any]) -> ProductCall:
-        return ProductCall(*arguments)
+    def split(self, call: ProductCall) -> tuple[tuple[Tensor | None, ...], tuple]:
+        return call[:6], call[6:]
+
+    def call(self, tensors: Sequence[Any], rest: tuple) -> ProductCall:
+        return ProductCall(*tensors, *rest)
 
     def evaluate(self, call: ProductCall) -> list[Tensor]:
         x1, x2, w, g, src, dst, description, mask, nodes = call
@@ -219,8 +222,13 @@ class _Products(Operator[ProductCall]):
     def pull_back(
         self, call: ProductCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        if call.mask == OUT:
-            return self._pull_back_product(call, cotangents[0], wanted)
+        x1, x2, w, _, src, dst, description, mask, _ = call
+        if mask == OUT:  # the usual case, in few steps
+            (g,), mask = cotangents, wanted[0] | wanted[1] << 1 | wanted[2] << 2
+            if g is None or not mask:
+                return (None,) * len(SLOT_BITS)
+            rest = iter(self.form(ProductCall(x1, x2, w, g, src, dst, description, mask)))
+            return [*[next(rest) if yes else None for yes in wanted[:3]], None]
         opened = slots_in(call.mask)
         read = _read(call, opened, cotangents)
         there = {SLOTS[n]: c for n, c in zip(opened, read, strict=True) if c is not None}
@@ -229,18 +237,6 @@ class _Products(Operator[ProductCall]):
             found = dict(zip(names, second_order(call, there, names), strict=True)) if names else {}
             return [found.get(name) for name in SLOTS]
         return pull_back(_at(call), call.point, opened, read, slots_in(mask_of(wanted)), added)
-
-    def _pull_back_product(
-        self, call: ProductCall, g: Tensor | None, wanted: Sequence[bool]
-    ) -> Sequence[Tensor | None]:
-        """Pull back a call in which the result alone was open, the usual case, in few steps."""
-        mask = wanted[0] | wanted[1] << 1 | wanted[2] << 2
-        if g is None or not mask:
-            return (None,) * len(SLOT_BITS)
-        x1, x2, w, _, src, dst, description, *_ = call
-        found = self.form(ProductCall(x1, x2, w, g, src, dst, description, mask))
-        rest = iter(found)
-        return [*(next(rest) if yes else None for yes in wanted[:3]), None]
 
     def push_forward(self, call: ProductCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         opened = slots_in(call.mask)
@@ -258,7 +254,7 @@ class _Products(Operator[ProductCall]):
     def fold(self, size: int, dims: Sequence[int | None], call: ProductCall) -> tuple[ProductCall, Unfold]:
         listed = call.listed()
         count = len(listed.tensors)
-        folded, unfold = fold_batch(size, (*dims[:count], *dims[4:6], None), listed)
+        folded, unfold = fold_batch(size, (*dims[:count], *dims[4:], None), listed)
         x1, x2, w, *others = folded.tensors
         g = others[0] if others else None
         return ProductCall(x1, x2, w, g, folded.src, folded.dst, folded.description, call.mask, folded.nodes), unfold

@@ -58,14 +58,13 @@ class Operator(Generic[C]):
     """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
 
     indices: int  # how many of the tensors of a call have no derivative: they stand behind those that have
-    constants: int  # how many arguments, behind the tensors, are none
 
-    def flat(self, call: C) -> tuple:
-        """The arguments of a call one by one: autograd and torch.func see tensors at the top level alone."""
-        return call
+    def split(self, call: C) -> tuple[tuple[Tensor | None, ...], tuple]:
+        """The tensors of a call, and all else: autograd sees those alone that are arguments of their own."""
+        raise NotImplementedError
 
-    def call(self, arguments: Sequence[Any]) -> C:
-        """The call of such arguments."""
+    def call(self, tensors: Sequence[Any], rest: tuple) -> C:
+        """The call of such tensors."""
         raise NotImplementedError
 
     def evaluate(self, call: C) -> list[Tensor]:
@@ -94,7 +93,7 @@ class Operator(Generic[C]):
     def pull_back(
         self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """Gradients of the tensors of a call for cotangents of its results."""
+        """Gradients of the tensors of a call, but for indices, for cotangents of its results."""
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -102,7 +101,7 @@ class Operator(Generic[C]):
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: C) -> tuple[C, Unfold]:
-        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of all arguments."""
+        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of its tensors."""
         raise NotImplementedError
 
     def quick(self, call: C) -> Sequence[Tensor]:
@@ -111,7 +110,7 @@ class Operator(Generic[C]):
 
     def needs_grad(self, call: C) -> bool:
         """Whether a tensor of a call requires a gradient."""
-        return any(isinstance(x, Tensor) and x.requires_grad for x in self.flat(call))
+        raise NotImplementedError
 
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
@@ -124,7 +123,8 @@ class Operator(Generic[C]):
             return ()
         made = self.quick(call)
         if made and torch.is_grad_enabled() and self.needs_grad(call):
-            return _record(self, made, *self.flat(call))
+            tensors, rest = self.split(call)
+            return _record(self, made, rest, *tensors)
         return made
 
     def form(self, call: C) -> Sequence[Tensor]:
@@ -138,11 +138,11 @@ class Operator(Generic[C]):
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
-        arguments = self.flat(call)
-        operands = arguments[: len(arguments) - self.indices - self.constants]
+        tensors, rest = self.split(call)
+        wanted = [x is not None and x.requires_grad for x in tensors[: -self.indices]]
         with torch.no_grad(), forward_mode(False):
-            made = self.below_autograd(keys, [x is not None and x.requires_grad for x in operands], call)
-        return list(_Recorded.apply(self, made, *arguments))
+            made = self.below_autograd(keys, wanted, call)
+        return list(_Recorded.apply(self, made, rest, *tensors))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: C) -> list[Tensor]:
         """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
@@ -159,11 +159,13 @@ class Operator(Generic[C]):
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
             return self.functional(FunctionalizeAPI(interpreter), call)
-        return list(_Transformed.apply(self, *self.flat(call)))
+        tensors, rest = self.split(call)
+        return list(_Transformed.apply(self, rest, *tensors))
 
     def functional(self, level: Any, call: C) -> list[Tensor]:
         """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
-        below = self.call(level.unwrap_tensors(tuple(self.flat(call))))
+        tensors, rest = self.split(call)
+        below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
             made = self.evaluate(below)
         return list(level.wrap_tensors(tuple(made)))
@@ -171,8 +173,9 @@ class Operator(Generic[C]):
     def batched(self, call: C) -> list[Tensor]:
         """Under torch's older vmap."""
         with below_vmap() as level:
-            size, dims, below = unwrap_batched(level, self.flat(call))
-            folded, unfold = self.fold(size, dims, self.call(below))
+            tensors, rest = self.split(call)
+            size, dims, below = unwrap_batched(level, tensors)
+            folded, unfold = self.fold(size, dims, self.call(below, rest))
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
 
@@ -203,24 +206,29 @@ class _Recorded(torch.autograd.Function):
     """An operator as autograd records it: ``made`` are the results of the call, computed already."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, made: Sequence[Tensor], *arguments: Any) -> tuple[Tensor, ...]:
-        _remember(ctx, operator, arguments)
+    def forward(ctx: Any, operator: Operator, made: Sequence[Tensor], rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
+        _remember(ctx, operator, rest, tensors)
         return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        call, wanted = _remembered(ctx), ctx.needs_input_grad[2 : 2 + ctx.operands]
-        if ctx.operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
+        operator, rest = ctx.made_by
+        call, wanted = operator.call(ctx.saved_tensors, rest), ctx.needs_input_grad[3 : -operator.indices]
+        if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
             wanted = asked_for(wanted, ctx.next_functions)
-        return (None, None, *_pulled_back(ctx, call, cotangents, wanted))
+        return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * operator.indices)
 
     @staticmethod
-    def jvp(ctx: Any, _operator: Any, _made: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, _operator: Any, _made: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         return _pushed_forward(ctx, tangents)
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
-    """Return what calls a `torch.autograd.Function` without a look at transforms of torch.func, which costs time."""
+    """Return what calls a `torch.autograd.Function` without a look at transforms of torch.func, which costs time.
+
+    Its backward is called as it is, too, without the frames of Python that torch has before it.
+    """
+    _torch.call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
 
 
@@ -231,50 +239,43 @@ class _Transformed(torch.autograd.Function):
     """An operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
 
     @staticmethod
-    def forward(operator: Operator, *arguments: Any) -> tuple[Tensor, ...]:
-        return tuple(operator.evaluate(operator.call(arguments)))
+    def forward(operator: Operator, rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
+        return tuple(operator.evaluate(operator.call(tensors, rest)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        operator, *arguments = inputs
-        _remember(ctx, operator, arguments)
+        operator, rest, *tensors = inputs
+        _remember(ctx, operator, rest, tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        return (None, *_pulled_back(ctx, _remembered(ctx), cotangents, ctx.needs_input_grad[1 : 1 + ctx.operands]))
+        operator, rest = ctx.made_by
+        call, wanted = operator.call(ctx.saved_tensors, rest), ctx.needs_input_grad[2 : -operator.indices]
+        return (None, None, *operator.pull_back(call, cotangents, wanted), *[None] * operator.indices)
 
     @staticmethod
-    def jvp(ctx: Any, _operator: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, _operator: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         return _pushed_forward(ctx, tangents)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, operator: Operator, *arguments: Any) -> tuple:
-        folded, unfold = operator.fold(info.batch_size, in_dims[1:], operator.call(arguments))
-        results = unfold(_Transformed.apply(operator, *operator.flat(folded)))
+    def vmap(info: Any, in_dims: tuple, operator: Operator, rest: tuple, *tensors: Any) -> tuple:
+        folded, unfold = operator.fold(info.batch_size, in_dims[2:], operator.call(tensors, rest))
+        tensors, rest = operator.split(folded)
+        results = unfold(_Transformed.apply(operator, rest, *tensors))
         return results, (0,) * len(results)
 
 
-def _remember(ctx: Any, operator: Operator, arguments: Sequence[Any]) -> None:
-    tensors = arguments[: len(arguments) - operator.constants]
+def _remember(ctx: Any, operator: Operator, rest: tuple, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(*tensors)
     if has_tangents():
         ctx.save_for_forward(*tensors)
-    ctx.operator, ctx.operands = operator, len(tensors) - operator.indices
-    ctx.constants = arguments[len(tensors) :]
+    ctx.made_by = operator, rest
     ctx.set_materialize_grads(False)
 
 
-def _remembered(ctx: Any) -> Any:
-    return ctx.operator.call((*ctx.saved_tensors, *ctx.constants))
-
-
-def _pulled_back(ctx: Any, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> tuple:
-    found = ctx.operator.pull_back(call, cotangents, wanted)
-    return (*found, *[None] * (ctx.operator.indices + ctx.operator.constants))
-
-
 def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
-    return tuple(ctx.operator.push_forward(_remembered(ctx), tangents[: ctx.operands]))
+    operator, rest = ctx.made_by
+    return tuple(operator.push_forward(operator.call(ctx.saved_tensors, rest), tangents[: -operator.indices]))
 
 
 def added(total: Tensor, more: Tensor) -> Tensor:

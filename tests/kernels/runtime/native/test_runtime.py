@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.plans import operands
+from tpgen import _torch
 from tpgen.errors import InputError
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
@@ -280,3 +283,30 @@ def test_traces_keep_the_number_of_nodes_open() -> None:
         call.x1, call.x2, call.src, call.dst
     )
     assert traced(call.x1[:1], call.x2, call.src * 0, call.dst * 0).shape[0] == 1
+
+
+def test_a_call_and_its_gradients_take_few_steps() -> None:
+    """Small products are overhead, and each function of Python on their way shows."""
+    call = call_of("per row", OUT)
+    inputs = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
+    functions: list[str] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals.get("__name__", "").startswith("tpgen."):
+            functions.append(frame.f_code.co_name)
+
+    def forward_and_backward() -> None:
+        torch.autograd.grad(ops.kernel_product(*inputs, call.description).sum(), inputs)
+
+    forward_and_backward()  # builds the kernels
+    sys.setprofile(count)
+    forward_and_backward()
+    sys.setprofile(None)
+    assert "pull_back" in functions
+    assert len(functions) <= 24, functions
+
+
+def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(_torch, "operation", raising=False)
+    monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
+    assert native._operation("run") is torch.ops.tpgen_native.run.default

@@ -80,10 +80,8 @@ class Runtime:
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
-        self.run: Callable[..., list[Tensor]] = torch.ops.tpgen_native.run.default
-        self.sorted: Callable[..., list[Tensor]] = torch.ops.tpgen_native.sorted.default
-        self.sorted_form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.sorted_form.default
-        self.form: Callable[..., list[Tensor]] = torch.ops.tpgen_native.form.default
+        self.run, self.form = _operation("run"), _operation("form")
+        self.sorted, self.sorted_form = _operation("sorted"), _operation("sorted_form")
 
     def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
         """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
@@ -151,6 +149,12 @@ class Runtime:
         """Enter the kernels of a call as they are launched on a device."""
         with self._guard:
             self._library.tpgen_set_form_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
+
+
+def _operation(name: str) -> Callable[..., list[Tensor]]:
+    """The function behind an operator's object, which is another frame of Python."""
+    find = getattr(_torch, "operation", None)
+    return find(f"tpgen_native::{name}", "")[0] if find else getattr(torch.ops.tpgen_native, name).default
 
 
 def _register_unusual() -> torch.library.Library:
