@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
 from tpgen.compiler import chunks
-from tpgen.compiler.chunks import ChunkedForm
+from tpgen.compiler.chunks import Chunked
 from tpgen.compiler.footprint import without_values
 from tpgen.errors import BackendError, InputError
 from tpgen.networks.program import network_program
@@ -52,7 +52,7 @@ def chunked(module: torch.nn.Module, name: str = "forward") -> bool:
     return bool(measured(module._runners[name]))
 
 
-def measured(runner: ChunkedForm) -> list[tuple]:
+def measured(runner: Chunked) -> list[tuple]:
     return [key for key in chunks._measured if key[0] == runner._number]
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.compiler.backends import Runner, compile_program, overwrites_results
-from tpgen.compiler.chunks import ChunkedForm
+from tpgen.compiler.chunks import Chunked
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.compiler.config import Config
-from tpgen.form.form import Form
+from tpgen.form.form import Form, Slot
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
@@ -26,7 +26,15 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
         return program  # one call, differentiable to any order; torch.compile around it would stop at the first
     if config.backend == "script" or torch.compiler.is_compiling():
         return compiled(program)
-    given = form, config.strategy, like, compiled, overwrites_results(config, like.device)
-    if config.max_bytes is not None:
-        return ChunkedForm(*given, max_bytes=config.max_bytes)
-    return compiled(program) if config.backend == "eager" else ClosedForm(*given)
+    run: Runner = program
+    if config.backend != "eager":
+        run = ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
+    if config.max_bytes is None:
+        return run
+    given = [*(_depth(form, slot) for slot in form.given), *(0 for _ in form.indices)]
+    return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
+
+
+def _depth(form: Form, slot: Slot) -> int | None:
+    """The number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it."""
+    return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None
