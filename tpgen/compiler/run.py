@@ -1,12 +1,14 @@
-"""Choose the callable that runs the program of a form: itself, compiled, or one that knows its derivatives."""
+"""Choose the callable that runs a program: itself, compiled, or one that knows its derivatives."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tpgen.compiler.backends import Runner, compile_program, overwrites_results
-from tpgen.compiler.chunks import Chunked
+from tpgen.compiler.chunks import Chunked, Depth
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.compiler.config import Config
 from tpgen.form.form import Form, Slot
@@ -35,6 +37,13 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
     return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
 
 
-def _depth(form: Form, slot: Slot) -> int | None:
+def run_rows(program: nn.Module, config: Config, given: Sequence[Depth], made: Depth) -> Runner:
+    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells."""
+    kernel = config.strategy == "kernel" and config.backend != "script"
+    run = program if kernel else compile_program(program, config)
+    return run if config.max_bytes is None else Chunked(run, program, given, made, config.max_bytes)
+
+
+def _depth(form: Form, slot: Slot) -> Depth:
     """The number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it."""
     return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.operations.rows import run_polynomial
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
