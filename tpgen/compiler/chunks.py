@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +73,7 @@ class RowFunction:
     given: tuple[Depth, ...]
     made: tuple[Result, ...]
     key: tuple
+    order: int = 0  # of derivatives
 
     def pulled_back(self, there: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
         """Gradients of the wanted arguments, given all of them and the cotangents that are there."""
@@ -93,19 +95,29 @@ class RowFunction:
 
         given = self.given + tuple(x.depth for x, yes in zip(self.made, there, strict=True) if yes)
         made = tuple(Result(self.given[n], n) for n in wanted)
-        return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)))
+        return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
 
 
 class Chunked:
-    """A program that takes at most ``max_bytes`` beside what it is given and its result.
+    """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
 
-    ``run`` computes it, differentiable to any order, and ``plain`` in operations that have shapes where there are no
-    values.  ``given`` and ``made`` say how its arguments and its result have rows; numbers may follow the arguments.
+    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators: beyond
+    that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows; numbers may
+    follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
     """
 
-    def __init__(self, run: Runner, plain: Runner, given: Sequence[Depth], made: Depth, max_bytes: int) -> None:
+    def __init__(
+        self,
+        run: Runner,
+        plain: Runner,
+        given: Sequence[Depth],
+        made: Depth,
+        max_bytes: int | None,
+        orders: float = inf,
+        copies: bool = False,
+    ) -> None:
         self._run, self._plain, self._max_bytes = run, plain, max_bytes
-        self._given, self._made = tuple(given), made
+        self._given, self._made, self._orders, self._copies = tuple(given), made, orders, copies
         self._number = next(_numbers)
 
     def __call__(self, *arguments: Any) -> Tensor:
@@ -126,16 +138,18 @@ class Chunked:
     def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Results of a function, some rows at a time where all would take too much."""
         arguments = [x.detach() for x in arguments]
-        batch = _batch(function, arguments)
-        size = batch and self._size(function, arguments, batch)
-        if batch is None or size is None or size >= batch.rows:
-            return function.run(self._run, *arguments)
+        program = self._run if function.order <= self._orders else self._plain
+        batch = None if self._max_bytes is None else _batch(function, arguments)
+        size = self._size(function, arguments, batch) if batch else 0
+        if batch is None or size >= batch.rows:
+            made = function.run(program, *arguments)
+            return [x.clone() for x in made] if self._copies else made
         axes = [batch.axis_of(x, depth) for x, depth in zip(arguments, function.given, strict=True)]
         rooms: list[tuple[Tensor, int | None, torch.dtype]] = []
         for start in range(0, batch.rows, size):
             rows = min(size, batch.rows - start)
             parts = [x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)]
-            made = function.run(self._run, *parts)
+            made = function.run(program, *parts)
             rooms = rooms or [_room(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
@@ -155,6 +169,7 @@ class Chunked:
             few, more = (self._taken(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
             taken = _measured[key] = Taken(max(few - each * _FEW, 0), each)
+        assert self._max_bytes is not None
         size = taken.rows(self._max_bytes)
         if size < 1:
             raise InputError(

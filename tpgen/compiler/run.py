@@ -37,11 +37,20 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
     return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
 
 
-def run_rows(program: nn.Module, config: Config, given: Sequence[Depth], made: Depth) -> Runner:
-    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells."""
-    kernel = config.strategy == "kernel" and config.backend != "script"
-    run = program if kernel else compile_program(program, config)
-    return run if config.max_bytes is None else Chunked(run, program, given, made, config.max_bytes)
+def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
+    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells.
+
+    `torch.compile` knows its first derivatives; further ones are those of its graph.
+    """
+    compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
+    if torch.compiler.is_compiling() or config.backend == "script":
+        return compile_program(program, config)
+    if config.max_bytes is None and not compiles:
+        return program
+    if not compiles:
+        return Chunked(program, program, given, made, config.max_bytes)
+    copies = overwrites_results(config, like.device)
+    return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
 
 
 def _depth(form: Form, slot: Slot) -> Depth:

@@ -15,7 +15,7 @@ from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import run_rows
 from tpgen.emitter.emit import Emission
-from tpgen.emitter.polynomial import Ends, emit_polynomial
+from tpgen.emitter.polynomial import ENDS, Ends, emit_polynomial
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -84,19 +84,30 @@ class PolynomialModule(PlannedModule):
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().asked()}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        self._no_nodes(nodes)
-        shapes = [(rows, *row_shape(o, self.channels)) for o in self.plan.inputs]
+        ends = dict(self._ends)
+        if not ends:
+            self._no_nodes(nodes)
+        count = {o.name: rows if nodes is None or o.name not in ends else nodes for o in self.plan.inputs}
+        shapes = [(count[o.name], *row_shape(o, self.channels)) for o in self.plan.inputs]
         if not self.internal_weights:
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
-        index = [torch.empty(rows, dtype=torch.int64, device="meta")] if self.num_elements else []
+        indices = bool(self.num_elements) + len(self._arguments)
+        index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
         return [*(self._without_values(*shape) for shape in shapes), *index]
+
+    @property
+    def _arguments(self) -> list[str]:
+        """Names of the ends of edges that a call takes."""
+        return [name for end, name in ENDS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def called(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
-        keywords: dict[str, Any] = {self._index: given.pop()} if self.num_elements else {}
+        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._arguments)}
+        if self.num_elements:
+            keywords[self._index] = given.pop()
         if given[inputs:]:
             keywords["weights"] = given[inputs:]
         return self(*given[:inputs], **keywords)
@@ -112,8 +123,8 @@ class PolynomialModule(PlannedModule):
             config = replace(config, max_bytes=None)
         inputs = [None if o.name in ends else len(row_shape(o, self.channels)) for o in self.plan.inputs]
         weights = [None if self._indexed else 2 for _ in self.plan.weights]
-        indices = [0] * (self._indexed + len({*ends.values()}))
-        return run_rows(program, config, [*inputs, *weights, *indices], None if OUT in ends else 1)
+        indices = [0] * (self._indexed + len(self._arguments))
+        return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
