@@ -99,6 +99,11 @@ def test_sorted_edges_copies_and_programs(strategy: str) -> None:
     torch.testing.assert_close(program.module()(*given, **ends), conv(*given, **ends))
 
 
+def test_it_obeys_its_laws() -> None:
+    report = tpgen.verify(convolution(), only=["definition", "permutation", "equivariant", "first order"])
+    assert report.passed
+
+
 def test_memory_of_edges() -> None:
     estimates = [convolution("einsum", max_bytes=m).memory(4000, nodes=10) for m in (None, 100_000)]
     assert estimates[1].forward <= estimates[1].result + 100_000 < estimates[0].forward

@@ -101,9 +101,9 @@ class RowFunction:
 class Chunked:
     """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
 
-    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators: beyond
-    that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows; numbers may
-    follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
+    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators:
+    beyond that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows;
+    numbers may follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
     """
 
     def __init__(
@@ -148,7 +148,9 @@ class Chunked:
         rooms: list[tuple[Tensor, int | None, torch.dtype]] = []
         for start in range(0, batch.rows, size):
             rows = min(size, batch.rows - start)
-            parts = [x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)]
+            parts = [
+                x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)
+            ]
             made = function.run(program, *parts)
             rooms = rooms or [_room(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
             for (total, axis, _), x in zip(rooms, made, strict=True):
@@ -215,7 +217,7 @@ def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
 def _room(
     result: Result, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Memory for a result of all rows, the axis along which they are put, and its dtype; no axis where they are added."""
+    """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.axis_of(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

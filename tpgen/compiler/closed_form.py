@@ -137,11 +137,14 @@ class ClosedForm:
 
 def is_transformed(given: Sequence[Tensor]) -> bool:
     """Whether a call is of torch.func, is written down, or is differentiated forwards: all need the operators."""
-    return any(map(is_functorch_wrapped_tensor, given)) or not torch.compiler.is_compiling() and (
-        is_tracing()
-        or has_tangents()
-        or dispatch_mode(DispatchModeKey.PROXY) is not None
-        or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+    return any(map(is_functorch_wrapped_tensor, given)) or (
+        not torch.compiler.is_compiling()
+        and (
+            is_tracing()
+            or has_tangents()
+            or dispatch_mode(DispatchModeKey.PROXY) is not None
+            or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+        )
     )
 
 

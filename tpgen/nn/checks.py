@@ -90,9 +90,7 @@ def check_edge_index(name: str, index: object) -> None:
 def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
     """One end of the edges of a call: its device and shape, and its numbers where those are to be looked at."""
     if index.device != like.device:
-        raise InputError(
-            f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()"
-        )
+        raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
     if index.shape != (edges,):
         raise InputError(f"{name}: must hold one index for each of the {edges} edges, got {tuple(index.shape)}")
     if look and index.numel() and values_at_hand(index):

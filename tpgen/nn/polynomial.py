@@ -12,10 +12,10 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.emitter.polynomial import ENDS, NODES, Ends
 from tpgen.errors import InputError, OptionError, PlanError, unknown
-from tpgen.nn.checks import check_edge_index, check_end, check_plan
+from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
+from tpgen.nn.polynomial_edges import check_ends, ends_of_call
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
     check_count,
@@ -215,7 +215,7 @@ class Polynomial(PolynomialModule):
             if node is not None:
                 return node
         given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
-        first, ends = next(iter(given)), self._edges(given, edge_src, edge_dst, num_nodes, check_index)
+        first, ends = next(iter(given)), ends_of_call(self._ends, given, edge_src, edge_dst, num_nodes, check_index)
         rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
         for name, shape in self._shapes.items():
             self._check_tensor(name, shape, given[name], rows, of)
@@ -228,39 +228,6 @@ class Polynomial(PolynomialModule):
                 "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
             )
         return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
-
-    def _edges(
-        self, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
-    ) -> list[Any]:
-        """The ends of edges as the program takes them, and how many rows results are summed into."""
-        if not self._ends:
-            if src is not None or dst is not None or num_nodes is not None:
-                raise InputError(
-                    "edge_src, edge_dst, num_nodes: this polynomial has no edges: leave them out, or construct it with "
-                    "edges, such as {'x': 'src', 'out': 'dst'}"
-                )
-            return []
-        if isinstance(src, EdgeOrder):
-            src, dst, num_nodes = src.ends(dst, num_nodes)
-        at = {end: [name for name, found in self._ends if found == end] for end in ENDS}
-        used = {end: index for end, index in {"src": src, "dst": dst}.items() if at[end]}
-        for end, index in used.items():
-            check_edge_index(ENDS[end], index)
-        counts = {name: given[name].shape[0] for name, _ in self._ends if name != OUT and given[name].dim()}
-        into = dict(self._ends).get(OUT)
-        if into and num_nodes is None:
-            num_nodes = next((counts[n] for n in (*at[into], *counts) if n in counts), 0)
-        if num_nodes is not None and num_nodes < 0:
-            raise InputError(f"{NODES}: must not be negative, got {num_nodes}")
-        edges = next(iter(used.values())).shape[:1]
-        for end, index in used.items():
-            limits = {f"rows of {name}": counts[name] for name in at[end] if name in counts}
-            if end == into:
-                limits[NODES] = num_nodes or 0
-            what = min(limits, key=limits.__getitem__)
-            like = next(iter(given.values()))
-            check_end(ENDS[end], index, like, edges[0] if edges else 0, limits[what], what, check_index)
-        return [*(index.long() for index in used.values()), *([num_nodes] if into else [])]
 
     def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The tensors of a call that gives some by name."""
@@ -297,22 +264,6 @@ class Polynomial(PolynomialModule):
     def extra_repr(self) -> str:
         inputs = ", ".join(f"{name}: {irreps}" for name, irreps in self.irreps_in.items())
         return f"{inputs} -> {self.irreps_out}, {len(self.plan.terms)} terms, {self.choice}"
-
-
-def check_ends(edges: Any, plan: Plan) -> Ends:
-    """The ends of edges by operand.  Raises `PlanError` for what is no tensor or no end, and for names that clash."""
-    names = [o.name for o in plan.operands if not o.weights]
-    if not isinstance(edges, Mapping):
-        raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")
-    for name, end in edges.items():
-        if name not in names:
-            raise PlanError(f"edges: {unknown('tensor', name, names)}")
-        if end not in ENDS:
-            raise PlanError(f"edges: {name} is read at an end of edges: {unknown('end', end, ENDS)}")
-    taken = {*ENDS.values(), NODES} & {o.name for o in plan.operands} if edges else ()
-    if taken:
-        raise PlanError(f"tensors: a convolution has the argument {min(taken)}: give the tensor another name")
-    return tuple(edges.items())
 
 
 def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:

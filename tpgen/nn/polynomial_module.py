@@ -16,7 +16,8 @@ from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import run_rows
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import ENDS, Ends, emit_polynomial
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.emitter.scripted import scripted_call
+from tpgen.errors import InputError, PlanError
 from tpgen.form.polynomial import Polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
@@ -163,13 +164,15 @@ class PolynomialModule(PlannedModule):
             first, rule = str(count), f"a set for each of the {count} elements that it was constructed with"
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
-    def __prepare_scriptable__(self) -> Any:
+    def __prepare_scriptable__(self) -> nn.Module:
         """Called by `torch.jit.script`, for any network that holds the module."""
-        name = type(self).__name__
-        raise BackendError(
-            f"{name}: torch.jit.script does not read this module: use torch.export.export, or torch.jit.trace with an "
-            "example of its inputs; in a scripted network, put torch.jit.trace(module, inputs) in its place"
-        )
+        names = {id(p): name for name, p in self.named_parameters()}
+        own = [names[id(w)] for w in self._weights(None, 0)] if self.internal_weights else None
+        return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
+
+    def _weights(self, given: Any, rows: int) -> list[Tensor]:
+        """The weights of a call: the module's own where none are given."""
+        raise NotImplementedError
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_strategy" in state:  # as 0.1 wrote it
