@@ -72,7 +72,7 @@ def write_mace(folder: Path, dtype: torch.dtype, size: dict[str, Any]) -> None:
     model = mace(8, dtype, **size).model
     torch.save(model, folder / "my.model")
     write_for_lammps(folder / "my.model", folder / "fast.pt", "mace")
-    model.lammps_mliap = True
+    model.lammps_mliap = True  # type: ignore[assignment]
     with mock.patch.dict(os.environ, MACE_ALLOW_CPU="true"):  # which is read here
         torch.save(LAMMPS_MLIAP_MACE(deepcopy(model)), folder / "stock.pt")
 

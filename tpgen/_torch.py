@@ -115,7 +115,7 @@ def has_tangents() -> bool:
 
 
 def call_backward_alone(function: type[torch.autograd.Function]) -> None:
-    """Let autograd's engine call a backward without torch's two frames before it; where torch has no such place, with."""
+    """Let autograd call a backward without torch's two frames before it; with them where torch has no such place."""
     made = getattr(function, "_backward_cls", None)
     if made is not None:
         made.apply = function.backward

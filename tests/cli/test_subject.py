@@ -114,7 +114,6 @@ def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
     [
         (["verify", "turned", "--layout", "ir_mul"], "a polynomial's layouts stand in its plan"),
         (["explain", "turned", "--backend", "inductor"], "leave out --backend"),
-        (["dump", "turned", "--stage", "script", "--strategy", "kernel"], "TorchScript reads no call of this kernel"),
         (["dump", "turned", "--direction", "right", "--stage", "sweep"], "not a call: 'right'"),
         (["verify", "turned", "--strategy", "grouped"], "unknown strategy 'grouped'"),
     ],

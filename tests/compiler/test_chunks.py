@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
 from tpgen.compiler import chunks
-from tpgen.compiler.chunks import ChunkedForm
+from tpgen.compiler.chunks import Chunked
 from tpgen.compiler.footprint import without_values
 from tpgen.errors import BackendError, InputError
 from tpgen.networks.program import network_program
@@ -52,7 +52,7 @@ def chunked(module: torch.nn.Module, name: str = "forward") -> bool:
     return bool(measured(module._runners[name]))
 
 
-def measured(runner: ChunkedForm) -> list[tuple]:
+def measured(runner: Chunked) -> list[tuple]:
     return [key for key in chunks._measured if key[0] == runner._number]
 
 
@@ -81,6 +81,31 @@ def test_linear_layers() -> None:
     made[1].load_state_dict(made[0].state_dict())
     x = torch.randn(ROWS * 3, 16, dtype=torch.float64, requires_grad=True)
     assert_alike(*(derivatives(module, [x]) for module in made))
+    assert chunked(made[0])
+
+
+CONTRACTIONS: dict[str, dict] = {
+    "one set of weights": {},
+    "weights by element": {"num_elements": 3},
+    "in compiled code": {"num_elements": 3, "backend": "aot_eager"},
+}
+
+
+@pytest.mark.parametrize("options", CONTRACTIONS.values(), ids=CONTRACTIONS)
+def test_contractions(options: dict) -> None:
+    """Of MACE: features three times in a term, so no form that is linear in them."""
+    made = [tpgen.SymmetricContraction("4x0e+4x1o", "4x0e+4x1o", 3, strategy="einsum", max_bytes=m, **more).double()
+            for m, more in ((LIMIT * 4, options), (None, {**options, "backend": "eager"}))]  # fmt: skip
+    made[1].load_state_dict(made[0].state_dict())
+    x = torch.randn(ROWS, 4, 4, dtype=torch.float64, requires_grad=True)
+    elements = [torch.randint(3, (ROWS,))] if "num_elements" in options else []
+    parameters = [[p for p in module.parameters() if p.requires_grad] for module in made]
+    found = []
+    for module, own in zip(made, parameters, strict=True):
+        result = module(x, *elements)
+        first = torch.autograd.grad(result.sin().sum(), (x, *own), create_graph=True)
+        found.append([result, *first, *torch.autograd.grad(sum(g.sin().sum() for g in first), (x, *own))])
+    assert_alike(*found)
     assert chunked(made[0])
 
 

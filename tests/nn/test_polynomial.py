@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.machine import KERNEL
 from tests.polynomials import slow
-from tpgen.errors import InputError, OptionError, PlanError
+from tpgen.errors import BackendError, InputError, OptionError, PlanError
 from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.polynomial_plan import PolynomialTerm
@@ -231,10 +231,12 @@ def test_tensors_are_given_by_name_or_in_order() -> None:
 def test_bad_options() -> None:
     with pytest.raises(OptionError, match="unknown option 'stategy': did you mean 'strategy'"):
         Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], stategy="einsum")
-    with pytest.raises(OptionError, match=r"max_bytes: kernels of polynomials need no limit.*fewer rows to each call"):
-        SymmetricContraction("8x1o", "8x0e", 2, max_bytes=3)
-    with pytest.raises(OptionError, match="backend: polynomials run as they are written"):
-        SymmetricContraction("8x1o", "8x0e", 2, backend="inductor")
+    with pytest.raises(OptionError, match=r"unknown option 'streams'; known options: .*weights, .*edges, .*max_bytes"):
+        Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], streams=2)
+    with pytest.raises(BackendError, match="max_bytes must be a whole number of bytes above zero"):
+        SymmetricContraction("8x1o", "8x0e", 2, max_bytes=0)
+    with pytest.raises(BackendError, match="unknown backend 'onnx'"):
+        SymmetricContraction("8x1o", "8x0e", 2, backend="onnx")
     with pytest.raises(PlanError, match=r"from_plan takes a Plan as make_polynomial_plan or .*, got int"):
         Polynomial.from_plan(3, 4)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="weights: unknown kind 'row'; known kinds: shared, element, given, none"):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.machine import KERNEL
-from tpgen.errors import BackendError, InputError
+from tpgen.errors import InputError
 from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 
@@ -91,21 +91,48 @@ def test_checkpoints_of_other_shapes_are_refused() -> None:
         )
 
 
-class Network(nn.Module):
+class Contracted(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.inner(x, y)
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+class OfElements(Contracted):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.inner(x, index=y)
+
+
+class OfEdges(Contracted):
+    def forward(self, x: Tensor, src: Tensor, dst: Tensor, weights: list[Tensor]) -> Tensor:
+        return self.inner(x, edge_src=src, edge_dst=dst, weights=weights)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @ALL
-def test_torchscript_is_refused_and_traces_are_not(strategy: str) -> None:
-    made, x = contraction(strategy, num_elements=None, internal_weights=True), features()
-    for module in (made, Network(made)):
-        with pytest.raises(BackendError, match=r"SymmetricContraction: torch\.jit\.script .* torch\.export\.export"):
-            torch.jit.script(module)
-    traced = torch.jit.script(Network(torch.jit.trace(made, x)))  # the way out that the error names
-    torch.testing.assert_close(traced(x[:2]), made(x[:2]))
+def test_torchscript(strategy: str) -> None:
+    """In a network: one-hot elements and their numbers, weights of its own and given ones, edges."""
+    contracted = Contracted(contraction(strategy, internal_weights=True))
+    options, irreps = {"strategy": strategy}, "2x0e+2x1o"
+    own = Polynomial({"a": irreps}, irreps, [("a", "a")], weights="element", num_elements=3, **options).double()
+    edges = Polynomial(
+        {"a": irreps}, irreps, [("a", "a")], weights="given", edges={"a": "src", "out": "dst"}, **options
+    ).double()
+    given = [torch.randn(1, *shape, dtype=torch.float64) for shape in edges.weight_shapes]
+    src, dst = torch.randint(3, (2, 7))
+    x, hot = features(), torch.nn.functional.one_hot(INDEX, 3).double()
+    for network, rest in (
+        (contracted, [hot]),
+        (contracted, [INDEX]),
+        (OfElements(own), [INDEX]),
+        (OfEdges(edges), [src, dst, given]),
+    ):
+        at = (x if network is contracted else x.flatten(1)).clone().requires_grad_()
+        results = []
+        for function in (network, torch.jit.script(network)):
+            out = function(at, *rest)
+            (first,) = torch.autograd.grad(out.sin().sum(), at, create_graph=True)
+            results.append((out, first, *torch.autograd.grad(first.sin().sum(), at)))
+        torch.testing.assert_close(*results)

@@ -82,12 +82,6 @@ def _why_no_kernel(plan: Plan, config: Config) -> str | None:
     return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
-def _scripted(_plan: Plan, config: Config) -> Choice | None:
-    if config.backend == "script":
-        return Choice("einsum", "TorchScript reads no call of a polynomial's kernel")
-    return None
-
-
 def _products(plan: Plan, config: Config) -> Choice:
     """Matrix products over the monomials, whatever the backend."""
     return Choice("einsum", _why_no_kernel(plan, config) or "")
@@ -96,7 +90,7 @@ def _products(plan: Plan, config: Config) -> Choice:
 _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
     OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
-    OF_MONOMIALS: (_scripted, _kernel, _products),
+    OF_MONOMIALS: (_kernel, _products),
 }
 
 

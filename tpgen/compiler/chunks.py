@@ -1,28 +1,32 @@
-"""Forms computed some rows at a time, so that what a program keeps on the way stays below a limit.
+"""Programs computed some rows at a time, so that what they keep on the way stays below a limit.
 
 Rows meet nowhere but in sums: of gradients of what all rows share, and of rows that an index sends to the same place.
-So a form at some of its rows, added or put one after the other, is the form at all of them.  The programs of its
-derivatives are run in the same way, from the operands alone: nothing is kept between forward and backward.
+So a program at some of its rows, added or put one after the other, is the program at all of them.  Its gradients are
+again functions of rows, computed in the same way, from what the program is given alone: nothing is kept between
+forward and backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tpgen.compiler.closed_form import ClosedForm, Rows, Slots
+from tpgen._torch import is_legacy_batchedtensor
+from tpgen.compiler.backends import Runner
+from tpgen.compiler.closed_form import is_transformed
 from tpgen.compiler.footprint import Footprint, without_values
 from tpgen.errors import InputError
 from tpgen.remember import Shelf
 
-Point = Sequence[Tensor | None]
+Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
-# by the number of a form, what it opens, and all sizes but that which is cut
+# by the number of a program, which gradients, and all sizes but that which is cut
 _measured: Shelf[tuple, Taken] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
@@ -37,6 +41,11 @@ class Batch(NamedTuple):
     def rows(self) -> int:
         return self.shape[self.axis]
 
+    def axis_of(self, x: Tensor, depth: Depth) -> int | None:
+        """The axis of a tensor that is cut; None where it is shared by the rows, or broadcast along them."""
+        axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
+        return None if axis < 0 or x.shape[axis] == 1 else axis
+
 
 class Taken(NamedTuple):
     """Bytes that a program takes: whatever the rows, and for each of them."""
@@ -49,84 +58,120 @@ class Taken(NamedTuple):
         return (limit - self.fixed) // max(self.each, 1)
 
 
-class ChunkedForm(ClosedForm):
-    """A closed form whose programs take at most ``max_bytes`` beside operands and results."""
+class Result(NamedTuple):
+    """A result of a function of rows: its axes, and which argument it is the gradient of, and so shaped as."""
 
-    def __init__(self, *given: Any, max_bytes: int) -> None:
-        super().__init__(*given)
-        self._max_bytes = max_bytes
+    depth: Depth
+    argument: int | None = None
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """A program, or gradients of one, as a function of its arguments."""
+
+    run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
+    given: tuple[Depth, ...]
+    made: tuple[Result, ...]
+    key: tuple
+    order: int = 0  # of derivatives
+
+    def pulled_back(self, there: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
+        """Gradients of the wanted arguments, given all of them and the cotangents that are there."""
+
+        def run(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
+            point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
+            further = torch.is_grad_enabled()  # inside of gradients of these
+            with torch.enable_grad():
+                for n in wanted:
+                    if not (further and point[n].requires_grad):
+                        point[n] = point[n].detach().requires_grad_()
+                made = [x for x, yes in zip(self.run(program, *point), there, strict=True) if yes]
+                pairs = [(x, c) for x, c in zip(made, cotangents, strict=True) if x.requires_grad]
+                at = [point[n] for n in wanted]
+                if not pairs:
+                    return [torch.zeros_like(x) for x in at]
+                results, along = zip(*pairs, strict=True)
+                return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
+
+        given = self.given + tuple(x.depth for x, yes in zip(self.made, there, strict=True) if yes)
+        made = tuple(Result(self.given[n], n) for n in wanted)
+        return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
+
+
+class Chunked:
+    """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
+
+    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators:
+    beyond that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows;
+    numbers may follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
+    """
+
+    def __init__(
+        self,
+        run: Runner,
+        plain: Runner,
+        given: Sequence[Depth],
+        made: Depth,
+        max_bytes: int | None,
+        orders: float = inf,
+        copies: bool = False,
+    ) -> None:
+        self._run, self._plain, self._max_bytes = run, plain, max_bytes
+        self._given, self._made, self._orders, self._copies = tuple(given), made, orders, copies
         self._number = next(_numbers)
 
-    def run(self, opened: Slots, read: Slots, rows: Rows, point: Point) -> tuple[Tensor, ...]:
-        batch = self._batch(opened, rows, point)
-        if batch is None:
-            return super().run(opened, read, rows, point)
-        size = self._size(opened, read, rows, point, batch)
-        if size >= batch.rows:
-            return super().run(opened, read, rows, point)
-        results: list[Tensor] = []
+    def __call__(self, *arguments: Any) -> Tensor:
+        tensors, numbers = arguments[: len(self._given)], arguments[len(self._given) :]
+        function = RowFunction(
+            lambda program, *tensors: (program(*tensors, *numbers),), self._given, (Result(self._made),), numbers
+        )
+        return self.open(function, tensors)[0]
+
+    def open(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Results of a function, differentiable to any order."""
+        if is_transformed(arguments) or any(map(is_legacy_batchedtensor, arguments)):
+            return function.run(self._plain, *arguments)
+        if not torch.is_grad_enabled():
+            return self.compute(function, arguments)
+        return _Open.apply(self, function, *arguments)
+
+    def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Results of a function, some rows at a time where all would take too much."""
+        arguments = [x.detach() for x in arguments]
+        program = self._run if function.order <= self._orders else self._plain
+        batch = None if self._max_bytes is None else _batch(function, arguments)
+        size = self._size(function, arguments, batch) if batch else 0
+        if batch is None or size >= batch.rows:
+            made = function.run(program, *arguments)
+            return [x.clone() for x in made] if self._copies else made
+        axes = [batch.axis_of(x, depth) for x, depth in zip(arguments, function.given, strict=True)]
+        rooms: list[tuple[Tensor, int | None, torch.dtype]] = []
         for start in range(0, batch.rows, size):
-            part = slice(start, min(start + size, batch.rows))
-            few = self._rows_of(rows, part), self._part(point, batch, part)
-            # no name for what it returns, which would hold it while the next rows are computed
-            self._gather(results, opened, super().run(opened, read, *few), batch, part)
-        return tuple(x.to(self._like.dtype) for x in results)
-
-    # --- rows ---------------------------------------------------------------------------------------------------
-
-    def _cut(self, slot: int) -> bool:
-        """Whether a slot has rows of its own."""
-        name = self._form.slots[slot]
-        return self._form.row(name) and self._form.index(name) is None
-
-    def _depth(self, slot: int) -> int:
-        """Number of dimensions of a slot's tensor behind those of the batch."""
-        return len(self._form.shape(self._form.slots[slot]))
-
-    def _batch(self, opened: Slots, rows: Rows, point: Point) -> Batch | None:
-        """None where there is nothing to cut."""
-        read = [n for n in range(len(point)) if opened != (n,) and self._cut(n)]
-        shapes = [x.shape[: x.dim() - self._depth(n)] for n in read if (x := point[n]) is not None]
-        shape = torch.broadcast_shapes(*shapes, *(index.shape for index in rows.indices))
-        if not shape or max(shape) < 2:
-            return None
-        return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
-
-    def _part(self, point: Point, batch: Batch, part: slice) -> list[Tensor | None]:
-        return [x if x is None or not self._cut(n) else self._rows(n, x, batch, part) for n, x in enumerate(point)]
-
-    def _rows(self, slot: int, x: Tensor, batch: Batch, part: slice) -> Tensor:
-        axis = batch.axis - len(batch.shape) + x.dim() - self._depth(slot)
-        if axis < 0 or x.shape[axis] == 1:  # broadcast along this dimension
-            return x
-        return x.narrow(axis, part.start, part.stop - part.start)
-
-    def _rows_of(self, rows: Rows, part: slice) -> Rows:
-        return replace(rows, indices=[index[part] for index in rows.indices])
-
-    def _gather(self, results: list[Tensor], opened: Slots, made: Sequence[Tensor], batch: Batch, part: slice) -> None:
-        """Put the results of some rows into those of all, or add them."""
-        if not results:
-            results += [self._room(n, x, batch) for n, x in zip(opened, made, strict=True)]
-        for n, total, x in zip(opened, results, made, strict=True):
-            if self._cut(n):
-                total.narrow(batch.axis, part.start, part.stop - part.start).copy_(x)
-            else:
-                total.add_(x)
-
-    def _room(self, slot: int, like: Tensor, batch: Batch) -> Tensor:
-        if not self._cut(slot):  # many parts of few digits lose what is small beside their sum
-            return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
-        return like.new_empty((*batch.shape, *like.shape[len(batch.shape) :]))
+            rows = min(size, batch.rows - start)
+            parts = [
+                x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)
+            ]
+            made = function.run(program, *parts)
+            rooms = rooms or [_room(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
+            for (total, axis, _), x in zip(rooms, made, strict=True):
+                if axis is None:
+                    total.add_(x)
+                else:
+                    total.narrow(axis, start, rows).copy_(x)
+            del parts, made, x  # which would be held while the next rows are computed
+        return tuple(total.to(dtype) for total, _, dtype in rooms)
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _size(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch) -> int:
+    def _size(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
         """Rows that are computed at once."""
-        key = self._number, opened, read, (*self._shapes(point, batch, _FEW),), (*rows.sizes.items(),)
+        key = self._number, *function.key, *self._shapes(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
-            taken = _measured[key] = self._measure(opened, read, rows, point, batch)
+            few, more = (self._taken(function, arguments, batch, rows) for rows in (_FEW, _MORE))
+            each = -((few - more) // (_MORE - _FEW))
+            taken = _measured[key] = Taken(max(few - each * _FEW, 0), each)
+        assert self._max_bytes is not None
         size = taken.rows(self._max_bytes)
         if size < 1:
             raise InputError(
@@ -136,37 +181,68 @@ class ChunkedForm(ClosedForm):
             )
         return size
 
-    def _measure(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch) -> Taken:
-        few, more = (self._taken(opened, read, rows, point, batch, n) for n in (_FEW, _MORE))
-        each = -((few - more) // (_MORE - _FEW))
-        return Taken(max(few - each * _FEW, 0), each)
-
-    def _taken(self, opened: Slots, read: Slots, rows: Rows, point: Point, batch: Batch, number: int) -> int:
-        """Bytes that the program takes for so many rows, its results among them."""
+    def _taken(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+        """Bytes that the function takes for so many rows, its results among them."""
 
         def run(taken: Footprint) -> int:
-            shapes = self._shapes(point, batch, number)
-            given = [None if s is None else _empty(s, x) for s, x in zip(shapes, point, strict=True)]
-            indices = [_empty((number,), index) for index in rows.indices]
+            shapes = self._shapes(function, arguments, batch, rows)
+            given = [
+                torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
+            ]
             before = taken.now
-            self._called(self._plain, opened, read, replace(rows, indices=indices), given)
+            function.run(self._plain, *given)
             return taken.peak - before
 
         return without_values(run)
 
-    def _shapes(self, point: Point, batch: Batch, number: int) -> Iterator[tuple[int, ...] | None]:
-        """Yield the shape of each operand cut to a number of rows; None for one that is not there."""
-        for n, x in enumerate(point):
-            if x is None:
-                yield None
-                continue
-            axis = batch.axis - len(batch.shape) + x.dim() - self._depth(n)
-            shape = list(x.shape)
-            if self._cut(n) and axis >= 0 and shape[axis] != 1:
-                shape[axis] = number
-            yield tuple(shape)
+    @staticmethod
+    def _shapes(
+        function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield the shape of each argument cut to a number of rows."""
+        for x, depth in zip(arguments, function.given, strict=True):
+            axis = batch.axis_of(x, depth)
+            yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _empty(shape: Sequence[int], like: Tensor | None) -> Tensor:
-    assert like is not None
-    return torch.empty(shape, dtype=like.dtype, device=like.device)
+def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+    """None where there is nothing to cut."""
+    given = zip(arguments, function.given, strict=True)
+    shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
+    if not shape or max(shape) < 2:
+        return None
+    return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
+
+
+def _room(
+    result: Result, part: Tensor, arguments: Sequence[Tensor], batch: Batch
+) -> tuple[Tensor, int | None, torch.dtype]:
+    """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""
+    like = None if result.argument is None else arguments[result.argument]
+    axis = batch.axis if like is None else batch.axis_of(like, result.depth)
+    if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum
+        return torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32)), None, part.dtype
+    shape = (*batch.shape, *part.shape[part.dim() - result.depth :]) if like is None else like.shape
+    return part.new_empty(shape), axis, part.dtype
+
+
+class _Open(torch.autograd.Function):
+    """A function of rows, as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, chunked: Chunked, function: RowFunction, *arguments: Tensor) -> tuple[Tensor, ...]:
+        ctx.chunked, ctx.function = chunked, function
+        ctx.save_for_backward(*arguments)
+        ctx.set_materialize_grads(False)
+        return tuple(chunked.compute(function, arguments))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        there = [c for c in cotangents if c is not None]
+        wanted = [n for n, yes in enumerate(ctx.needs_input_grad[2:]) if yes]
+        found: list[Tensor | None] = [None] * len(ctx.saved_tensors)
+        if there and wanted:
+            gradients = ctx.function.pulled_back([c is not None for c in cotangents], wanted)
+            for n, x in zip(wanted, ctx.chunked.open(gradients, (*ctx.saved_tensors, *there)), strict=True):
+                found[n] = x
+        return (None, None, *found)

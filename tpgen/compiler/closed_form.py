@@ -71,7 +71,7 @@ class ClosedForm:
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._batched(opened, read, rows, point)
-        if any(map(is_functorch_wrapped_tensor, given)) or _recorded(given):
+        if is_transformed(given):
             return self._called(self._plain, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
@@ -135,13 +135,16 @@ class ClosedForm:
         return emit_forms(forms, self._strategy, title=f"{names} of {form.plan.digest}, {self._strategy}")
 
 
-def _recorded(given: Sequence[Tensor]) -> bool:
-    """Whether a call is written down by a tracer, or differentiated forwards: both need the operators themselves."""
-    return not torch.compiler.is_compiling() and (
-        is_tracing()
-        or has_tangents()
-        or dispatch_mode(DispatchModeKey.PROXY) is not None
-        or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+def is_transformed(given: Sequence[Tensor]) -> bool:
+    """Whether a call is of torch.func, is written down, or is differentiated forwards: all need the operators."""
+    return any(map(is_functorch_wrapped_tensor, given)) or (
+        not torch.compiler.is_compiling()
+        and (
+            is_tracing()
+            or has_tangents()
+            or dispatch_mode(DispatchModeKey.PROXY) is not None
+            or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)
+        )
     )
 
 

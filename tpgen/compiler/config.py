@@ -64,6 +64,9 @@ class RunOptions(TypedDict, total=False):
     max_bytes: int | None
 
 
+RUN_FIELDS = tuple(RunOptions.__annotations__)
+
+
 class ConvertOptions(RunOptions, total=False):
     """Options that `tpgen.convert` hands to the modules of a network."""
 

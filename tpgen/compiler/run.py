@@ -1,15 +1,17 @@
-"""Choose the callable that runs the program of a form: itself, compiled, or one that knows its derivatives."""
+"""Choose the callable that runs a program: itself, compiled, or one that knows its derivatives."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tpgen.compiler.backends import Runner, compile_program, overwrites_results
-from tpgen.compiler.chunks import ChunkedForm
+from tpgen.compiler.chunks import Chunked, Depth
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.compiler.config import Config
-from tpgen.form.form import Form
+from tpgen.form.form import Form, Slot
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
@@ -26,7 +28,31 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
         return program  # one call, differentiable to any order; torch.compile around it would stop at the first
     if config.backend == "script" or torch.compiler.is_compiling():
         return compiled(program)
-    given = form, config.strategy, like, compiled, overwrites_results(config, like.device)
-    if config.max_bytes is not None:
-        return ChunkedForm(*given, max_bytes=config.max_bytes)
-    return compiled(program) if config.backend == "eager" else ClosedForm(*given)
+    run: Runner = program
+    if config.backend != "eager":
+        run = ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
+    if config.max_bytes is None:
+        return run
+    given = [*(_depth(form, slot) for slot in form.given), *(0 for _ in form.indices)]
+    return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
+
+
+def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
+    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells.
+
+    `torch.compile` knows its first derivatives; further ones are those of its graph.
+    """
+    compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
+    if torch.compiler.is_compiling() or config.backend == "script":
+        return compile_program(program, config)
+    if config.max_bytes is None and not compiles:
+        return program
+    if not compiles:
+        return Chunked(program, program, given, made, config.max_bytes)
+    copies = overwrites_results(config, like.device)
+    return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
+
+
+def _depth(form: Form, slot: Slot) -> Depth:
+    """The number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it."""
+    return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

@@ -56,11 +56,10 @@ def framed(body: Body) -> Strategy:
 
 def _gathered(writer: GraphWriter, form: Form, given: Given) -> dict[Slot, Traced]:
     """Every operand with a row for each row of the product."""
-    with writer.serving((), "gather"):
-        return {
-            slot: x if (index := form.index(slot)) is None else x.index_select(0, given.indices[index])
-            for slot, x in given.operands.items()
-        }
+    return {
+        slot: x if (index := form.index(slot)) is None else gather_rows(writer, x, given.indices[index])
+        for slot, x in given.operands.items()
+    }
 
 
 def _scattered(writer: GraphWriter, form: Form, given: Given, out: Traced) -> Traced:
@@ -68,9 +67,19 @@ def _scattered(writer: GraphWriter, form: Form, given: Given, out: Traced) -> Tr
     index = form.index(form.opened)
     if index is None:
         return out
+    return add_rows(writer, out, given.indices[index], (given.sizes[index], *form.shape(form.opened)))
+
+
+def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
+    """The rows of a tensor that an index selects."""
+    with writer.serving((), "gather"):
+        return x.index_select(0, index)
+
+
+def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
+    """A tensor of a shape, each of its rows the sum of those that an index sends there."""
     with writer.serving((), "scatter"):
-        zeros = out.new_zeros((given.sizes[index], *form.shape(form.opened)))
-        return zeros.index_add(0, given.indices[index], out)
+        return x.new_zeros(shape).index_add(0, index, x)
 
 
 def _broadcast(form: Form, given: dict[Slot, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:

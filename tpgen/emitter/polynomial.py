@@ -1,7 +1,8 @@
 """Write a polynomial as an fx graph: matrix products over its monomials, multiply by multiply, or one kernel call.
 
 Placeholders are the inputs and weights in the order of the plan, and ``index``, the element of every row, where the
-program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)``.
+program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)``.  Where operands find their rows by
+the ends of edges, those follow, and how many rows the output has.
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ import numpy as np
 import torch
 
 from tpgen.emitter.emit import Emission
+from tpgen.emitter.frame import add_rows, gather_rows
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
 from tpgen.errors import EmitError, unknown
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.interpreter.statements import run_statements
-from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
 from tpgen.kernels.sweep.statements import Component, Value
 from tpgen.planner.plan import OUT, Plan
 from tpgen.remember import remembered
 
 Given = Mapping[str, Traced]
+Ends = tuple[tuple[str, str], ...]  # the name of an operand, and the end of edges where its rows are
+ENDS = {"src": "edge_src", "dst": "edge_dst"}  # of edges, and the arguments that say them
+NODES = "num_nodes"
 
 
 @remembered("programs of polynomials", entries=256)
-def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False) -> Emission:
-    """The forward program of a polynomial.
+def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
+    """The forward program of a polynomial, or of a convolution where edges have ``ends``.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -43,8 +48,16 @@ def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False)
     writer = GraphWriter()
     names = [o.name for o in plan.operands if o.name != OUT] + (["index"] if indexed else [])
     given = {name: writer.placeholder(name) for name in names}
+    found = dict(ends)
+    indices = {end: writer.placeholder(name) for end, name in ENDS.items() if end in found.values()}
+    size = writer.placeholder(NODES, int) if OUT in found else None
+    for name in names:
+        if name in found:
+            given[name] = gather_rows(writer, given[name], indices[found[name]])
     with writer.serving(tuple(plan.by_instruction), "contraction"):
         output = POLYNOMIAL_STRATEGIES[strategy](writer, plan, given)
+    if OUT in found:
+        output = add_rows(writer, output, indices[found[OUT]], (size, output.size(1)))
     title = f"polynomial of {plan.digest}, {strategy}"
     return Emission(name_nodes(writer.finish(output)), writer.constants, title)
 
@@ -53,7 +66,7 @@ def _kernel(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
     tensors = [given[o.name] for o in plan.operands if o.name != OUT]
     index = given.get("index")
     with writer.role("kernel"):
-        return writer.call(kernel_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
+        return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
 def _einsum(writer: GraphWriter, plan: Plan, given: Given) -> Traced:

@@ -87,6 +87,18 @@ def check_edge_index(name: str, index: object) -> None:
     check_strided(name, index)
 
 
+def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
+    """One end of the edges of a call: its device and shape, and its numbers where those are to be looked at."""
+    if index.device != like.device:
+        raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
+    if index.shape != (edges,):
+        raise InputError(f"{name}: must hold one index for each of the {edges} edges, got {tuple(index.shape)}")
+    if look and index.numel() and values_at_hand(index):
+        low, high = (int(v) for v in torch.aminmax(index))
+        if low < 0 or high >= limit:
+            raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")
+
+
 def check_batches(operands: Sequence[Tensor]) -> None:
     """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
     batches = [x.shape[:-1] for x in operands]

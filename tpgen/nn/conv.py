@@ -13,7 +13,7 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv
-from tpgen.nn.checks import check_edge_index, values_at_hand
+from tpgen.nn.checks import check_edge_index, check_end
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.nn.usual import quick_call
@@ -115,11 +115,10 @@ class TensorProductConv(TensorProduct):
         check_index: bool,
     ) -> Tensor:
         """The sum over edges that are sorted already."""
-        if edge_dst is not None or num_nodes not in (None, edges.num_nodes):
-            raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
+        src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        return self.forward(x, y, weight, edges.senders, edges.receivers, edges.num_nodes, check_index)
+        return self.forward(x, y, weight, src, dst, nodes, check_index)
 
     def _quick_edges(
         self,
@@ -198,15 +197,5 @@ class TensorProductConv(TensorProduct):
             ("edge_src", src, x.shape[0], "rows of x"),
             ("edge_dst", dst, nodes, "num_nodes"),
         ):
-            if index.device != x.device:
-                raise InputError(
-                    f"{name}: must be on {x.device} as x is, got {index.device}; move one of them with .to()"
-                )
-            if index.shape != y.shape[:1]:
-                raise InputError(
-                    f"{name}: must hold one index for each of the {y.shape[0]} edges, got {tuple(index.shape)}"
-                )
-            if check_index and self.choice.strategy != "kernel" and index.numel() and values_at_hand(index):
-                low, high = (int(v) for v in torch.aminmax(index))
-                if low < 0 or high >= limit:
-                    raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")
+            look = check_index and self.choice.strategy != "kernel"
+            check_end(name, index, x, y.shape[0], limit, what, look)

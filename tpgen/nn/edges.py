@@ -70,6 +70,12 @@ class EdgeOrder:
     def num_edges(self) -> int:
         return self.senders.shape[0]
 
+    def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
+        """Both ends and the number of nodes, for a call that was given this value in their place, and nothing else."""
+        if edge_dst is not None or num_nodes not in (None, self.num_nodes):
+            raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
+        return self.senders, self.receivers, self.num_nodes
+
     def sort(self, x: Tensor) -> Tensor:
         """A tensor with a row for each edge given, in this order."""
         self._check_rows(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from inspect import signature
 from math import prod
 from typing import Any, ClassVar
@@ -10,15 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tpgen.compiler.backends import Runner, check_backend
+from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import Emission
 from tpgen.form.form import Form
 from tpgen.nn.planned import PlannedModule
 from tpgen.nn.state import output_mask_of, without_programs
-
-_PROGRAMS = {"forward": "_forward_program", "right": "_right_program"}
 
 
 class FormModule(PlannedModule):
@@ -29,7 +26,7 @@ class FormModule(PlannedModule):
 
     output_mask: Tensor
     layout: tuple[str, ...]
-    _programs: ClassVar[tuple[str, ...]] = tuple(_PROGRAMS.values())
+    _programs: ClassVar[tuple[str, ...]] = ("_forward_program", "_right_program")
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
 
@@ -41,30 +38,20 @@ class FormModule(PlannedModule):
 
     def _configure(self, config: Config) -> None:
         """Take the options, once plan, layout and weights are set, and write the programs."""
-        check_backend(config)
-        self._config = config
-        self.backend = config.backend
+        self._take(config)
         self._hold({"output_mask": output_mask_of(self.plan)}, persistent=True)
         self._rewrite()
         self.register_state_dict_post_hook(without_programs)
 
     def _write_programs(self) -> None:
-        self._runners: dict[str, Runner] = {}
         self._forward_program = self._program("forward")
 
     def _program(self, direction: str) -> nn.Module:
         like = self.output_mask
         return self._emission(direction).module().to(device=like.device, dtype=like.dtype)
 
-    def _runner(self, direction: str) -> Runner:
-        program = getattr(self, _PROGRAMS[direction])
-        limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
-        if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
-            return program.forward  # nor hooks that somebody puts on all modules
-        if direction not in self._runners:
-            config = replace(self._config, strategy=self.choice.strategy)
-            self._runners[direction] = run_form(self._form(direction), program, config, self.output_mask)
-        return self._runners[direction]
+    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+        return run_form(self._form(direction), program, config, self.output_mask)
 
     def asked(self) -> dict[str, Any]:
         return {"layout": self.layout, "backend": self.backend, **super().asked()}
@@ -78,16 +65,3 @@ class FormModule(PlannedModule):
         inner = {"x": 1, "y": 1, "features": 1 + channels, "weight": 1 + 2 * channels}  # axes of one row
         rows = [x.shape[: x.dim() - axes] for name, axes in inner.items() if isinstance(x := given.get(name), Tensor)]
         return prod(torch.broadcast_shapes(*rows)), None
-
-    def write_as_graph(self) -> None:
-        self.backend = "eager"
-        super().write_as_graph()
-
-    def _settle(self, anchor: Tensor | None) -> None:
-        self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._settle(anchor)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_runners", None)
-        return state

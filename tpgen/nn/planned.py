@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
 from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.constants import Constants
 from tpgen.errors import TpgenError
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 class PlannedModule(Constants):
     """A plan, options, and programs that the module writes itself; these are no part of its state.
 
-    Subclasses write programs (`_write_programs`) for the strategy that is chosen.  Where tensors of a state took the
+    Subclasses write programs (`_write_programs`) for the strategy that is chosen, and say what runs them (`_run_by`).
+    Where tensors of a state took the
     place of others, programs are written for where these are: its own, or those of the module that it computes for.
     """
 
     plan: Plan
     choice: Choice
+    backend: str = "eager"
     edges: ClassVar[bool] = False  # whether rows of a call are edges between nodes
     _config: Config  # as asked: what `auto` comes to follows the module to other dtypes and devices
+    _runners: dict[str, Runner]  # what runs each program, as far as they were called
     _graph: ClassVar[str]  # the strategy of a program that calls torch's operators alone
     _programs: ClassVar[tuple[str, ...]]  # the submodules that are programs
     _place: ClassVar[str]  # the constant that says where the module is
@@ -49,15 +53,36 @@ class PlannedModule(Constants):
     def _choose(self) -> Choice:
         return choose_strategy(self.plan.flat, self._config_here())
 
+    def _take(self, config: Config) -> None:
+        check_backend(config)
+        self._config = config
+        self.backend = config.backend
+
     def _write_programs(self) -> None:
         raise NotImplementedError
 
     def _rewrite(self) -> None:
+        self._runners = {}
         self.choice = self._choose()
         self._write_programs()
 
+    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+        """Return what runs the program of a direction."""
+        raise NotImplementedError
+
+    def _runner(self, direction: str = "forward") -> Runner:
+        program = getattr(self, f"_{direction}_program")
+        limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
+        if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
+            return program.forward  # nor hooks that somebody puts on all modules
+        if direction not in self._runners:
+            config = replace(self._config, strategy=self.choice.strategy)
+            self._runners[direction] = self._run_by(direction, program, config)
+        return self._runners[direction]
+
     def write_as_graph(self) -> None:
         """Write the programs of torch's operators alone."""
+        self.backend = "eager"
         self._config = Config(layout=self._config.layout, strategy=self._graph)
         self._rewrite()
 
@@ -115,6 +140,7 @@ class PlannedModule(Constants):
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
     def _settle(self, anchor: Tensor | None) -> None:
+        self._runners.clear()  # a scripted program holds the constants it was made with
         super()._settle(anchor)
         if self._choose() != self.choice:  # where another strategy is better, or the only one
             self._rewrite()
@@ -126,11 +152,13 @@ class PlannedModule(Constants):
     def __getstate__(self) -> dict[str, Any]:
         """Plan, options and tensors; programs are written again where the state is restored."""
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
+        state.pop("_runners", None)
         state["_modules"] = {name: m for name, m in self._modules.items() if name not in self._programs}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._runners = {}
         self._write_programs()
 
 

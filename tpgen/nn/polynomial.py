@@ -8,16 +8,20 @@ from typing import Any
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.nn.checks import check_plan
+from tpgen.nn.edges import EdgeOrder
+from tpgen.nn.polynomial_edges import check_ends, ends_of_call
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
     check_count,
+    check_own_options,
     check_stored,
     elements_of,
-    refuse_others,
     row_shape,
 )
 from tpgen.planner.instruction import parse_irreps
@@ -50,8 +54,15 @@ class Polynomial(PolynomialModule):
     layout
         how tensors stand in memory: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name,
         or a mapping from names (also ``out``).
+    edges
+        makes it a convolution, each row an edge: maps names of tensors to the end of an edge, ``src`` or ``dst``, where
+        they are read, and ``out`` to that where results are summed.  The others have a row for each edge.
     strategy
         ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+    backend, dynamic, fullgraph, mode
+        what runs a graph, as of `TensorProduct`.
+    max_bytes
+        the most that a graph, or a convolution, takes beside operands and results (None: no limit).
 
     Raises
     ------
@@ -78,6 +89,13 @@ class Polynomial(PolynomialModule):
     ...                  weights="none", strategy="einsum")
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
+
+    A convolution: on every edge features of its source, squared, meet its direction, and sum at its target:
+
+    >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
+    >>> src, dst = torch.randint(5, (2, 12))
+    >>> conv(torch.randn(5, 32), torch.randn(12, 4), edge_src=src, edge_dst=dst).shape
+    torch.Size([5, 32])
     """
 
     def __init__(
@@ -89,10 +107,10 @@ class Polynomial(PolynomialModule):
         weights: str = "shared",
         num_elements: int | None = None,
         layout: str | Mapping[str, str] = "mul_ir",
-        strategy: str = "auto",
-        **others: Any,
+        edges: Mapping[str, str] | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
-        refuse_others(others, ("weights", "num_elements", "layout", "strategy"))
+        check_own_options(options, "weights", "num_elements", "layout", "edges")
         if weights not in WEIGHTS:
             raise OptionError(f"weights: {unknown('kind', weights, WEIGHTS)}")
         if (weights == "element") != (num_elements is not None):
@@ -115,7 +133,7 @@ class Polynomial(PolynomialModule):
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
-        self._setup(plan, channels, num_elements, weights == "given", strategy)
+        self._setup(plan, channels, num_elements, weights == "given", edges, **options)
 
     @classmethod
     def from_plan(
@@ -125,7 +143,8 @@ class Polynomial(PolynomialModule):
         *,
         num_elements: int | None = None,
         internal_weights: bool = True,
-        strategy: str = "auto",
+        edges: Mapping[str, str] | None = None,
+        **options: Unpack[RunOptions],
     ) -> Polynomial:
         """The module of a plan, with so many channels; weights that are not internal are given to each call.
 
@@ -134,17 +153,26 @@ class Polynomial(PolynomialModule):
         >>> Polynomial.from_plan(plan, channels=8, strategy="einsum")(torch.randn(5, 8, 4)).shape
         torch.Size([5, 8])
         """
+        check_own_options(options, "num_elements", "internal_weights", "edges")
         check_plan(plan, POLYNOMIAL, "make_polynomial_plan or make_contraction_plan")
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         if num_elements is not None:
             check_count(num_elements)
         made = cls.__new__(cls)
-        made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, strategy)
+        made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options)
         return made
 
-    def _setup(self, plan: Plan, channels: int, num_elements: int | None, given: bool, strategy: str) -> None:
-        super().__init__(plan, num_elements is not None, strategy)
+    def _setup(
+        self,
+        plan: Plan,
+        channels: int,
+        num_elements: int | None,
+        given: bool,
+        edges: Mapping[str, str] | None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        super().__init__(plan, num_elements is not None, check_ends(edges or {}, plan), **options)
         self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
         self.irreps_out = _copied(plan.out, channels)
         self.channels, self.num_elements = channels, num_elements
@@ -161,6 +189,10 @@ class Polynomial(PolynomialModule):
         *tensors: Tensor,
         index: Tensor | None = None,
         weights: Sequence[Tensor] | None = None,
+        edge_src: Tensor | EdgeOrder | None = None,
+        edge_dst: Tensor | None = None,
+        num_nodes: int | None = None,
+        check_index: bool = True,
         **named: Tensor,
     ) -> Tensor:
         """The polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
@@ -168,27 +200,34 @@ class Polynomial(PolynomialModule):
         They are given in the order of construction, or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.
         ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, where they are given to each
         call, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
+
+        Rows of a convolution are edges; ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` are those of
+        `TensorProductConv`.
         """
         tensors = self._in_order(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
             )
-        node = None if isinstance(tensors[0], Tensor) else leaf_call(self, *tensors, index=index, weights=weights)
-        if node is not None:
-            return node
-        given = [self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)]
-        for (name, shape), x in zip(self._shapes.items(), given, strict=True):
-            self._check_tensor(name, shape, x, given[0])
+        if not isinstance(tensors[0], Tensor):
+            said = {"edge_src": edge_src, "edge_dst": edge_dst, "num_nodes": num_nodes} if self._ends else {}
+            node = leaf_call(self, *tensors, index=index, weights=weights, **said)
+            if node is not None:
+                return node
+        given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
+        first, ends = next(iter(given)), ends_of_call(self._ends, given, edge_src, edge_dst, num_nodes, check_index)
+        rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
+        for name, shape in self._shapes.items():
+            self._check_tensor(name, shape, given[name], rows, of)
         if self.num_elements is not None:
             if index is None:
                 raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
-            index = elements_of("index", index, self.num_elements, given[0].shape[0], next(iter(self._shapes)))
+            index = elements_of("index", index, self.num_elements, rows, of)
         elif index is not None:
             raise InputError(
                 "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
             )
-        return self._run([*given, *self._weights(weights, given[0].shape[0])], index)
+        return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
 
     def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The tensors of a call that gives some by name."""
@@ -200,13 +239,12 @@ class Polynomial(PolynomialModule):
             )
         return (*tensors, *(named[name] for name in rest))
 
-    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, first: Tensor) -> None:
+    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
             raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        if x.shape[0] != first.shape[0]:
-            raise InputError(
-                f"{name}: must have {first.shape[0]} rows as {next(iter(self._shapes))} has, got {x.shape[0]}"
-            )
+        if x.shape[0] != rows and name not in dict(self._ends):
+            why = "one for each edge" if self._ends else f"as {of} has"
+            raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
 
     def _weights(self, given: Sequence[Tensor] | None, rows: int) -> list[Tensor]:
         if self.internal_weights:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from tpgen.compiler.config import Config
+from tpgen.compiler.backends import Runner
+from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
+from tpgen.compiler.run import run_rows
 from tpgen.emitter.emit import Emission
-from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import BackendError, InputError, OptionError, PlanError, unknown
+from tpgen.emitter.polynomial import ENDS, Ends, emit_polynomial
+from tpgen.emitter.scripted import scripted_call
+from tpgen.errors import InputError, PlanError
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
-from tpgen.nn.checks import values_at_hand
+from tpgen.nn.checks import check_options, values_at_hand
 from tpgen.nn.planned import PlannedModule, follow
-from tpgen.planner.plan import Operand, Plan
+from tpgen.planner.plan import OUT, Operand, Plan
 
 
 class PolynomialModule(PlannedModule):
@@ -31,7 +36,7 @@ class PolynomialModule(PlannedModule):
     `tpgen.verify` whether it is right.  `choice` says which strategy was taken, and why.
     """
 
-    _programs: ClassVar[tuple[str, ...]] = ("_program",)
+    _programs: ClassVar[tuple[str, ...]] = ("_forward_program",)
     _place: ClassVar[str] = "_like"
     _graph: ClassVar[str] = "einsum"
     _like: Tensor  # nothing but where the module is, and its dtype
@@ -40,12 +45,13 @@ class PolynomialModule(PlannedModule):
     num_elements: int | None
     internal_weights: bool
     weight_shapes: list[tuple[int, int]]  # paths and channels of each tensor of weights
+    _ends: Ends = ()  # operands of a convolution, and the ends of edges that find their rows
 
-    def __init__(self, plan: Plan, indexed: bool, strategy: str) -> None:
+    def __init__(self, plan: Plan, indexed: bool, ends: Ends = (), **options: Unpack[RunOptions]) -> None:
         super().__init__()
         self.plan = plan
-        self._indexed = indexed
-        self._config = Config(strategy=strategy)
+        self._indexed, self._ends = indexed, ends
+        self._take(Config(**options))
         self._hold({"_like": np.zeros(0)})
         self._rewrite()
 
@@ -67,7 +73,7 @@ class PolynomialModule(PlannedModule):
     @property
     def graph(self) -> Emission:
         """The fx graph of the strategy in use."""
-        return emit_polynomial(self.plan, self.choice.strategy, self._indexed)
+        return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
         """The generated C++ of a call."""
@@ -79,19 +85,30 @@ class PolynomialModule(PlannedModule):
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().asked()}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        self._no_nodes(nodes)
-        shapes = [(rows, *row_shape(o, self.channels)) for o in self.plan.inputs]
+        ends = dict(self._ends)
+        if not ends:
+            self._no_nodes(nodes)
+        count = {o.name: rows if nodes is None or o.name not in ends else nodes for o in self.plan.inputs}
+        shapes = [(count[o.name], *row_shape(o, self.channels)) for o in self.plan.inputs]
         if not self.internal_weights:
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
-        index = [torch.empty(rows, dtype=torch.int64, device="meta")] if self.num_elements else []
+        indices = bool(self.num_elements) + len(self._arguments)
+        index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
         return [*(self._without_values(*shape) for shape in shapes), *index]
+
+    @property
+    def _arguments(self) -> list[str]:
+        """Names of the ends of edges that a call takes."""
+        return [name for end, name in ENDS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def called(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
-        keywords: dict[str, Any] = {self._index: given.pop()} if self.num_elements else {}
+        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._arguments)}
+        if self.num_elements:
+            keywords[self._index] = given.pop()
         if given[inputs:]:
             keywords["weights"] = given[inputs:]
         return self(*given[:inputs], **keywords)
@@ -99,16 +116,24 @@ class PolynomialModule(PlannedModule):
     # -- programs --
 
     def _write_programs(self) -> None:
-        module = emit_polynomial(self.plan, self.choice.strategy, self._indexed).module()
-        self._program = module.to(device=self._like.device, dtype=self._like.dtype)
+        self._forward_program = self.graph.module().to(device=self._like.device, dtype=self._like.dtype)
 
-    def _run(self, tensors: Sequence[Tensor], index: Tensor | None) -> Tensor:
+    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+        ends = dict(self._ends)
+        if config.strategy == "kernel" and not ends:  # it keeps nothing
+            config = replace(config, max_bytes=None)
+        inputs = [None if o.name in ends else len(row_shape(o, self.channels)) for o in self.plan.inputs]
+        weights = [None if self._indexed else 2 for _ in self.plan.weights]
+        indices = [0] * (self._indexed + len(self._arguments))
+        return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
+
+    def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
-            return unrounded(self._program, *tensors)
+            return unrounded(self._runner(), *tensors, *edges)
         if self.choice.strategy != "kernel":
             self._check_elements(index)
         try:
-            return unrounded(self._program, *tensors, index)
+            return unrounded(self._runner(), *tensors, index, *edges)
         except InputError:  # a kernel checks by itself, and knows no names of arguments
             self._check_elements(index)
             raise
@@ -139,13 +164,15 @@ class PolynomialModule(PlannedModule):
             first, rule = str(count), f"a set for each of the {count} elements that it was constructed with"
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
-    def __prepare_scriptable__(self) -> Any:
+    def __prepare_scriptable__(self) -> nn.Module:
         """Called by `torch.jit.script`, for any network that holds the module."""
-        name = type(self).__name__
-        raise BackendError(
-            f"{name}: torch.jit.script does not read this module: use torch.export.export, or torch.jit.trace with an "
-            "example of its inputs; in a scripted network, put torch.jit.trace(module, inputs) in its place"
-        )
+        names = {id(p): name for name, p in self.named_parameters()}
+        own = [names[id(w)] for w in self._weights(None, 0)] if self.internal_weights else None
+        return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
+
+    def _weights(self, given: Any, rows: int) -> list[Tensor]:
+        """The weights of a call: the module's own where none are given."""
+        raise NotImplementedError
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_strategy" in state:  # as 0.1 wrote it
@@ -189,18 +216,9 @@ def check_count(num_elements: Any) -> None:
         )
 
 
-_NOT_HERE = {
-    "max_bytes": "kernels of polynomials need no limit, as they take some kilobytes beside their results, and their "
-    "graphs have none: leave it out, and where strategy is 'einsum' or 'unrolled' give fewer rows to each call",
-    "backend": "polynomials run as they are written: leave it out, and use torch.compile around the module",
-}
-
-
-def refuse_others(others: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `OptionError` for keywords that polynomials do not take, with the reason where other modules take them."""
-    for name in others:
-        why = f"{name}: {_NOT_HERE[name]}" if name in _NOT_HERE else unknown("option", name, known)
-        raise OptionError(why)
+def check_own_options(given: Iterable[str], *others: str) -> None:
+    """Raise `OptionError` for keywords that are neither how any module runs nor ``others`` of its own."""
+    check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
 
 
 def check_stored(key: str, theirs: Any, ours: Tensor) -> None:

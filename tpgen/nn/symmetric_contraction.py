@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import torch
 from e3nn.o3 import Irrep, Irreps
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_stored, elements_of, refuse_others
+from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_own_options, check_stored, elements_of
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -48,8 +50,8 @@ class SymmetricContraction(PolynomialModule):
         accepted as by MACE; without ``num_elements`` all rows share their weights.
     num_elements
         how many elements there are.
-    strategy
-        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+    strategy, backend, dynamic, fullgraph, mode, max_bytes
+        how it is written and run, as of `Polynomial`.
 
     Raises
     ------
@@ -81,10 +83,9 @@ class SymmetricContraction(PolynomialModule):
         internal_weights: bool | None = None,
         shared_weights: bool | None = None,
         num_elements: int | None = None,
-        strategy: str = "auto",
-        **others: Any,
+        **options: Unpack[RunOptions],
     ) -> None:
-        refuse_others(others, ("use_reduced_cg", "internal_weights", "shared_weights", "num_elements", "strategy"))
+        check_own_options(options, "use_reduced_cg", "internal_weights", "shared_weights", "num_elements")
         _check_names(irrep_normalization, path_normalization)
         if use_reduced_cg:
             raise PlanError(
@@ -97,7 +98,7 @@ class SymmetricContraction(PolynomialModule):
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channels(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
-        super().__init__(make_contraction_plan(irreps_in, irreps_out, degrees), num_elements is not None, strategy)
+        super().__init__(make_contraction_plan(irreps_in, irreps_out, degrees), num_elements is not None, **options)
         self.irreps_in, self.irreps_out = irreps_in, irreps_out
         self.channels, self.num_elements, self.degrees = channels, num_elements, degrees
         self._components = self.plan.inputs[0].dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tpgen.emitter.polynomial import ENDS
 from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
@@ -180,10 +181,12 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
-    names = _weight_names(module)
+    names, at = _weight_names(module), dict(module._ends)
+    ends = dict(zip(ENDS, torch.randint(NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
     def operands(own: bool) -> Named:
-        found = {o.name: _draw(like.dtype, generator, *_shape(o, rows, channels)) for o in plan.inputs}
+        counts = {o.name: NODES if o.name in at else rows for o in plan.inputs}
+        found = {o.name: _draw(like.dtype, generator, *_shape(o, counts[o.name], channels)) for o in plan.inputs}
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
             shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
@@ -192,17 +195,23 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         return found
 
     def reference(x: Named) -> Named:
-        weights = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
-        return {"out": _polynomial_reference(module, {**x, **weights})}
+        found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
+        found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
+        out = _polynomial_reference(module, {**x, **found})
+        return {"out": out.new_zeros(NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def called(rows_of: Tensor | None) -> Callable[[Run, Named], Named]:
-        return partial(_call_polynomial, module, names, None if rows_of is None else rows_of.to(like.device))
+    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+        """The call with its rows in some order."""
+        used = {name: ends[end][order].to(like.device) for end, name in ENDS.items() if end in at.values()}
+        if OUT in at:
+            used["num_nodes"] = NODES
+        return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
     def relabelled(subject: Subject) -> tuple[Named, Named]:
         order = another_order(rows)
-        moved = {o.name: subject.given[o.name][order] for o in plan.inputs}
-        got = replace(subject, call=called(None if index is None else index[order]))({**subject.given, **moved})
-        return got, {name: y[order] for name, y in subject(subject.given).items()}
+        moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
+        got = replace(subject, call=called(order))({**subject.given, **moved})
+        return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
 
     form = polynomial_of(plan)
     single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
@@ -211,7 +220,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     return Subject(
         kind="polynomial",
         title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
-        call=called(index),
+        call=called(slice(None)),
         given=operands(own=True),
         others=operands(own=False),
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
@@ -231,7 +240,7 @@ def _weight_names(module: PolynomialModule) -> list[str]:
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
-    return [names[id(p)] for p in module._weights(None, 0)]  # type: ignore[operator]
+    return [names[id(p)] for p in module._weights(None, 0)]
 
 
 def _shape(o: Operand, rows: int, channels: int) -> tuple[int, ...]:
@@ -248,10 +257,12 @@ def _polynomial_frame(o: Operand) -> Frame:
     return Frame(str(o.irreps), turned)
 
 
-def _call_polynomial(module: PolynomialModule, names: list[str], index: Tensor | None, run: Run, x: Named) -> Named:
+def _call_polynomial(
+    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: Named
+) -> Named:
     inputs = [x[o.name] for o in module.plan.inputs]
     weights = [x[o.name] for o in module.plan.weights]
-    keywords: dict[str, Any] = {"weights": weights} if weights and not any(names) else {}
+    keywords: dict[str, Any] = {**ends, **({"weights": weights} if weights and not any(names) else {})}
     if index is not None:
         keywords[module._index] = index
     if not any(names):
@@ -265,7 +276,7 @@ def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = polynomial_of(plan).gradient(OUT)
-    rows = next(iter(x.values())).shape[0]
+    rows = x[plan.inputs[0].name].shape[0]
     zero = torch.zeros(rows, module.channels, dtype=torch.float64)
     parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
     return write_operand(plan.out, torch.stack(parts, -1))

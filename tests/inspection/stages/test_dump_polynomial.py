@@ -7,7 +7,7 @@ import pytest
 import tpgen
 from tests.machine import needs_nvrtc
 from tests.polynomials import mixed, symmetric
-from tpgen.errors import BackendError, EmitError, PlanError
+from tpgen.errors import EmitError, PlanError
 from tpgen.inspection.stages.dump import STAGES, dump_files, dump_stage
 from tpgen.inspection.stages.request import KERNEL
 from tpgen.kernels.runtime.polynomials import CALLS
@@ -58,8 +58,6 @@ def test_elements_are_an_input_of_the_program() -> None:
 def test_what_is_none_is_named() -> None:
     with pytest.raises(EmitError, match="stage 'code' has no direction 'backward': only kernels compute all gradients"):
         dump_files(mixed(), ["code"], ["backward"])
-    with pytest.raises(BackendError, match="TorchScript reads no call of this kernel: choose strategy 'einsum'"):
-        dump_files(mixed(), ["script"], strategy="kernel")
     with pytest.raises(PlanError, match="not a call: 'right'; calls are forward, backward, second, or one in full"):
         dump_files(mixed(), ["sweep"], ["right"])
     with pytest.raises(EmitError, match="unknown strategy 'grouped'"):

@@ -6,20 +6,9 @@ Vectors of a kernel run over channels, so a polynomial of one channel would fill
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from typing import Optional
-
-import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.ops import kernel_polynomial
-
-
-def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
-    """`kernel_polynomial` of tensors of one dtype; scripted and compiled programs hold the operator itself."""
-    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if not torch.compiler.is_compiling():
-            return kernel_polynomial(tensors, index, description, call)
-    return torch.ops.tpgen.form(tensors, None, None, description, call, index)[0]
+from tpgen.kernels.runtime.batched import run_polynomial
 
 
 def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:

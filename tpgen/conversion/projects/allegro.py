@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.operations.rows import run_polynomial
 from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.multilinear import writes_to

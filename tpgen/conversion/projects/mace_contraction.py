@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from tpgen._torch import assert_async
 from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
-from tpgen.conversion.operations.rows import run_polynomial
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported

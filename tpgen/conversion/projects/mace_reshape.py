@@ -15,8 +15,8 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.operations.rows import run_polynomial
 from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.plan import OUT, Operand, Plan

@@ -1,11 +1,13 @@
-"""A kernel's product for operands with any batch dimensions."""
+"""Calls of kernels as programs hold them, also in TorchScript: a product with any batch dimensions, a polynomial."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
+
+from typing import Optional
 
 import torch
 from torch import Tensor
 
-import tpgen.kernels.runtime.ops  # noqa: F401  (defines torch.ops.tpgen)
+from tpgen.kernels.runtime.ops import kernel_polynomial
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
@@ -27,6 +29,14 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
         w = torch.broadcast_tensors(w, batch)[0].flatten(0, -2)
     out = torch.ops.tpgen.product(x1, x2, w, description)
     return out.unflatten(0, batch.shape[:-1]).squeeze(0)
+
+
+def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
+    """`kernel_polynomial` of tensors of one dtype; scripted and compiled programs hold the operator itself."""
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling():
+            return kernel_polynomial(tensors, index, description, call)
+    return torch.ops.tpgen.form(tensors, None, None, description, call, index)[0]
 
 
 def _first_entry(x: Tensor) -> Tensor:

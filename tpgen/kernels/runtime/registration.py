@@ -19,6 +19,7 @@ from tpgen._torch import (
     FunctionalizeInterpreter,
     add_batch_dim,
     after_autograd,
+    call_backward_alone,
     forward_mode,
     functorch_interpreter,
     has_tangents,
@@ -228,7 +229,7 @@ def apply_of(function: Any) -> Callable[..., Any]:
 
     Its backward is called as it is, too, without the frames of Python that torch has before it.
     """
-    _torch.call_backward_alone(function)
+    call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
 
 

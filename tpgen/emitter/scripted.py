@@ -1,0 +1,59 @@
+"""Call of a polynomial's program as a module with a signature that TorchScript reads.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Sequence
+from typing import List, Optional  # noqa: UP035 (TorchScript reads them)
+
+from torch import Tensor, fx, nn
+
+from tpgen.emitter.polynomial import ENDS, NODES, Ends
+from tpgen.planner.plan import OUT, Plan
+
+
+def scripted_call(
+    module: nn.Module,
+    program: str,
+    plan: Plan,
+    index: str,
+    ends: Ends,
+    weights: Optional[Sequence[str]],  # noqa: UP045
+) -> fx.GraphModule:
+    """A module that calls the ``program`` of another with the arguments of its `forward`, and looks at none of them.
+
+    ``index`` is the argument that says the element of every row (empty: there is none), ``weights`` are names of the
+    module's own parameters (None: they are given).
+    """
+    graph = fx.Graph()
+    given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}
+    last = [graph.call_function(element_of_rows, (graph.placeholder(index, Tensor),))] if index else []
+    if weights is None:
+        held = graph.placeholder("weights", List[Tensor])  # noqa: UP006
+        used = [graph.call_function(nth, (held, n)) for n in range(len(plan.weights))]
+    else:
+        used = [graph.get_attr(name) for name in weights]
+    found = dict(ends)
+    last += [graph.placeholder(name, Tensor) for end, name in ENDS.items() if end in found.values()]
+    if OUT in found:
+        number = graph.placeholder(NODES, Optional[int], None)  # noqa: UP045
+        order = sorted((found[name] != found[OUT], name) for name in found if name != OUT)
+        like = given[order[0][1]] if order else next(iter(given.values()))
+        last.append(graph.call_function(rows_into, (number, like)))
+    graph.output(graph.call_module(program, (*given.values(), *used, *last)))
+    return fx.GraphModule(module, graph)
+
+
+def element_of_rows(index: Tensor) -> Tensor:
+    """The element of every row, from int64 indices or one-hot rows."""
+    return index if index.dim() == 1 else index.argmax(1)
+
+
+def nth(weights: List[Tensor], n: int) -> Tensor:  # noqa: UP006
+    """One of the weights that a call is given."""
+    return weights[n]
+
+
+def rows_into(number: Optional[int], like: Tensor) -> int:  # noqa: UP045
+    """The rows that results are summed into: the number that is given, or those of a tensor."""
+    return like.size(0) if number is None else number
