@@ -35,7 +35,7 @@ from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
-    *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
+    *("Python", "FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "Functionalize", "Tracer", "Batched"),
     *("CUDA", "XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
