@@ -27,7 +27,7 @@ OWN = st.sampled_from(["channel", "mul_ir", "ir_mul"])
 
 @st.composite
 def polynomials(draw: st.DrawFn) -> Plan:
-    """One to three terms of up to three factors, of tensors of channels and of one copy; or a contraction as MACE has."""
+    """One to three terms of up to three factors, of tensors of channels and of one copy; or MACE's contraction."""
     out = draw(ENDS)
     if draw(st.integers(0, 3)) == 0:
         return _made(make_contraction_plan, draw(IRREPS), out, [draw(st.integers(1, 3)) for _ in out])
