@@ -5,7 +5,7 @@ TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: dist demo test test-all fuzz clients test-clients test-engines test-pythons test-torch browser lint docs pictures notebooks bench article kernels layers gpu clean
+.PHONY: dist demo test test-all fuzz fuzz-clients clients test-clients test-engines test-pythons test-torch browser lint docs pictures notebooks bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
@@ -109,9 +109,24 @@ test-torch:
 	} || { echo "*** torch $(VERSION) IS NOT TESTED on Python $(ON): it could not be set up"; exit 1; }; \
 	OMP_NUM_THREADS=1 $(CELL)/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py $(SHORT)
 
-# Random products, layouts, graphs, operands and lives of whole networks, for long; `make test` runs a few examples of the same.
+# Random products, polynomials, layers, operands and lives of whole networks, for long; `make test` runs a few examples of the
+# same.  SEED says where they begin, ATTACKS how many there are of each kind; how many were compared is said at the end.
+FUZZ = SEED=$(SEED) ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1
+SEED ?= $(shell date +%s)
+
+fuzz: SEED := $(SEED)
 fuzz: $(INSTALLED)
-	ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/attacks
+	$(FUZZ) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) tests/attacks
+
+# Lives of small random models of the projects that tpgen has an adapter for, in their environments.
+fuzz-clients: SEED := $(SEED)
+fuzz-clients: clients
+	@for client in $(patsubst tests/clients/test_%_lives.py,%,$(wildcard tests/clients/test_*_lives.py)); do \
+	    if test -e .clients/$$client/.installed; then \
+	        $(FUZZ) .clients/$$client/bin/python -m pytest -p no:cacheprovider -W ignore tests/clients/test_$${client}_lives.py \
+	            || exit 1; \
+	    else echo "*** $$client IS NOT ATTACKED: it could not be installed"; fi; \
+	done
 
 # The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
 browser:

@@ -74,6 +74,9 @@ NAMES: dict[str, Private] = {
     "operation": Private(
         "torch._C", "_get_operation_overload", "to call the runtime without Python in one frame less", "in one more"
     ),
+    "graph_texts": Private(
+        "torch.fx.graph_module", "_loader", "to forget the text of programs that are gone", "torch keeps all texts"
+    ),
     "foreach_mul": Private("torch", "_foreach_mul", "training of compiled steps: all gradients times a number at once"),
     "assert_async": Private("torch", "_assert_async", "MACE's species in programs"),
     "export_joint": Private("torch._functorch.aot_autograd", "aot_export_joint_simple", _REPORTS),

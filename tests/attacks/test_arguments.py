@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tpgen
+from tests.attacks.counts import compared
 from tests.attacks.products import plans
 from tpgen.errors import TpgenError
 
@@ -211,3 +212,4 @@ def test_results_are_those_of_stock_in_their_shape(name: str, data: st.DataObjec
     for got, want in zip(found, wanted, strict=True):
         scale = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got, want, rtol=0.0, atol=2e-6 * scale)  # e3nn's couplings were rounded to float32
+    compared[f"layers, {name}"] += 1

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.attacks.counts import compared
 from tests.attacks.modules import KINDS
 
 State = Mapping[str, Tensor]
@@ -100,3 +101,4 @@ def test_results_are_those_of_the_weights(kind: str, operations: list[str], seed
         got = called(module, arguments, dtype)
         assert got.dtype == dtype
         torch.testing.assert_close(got.double(), want, rtol=0.0, atol=LIMITS[dtype] * float(want.abs().max().detach()))
+        compared["states of modules"] += 1

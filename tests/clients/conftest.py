@@ -8,7 +8,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from tests.attacks.counts import counted, pytest_terminal_summary
 from tests.clients.checks import counted_pairs
+
+__all__ = ["counted", "pytest_terminal_summary"]
 
 _TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn", "torch_sim": "engines"}
 collect_ignore_glob = [f"test_{tests}*.py" for client, tests in _TESTS.items() if find_spec(client) is None]

@@ -132,6 +132,19 @@ def test_vmap(name: str, in_dims: tuple) -> None:
     torch.testing.assert_close(torch.func.vmap(kernel, in_dims)(*inputs), torch.func.vmap(definition, in_dims)(*inputs))
 
 
+@ALL
+def test_gradients_behind_a_level_of_torch_func_that_is_over(name: str) -> None:
+    """What `vjp` returns is called after its level: operands are what is left of wrappers, and weights are outside."""
+    x1, x2, w = differentiable(PLANS[name])
+    cotangent = torch.ones(3, PLANS[name].irreps_out.dim).double()
+    for _ in range(2):  # the second time all kernels are there, and calls may take the shortest way
+        found = []
+        for product in both(PLANS[name]):
+            _, back = torch.func.vjp(lambda x, product=product: product(x, x2, w).sin(), x1.detach())
+            found.append(torch.autograd.grad(back(cotangent)[0].sin().sum(), w))
+        torch.testing.assert_close(*found)
+
+
 def test_vmap_without_weights() -> None:
     plan = full("2x0e+1o", "0e+1o")
     kernel, definition = both(plan)

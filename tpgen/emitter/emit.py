@@ -7,6 +7,8 @@ rest.
 
 from __future__ import annotations
 
+import linecache
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.graph import PythonCode
 
+from tpgen import _torch
 from tpgen.drawing.graphs import graph_picture
 from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import Given
@@ -67,7 +71,7 @@ class EmittedModule(Constants, fx.GraphModule):
     """The GraphModule of an emission.
 
     Its constants are non-persistent buffers, rounded from float64 to the dtype in use: ``.double()`` is exact, and a
-    state_dict does not hold them.
+    state_dict does not hold them.  Its text lives as long as its code: torch would keep that of every module ever made.
     """
 
     @classmethod
@@ -77,10 +81,23 @@ class EmittedModule(Constants, fx.GraphModule):
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
         return made._hold(emission.constants)
 
+    def recompile(self) -> PythonCode:
+        written = super().recompile()
+        code = type(self).forward.__code__
+        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+        return written
+
     def __deepcopy__(self, memo: dict) -> EmittedModule:
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
         return copied._hold(self.__dict__["_exact"])  # fx forgets exact values, and that buffers are not persistent
+
+
+def _forget_text(name: str) -> None:
+    """Drop the text of code that is gone, from the cache of lines and from torch's own."""
+    linecache.cache.pop(name, None)
+    if (texts := getattr(_torch, "graph_texts", None)) is not None:
+        texts.eval_cache.pop(name, None)
 
 
 # Directions of a product by name: which form, and which of its operands is open.

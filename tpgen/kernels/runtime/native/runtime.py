@@ -38,7 +38,7 @@ from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
-    *("Python", "FuncTorchDynamicLayerFrontMode", "Functionalize", "Tracer", "Batched"),
+    *("Python", "FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "Functionalize", "Tracer", "Batched"),
     *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
 _OPERATORS = ("run", "sorted", "form", "sorted_form")
