@@ -25,6 +25,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     indexed: bool = False
     rows: int = 1
     warps: int = 1
+    held: str | None = None
 
     # -- what adds and what stores --
 

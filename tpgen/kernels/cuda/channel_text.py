@@ -92,7 +92,7 @@ class ChannelText:
         for o in p.results:
             self._clear_result(o)
         w.line("__syncthreads();")
-        with owner_by_owner(w, p.owner):
+        with owner_by_owner(w, p.by):
             w.line("compute_units(s);")
         if p.summed:
             w.line("__syncthreads();")

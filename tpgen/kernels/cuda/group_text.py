@@ -40,7 +40,7 @@ class GroupText:
             self._channel()
             if serial:
                 self._begin_sums()
-                first, end = ("s.from", "s.to") if self.p.owner else ("0", "s.rows")
+                first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
                 with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                     self._row()
                 self._end_sums()
@@ -74,9 +74,8 @@ class GroupText:
         w = self.w
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
-                w.line(
-                    f"const real* const {operand} = s.{operand}{self._row_in(operand, self.p.shared_weights(operand))};"
-                )
+                one = operand not in self.p.row_operands
+                w.line(f"const real* const {operand} = s.{operand}{self._row_in(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.added(operand) else "real"
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{self._row_in(operand, self.p.carried(operand))};")

@@ -80,7 +80,7 @@ class Geometry:
 def polynomial_bytes(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> int:
     """Bytes that the kernels of a polynomial take: sums of tasks and, with an index of elements, the order of rows."""
     sums = sum(x.nbytes for x in geometry.scratch(dtype, torch.device("meta")))
-    return order_bytes(geometry.sizes.rows, geometry.sizes.elements, sums) if indexed else sums
+    return order_bytes(geometry.sizes.rows, [geometry.sizes.elements] * indexed, sums)
 
 
 def call_struct(
