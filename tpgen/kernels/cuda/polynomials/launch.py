@@ -39,10 +39,15 @@ class Geometry:
 
     @cached_property
     def span(self) -> int:
-        """Rows of a task: as many as leave no multiprocessor idle, in whole rounds of its warps."""
-        together = self.placement.warps * LANES // self.width
-        rounds = -(-self.sizes.rows * self.chunks // (together * self.at_once))
-        return together * max(1, min(_SPAN, rounds))
+        """Rows of a task, in whole rounds of its warps: so many that all tasks fill whole waves of blocks.
+
+        Each element may leave one task that is not full.
+        """
+        together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
+        fewest = self.sizes.rows // (together * _SPAN) + elements + 1
+        waves = -(-fewest * self.chunks // self.at_once)
+        full = waves * self.at_once // self.chunks - elements
+        return together * max(1, -(-self.sizes.rows // (together * full)))
 
     @property
     def tasks(self) -> int:
