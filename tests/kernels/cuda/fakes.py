@@ -16,9 +16,9 @@ from tests.kernels.cuda.standin import StandIn
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
-from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 
-_ENTRIES = (ENTRY, SUM_ENTRY, JOIN_ENTRY)
+_ENTRIES = (ENTRY, SUM_ENTRY, JOIN_ENTRY, COLLECT_ENTRY)
 # What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
 
@@ -146,7 +146,7 @@ class Products(FakeLibrary):
 
     def function(self, handle: int) -> tuple[int, str]:
         n, entry = divmod(handle, len(_ENTRIES))
-        return n, ("run", "add", "put_together")[entry]
+        return n, ("run", "add", "put_together", "collect_of")[entry]
 
     def stand_in(self, source: Any, folder: Path) -> StandIn:
         return StandIn([source], [COPIES[self.device]], folder)
@@ -159,6 +159,9 @@ class Products(FakeLibrary):
         elif name == "put_together":
             runs = ctypes.c_int.from_address(pointers[1])
             library.call("put_together_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]), runs)
+        elif name == "collect_of":
+            read = [ctypes.c_void_p.from_address(pointers[k]) for k in range(4)]
+            library.call("collect_of_0", blocks, rest[2], rest[5], 0, *read)
         else:
             placement = self.sources[n - 1].placement
             assert rest[2:6] == (placement.threads, 1, 1, placement.shared)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
-from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
+from tpgen.kernels.cuda.counts import AnyPlacement
+from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.sweep.terms import SLOTS
@@ -32,6 +33,7 @@ _KERNEL = """
 #define {entry} kernel_{n}
 #define {sum_entry} sum_{n}
 #define {join_entry} join_{n}
+#define {collect_entry} collect_{n}
 namespace k{n} {{
 using namespace {names};
 {text}
@@ -39,6 +41,7 @@ using namespace {names};
 #undef {entry}
 #undef {sum_entry}
 #undef {join_entry}
+#undef {collect_entry}
 extern "C" const char* run_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
                               const k{n}::Call* call) {{
   return launch([=] {{ k{n}::kernel_{n}(*call); }}, blocks, count, shared, seed);
@@ -52,6 +55,12 @@ _SUM = """extern "C" const char* add_{n}(unsigned blocks, unsigned count, unsign
 _JOIN = """extern "C" const char* put_together_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
                               const k{n}::Call* call, int runs) {{
   return launch([=] {{ k{n}::join_{n}(*call, runs); }}, blocks, count, shared, seed);
+}}
+"""
+_COLLECT = """extern "C" const char* collect_of_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
+                                      const k{n}::real* parts, const k{n}::i64* first, const k{n}::i64* order,
+                                      k{n}::real* to) {{
+  return launch([=] {{ k{n}::collect_{n}(parts, first, order, to); }}, blocks, count, shared, seed);
 }}
 """
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
@@ -129,10 +138,12 @@ class StandIn:
         self.sources = sources
         text = []
         for n, (source, way) in enumerate(zip(sources, copies, strict=True)):
-            entries = {"entry": ENTRY, "sum_entry": SUM_ENTRY, "join_entry": JOIN_ENTRY}
+            entries = {"entry": ENTRY, "sum_entry": SUM_ENTRY, "join_entry": JOIN_ENTRY, "collect_entry": COLLECT_ENTRY}
             text.append(_KERNEL.format(text=source.text, n=n, copies=way, names=_NAMES[way], **entries))
             if source.placement.owner:
                 text.append(_JOIN.format(n=n))
+            if source.placement.scattered:
+                text.append(_COLLECT.format(n=n))
             if source.placement.sums_weights:
                 text.append(_SUM.format(n=n))
         self.library = Library("".join(text), folder, counted)
@@ -153,21 +164,34 @@ class StandIn:
         given = [_inside(operands[s].to(dtype)) if s in placement.given else None for s in SLOTS]
         room = [_inside(empty[s].to(dtype)) if s in placement.opened else None for s in SLOTS]
         sums = torch.full((blocks, placement.dim["w"]), float("nan"), dtype=_computed(dtype))
-        gather = _gather(placement.owner, operands, edges)  # which holds the tensors that the call points into
+        gather = _gather(placement, operands, edges)  # which holds the tensors that the call points into
         inner = [[around and around[1] for around in row] for row in (given, room)]
+        written = [
+            x if s not in placement.scattered else edge_rows(len(operands["x2"]), x).fill_(float("nan"))
+            for s, x in zip(SLOTS, inner[1], strict=True)
+        ]
         join = Join(placement, blocks)
         ends = join.room(sums.device).fill_(float("nan")) if join.needed else None
-        call = arguments(*inner, operands["x2"].shape[0], gather, sums, ends)
+        call = arguments(inner[0], written, operands["x2"].shape[0], gather, sums, ends)
         geometry = (blocks, placement.threads, placement.shared, seed)
-        with self.library.watching(_tensors_of(*inner, gather) | {"sums": sums, "ends": ends}):
+        with self.library.watching(_tensors_of(inner[0], written, gather) | {"sums": sums, "ends": ends}):
             self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
             if join.needed:
                 self.library.call(f"put_together_{n}", join.blocks, geometry[1], 0, seed, ctypes.byref(call), blocks)
             if placement.sums_weights:
                 self.add(n, sums, inner[1][SLOTS.index("w")], seed)
+        for slot in map(SLOTS.index, placement.scattered):
+            self.collect(n, written[slot], gather, inner[1][slot], seed)
         for around in (*given, *room):
             assert around is None or _untouched(*around), "written beside a tensor"
         return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+
+    def collect(self, n: int, parts: Tensor, edges: EdgeRows, sums: Tensor, seed: int) -> None:
+        """The sums over the edges of each node."""
+        placement = self.sources[n].placement
+        how = Collect(placement, len(sums))
+        pointers = how.arguments(parts, edges, sums)
+        self.library.call(f"collect_of_{n}", how.blocks, placement.threads, 0, seed, *pointers)
 
     def add(self, n: int, sums: Tensor, d_w: Tensor, seed: int) -> None:
         """The sums of all blocks' parts of the gradient of weights."""
@@ -200,12 +224,10 @@ def _untouched(around: Tensor, _: Tensor) -> bool:
     return bool(around[:_MARGIN].isnan().all() and around[-_MARGIN:].isnan().all())
 
 
-def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> EdgeRows | None:
+def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor] | None) -> EdgeRows | None:
     if edges is None:
         return None
-    src, dst = edges
-    if owner is None:
-        return EdgeRows(None, src, dst, 0)
-    owners = operands[owner].shape[0]
-    order = order_of(src if owner == "x1" else dst, owners)
-    return EdgeRows(order.order, src, dst, owners)
+    owners = {name: len(operands[name]) for name in ("x1", "out")}
+    orders = {name: order_of(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
+    order = orders[p.by].order if p.by else None
+    return EdgeRows(order, *edges, owners.get(p.by or "", 0), orders["x1"] if p.scattered else None)

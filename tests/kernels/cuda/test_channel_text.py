@@ -17,6 +17,7 @@ from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.target import obstacle
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise
 from tpgen.planner.product import make_plan
 
 BACKWARD = ("x1", "x2", "w")
@@ -40,6 +41,9 @@ def far() -> Plan:
 
 CASES = {
     "chunks past 255": Case(wide(8_224), "mul_ir", "float32", ("out",), 2),
+    "lanes without a channel": Case(
+        channelwise("100x0e+100x1o", "0e+1o", "0e+1o", shared_weights=False), "mul_ir", "float32", BACKWARD, 2
+    ),
     "groups past 255": Case(many(300), "mul_ir", "float32", BACKWARD, 2),
     "places past 65,535": Case(far(), "mul_ir", "bfloat16", ("out",), 2),
 }

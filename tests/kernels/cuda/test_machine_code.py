@@ -12,7 +12,7 @@ from tests.machine import needs_nvrtc
 from tpgen.kernels.cuda.nvrtc import Usage, need_nvrtc
 
 ARCHITECTURES = (80, 90)
-ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_channels")
+ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_collect", "tpgen_channels")
 # Registers of a thread in float32: up to 168 leave room for three blocks of four warps on a multiprocessor.
 MOST = {"products": 168, "convolutions": 168, "mixing": 168, "linear": 104, "polynomials": 255}
 # bfloat16 is computed with as float32; a double takes two registers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 
@@ -46,11 +46,14 @@ class Case:
     opened: tuple[str, ...]
     copies: int  # how rows come to shared memory
     indexed: bool = False
+    slow: bool = False  # memory, and without a cache: then gradients of x1 come by receiver
 
     @property
     def source(self) -> CudaSource:
         schedule = plan_schedule(form_of(self.plan, self.layout), cuda_target(self.dtype))
-        return generate_cuda(schedule, self.opened, chip_of(ARCHITECTURES[self.copies]), self.indexed)
+        chip = chip_of(ARCHITECTURES[self.copies])
+        chip = replace(chip, bandwidth=1e9, cache=1) if self.slow else chip
+        return generate_cuda(schedule, self.opened, chip, self.indexed)
 
     @property
     def operands(self) -> dict[str, Tensor]:

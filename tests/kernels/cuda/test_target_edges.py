@@ -15,6 +15,7 @@ from tpgen.kernels.arguments import Edges
 from tpgen.kernels.cuda import driver, orders, target
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.problems import PROBLEMS
 
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
@@ -56,6 +57,23 @@ def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -
     torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     assert gpu.calls.count("cuLaunchKernel") == 2 + 2 + shared
     assert torch.equal(kernel_conv(x1, x2, w, src, dst, nodes, text), found)
+
+
+def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: Products) -> None:
+    """Of long rows, by a launch that follows; of a sender without an edge zeros, and of no edge at all."""
+    plan, nodes = PROBLEMS["mace-medium"].plan, 3
+    given, text = operands(plan, 7), describe(plan)
+    x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"].requires_grad_(), given["w"].requires_grad_()
+    src, dst = torch.tensor([0, 3, 3, 1, 0, 3, 0]), torch.tensor([2, 0, 2, 0, 0, 2, 2])
+    found = kernel_conv(x1, x2, w, src, dst, nodes, text)
+    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, w))
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, (x1, x2, w), cotangent) for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    backward = gpu.sources[-1].placement
+    assert (backward.held, backward.scattered) == ("out", ("x1",))
+    none = kernel_conv(x1, x2[:0], w[:0], src[:0], dst[:0], nodes, text)
+    assert not torch.autograd.grad(none, x1, cotangent)[0].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])

@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.runtime.workspace import call_workspace
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.planner.problems import POLYNOMIALS
+from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
 SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
 ROWS, NODES = 4000, 100
@@ -69,7 +69,7 @@ def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeyp
     forward, backward = made
     assert forward is None
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
-    assert product_bytes(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows, 0) == backward.nbytes
+    assert product_bytes(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows) == backward.nbytes
 
 
 def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
@@ -77,9 +77,17 @@ def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
     ends = Join(few, 2 * few.blocks_at_once).room(torch.device("cpu"))
-    assert product_bytes(few, ROWS, NODES) == order_bytes(ROWS, NODES, ends.nbytes)
-    assert order_bytes(10, 3, 5_000) == 8 * (10 + 3 + 1) + 5_000
-    assert order_bytes(10, 3, 0) == 8 * 6 * 10  # while it is sorted
+    assert product_bytes(few, ROWS, {"out": NODES}) == order_bytes(ROWS, [NODES], ends.nbytes)
+    assert order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
+    assert order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
+
+
+def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
+    schedule = plan_schedule(form_of(PROBLEMS["mace-large"].plan, "mul_ir"), cuda_target("float32"))
+    placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
+    orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
+    assert product_bytes(placement, ROWS, {"x1": 30, "out": NODES}) == orders + ROWS * placement.row_bytes("x1")
+    assert order_bytes(10, [3, 2], 0) == 8 * ((10 + 3 + 1) + 6 * 10)  # while the second is sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:

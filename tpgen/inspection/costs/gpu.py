@@ -104,7 +104,8 @@ def product_on(
         placed = {name: place_cuda(schedule, opened, chip, nodes is not None) for name, opened in DIRECTIONS.items()}
     except TpgenError as error:
         return _none(chip, dtype, error)
-    passes = {name: _pass(predict(p, per_node), rows, product_bytes(p, rows, nodes or 0)) for name, p in placed.items()}
+    ends = dict.fromkeys(("x1", "out"), nodes or 0)
+    passes = {name: _pass(predict(p, per_node), rows, product_bytes(p, rows, ends)) for name, p in placed.items()}
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
+from tpgen.kernels.cuda.groups import LANES, Group, Unit, balance, make_groups
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
@@ -25,6 +25,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     indexed: bool = False
     rows: int = 1
     warps: int = 1
+    held: str | None = None
 
     # -- what adds and what stores --
 
@@ -44,8 +45,14 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def slots(self) -> int:
-        """Parts that the sum over channels has for each row: 32 channels of a group each."""
-        return sum(group.chunks for group in self.groups)
+        """Parts that the sum over channels has for each row: of a warp each, or of 32 channels of a group."""
+        return self.warps if self.folds_once else sum(group.chunks for group in self.groups)
+
+    @property
+    def folds_once(self) -> bool:
+        """Whether a warp sums over its lanes once for its units: several, of one row, where no copy comes alone."""
+        copies = (t.copies for t in self.schedule.tables if t.operand in self.opened)
+        return self.rows == 1 < self.depth and all(n == 1 for n in copies)
 
     def sets(self, group: Group) -> int:
         """Sets of rows that warps take."""
@@ -101,6 +108,12 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     def summed(self) -> tuple[str, ...]:
         """Open slots that are sums over channels."""
         return tuple(o for o in self.schedule.scalar_operands if o in self.opened)
+
+    @cached_property
+    def folded(self) -> tuple[tuple[str, int, int], ...]:
+        """Operand, start and size of what a warp sums over its lanes, in parts that fit them."""
+        ranges = ((o, *place) for o in self.summed if self.folds_once for place in self.sum_ranges(o))
+        return tuple((o, n, min(LANES, at + size - n)) for o, at, size in ranges for n in range(at, at + size, LANES))
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
         """Start and size of what of such a slot is summed: all of it, where it has no channels."""

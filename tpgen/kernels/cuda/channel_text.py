@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
-from tpgen.kernels.cuda.group_text import GroupText
+from tpgen.kernels.cuda.group_text import GroupText, lane_sums
+from tpgen.kernels.cuda.groups import LANES, power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 
@@ -71,16 +72,28 @@ class ChannelText:
                 w.line(f"{{{', '.join(listed + [nothing] * (depth - len(units)))}}},")
         with w.block("DEVICE void compute_units(const Step& s)"):
             w.line("const int warp = this_warp();")
+            for o in lane_sums(p):
+                w.line(f"num y_{o}[{p.dim[o]}] = {{}};")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
                 self._one_unit()
+            for o, start, size in p.folded:
+                self._fold(o, start, size)
 
     def _one_unit(self) -> None:
         w, p = self.w, self.p
         w.line("const Unit u = work[warp][n];")
         with w.block("switch (u.group)"):
             for group in p.groups:
-                where = "u.chunk" if p.serial else "u.chunk, u.set"
+                where = ", ".join(["u.chunk", *["u.set"] * (not p.serial), *(f"y_{o}" for o in lane_sums(p))])
                 w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
+
+    def _fold(self, operand: str, start: int, size: int) -> None:
+        """The sum over lanes of what a warp has added up."""
+        values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
+        with self.w.block(""):
+            self.w.line(f"num y[{power_of_two(size)}] = {{{values}}};")
+            part = f"s.p_{operand} + warp * {self.p.dim[operand]} + {start}"
+            self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
     def write_step(self) -> None:
         """One step, once its rows are there."""
@@ -92,7 +105,7 @@ class ChannelText:
         for o in p.results:
             self._clear_result(o)
         w.line("__syncthreads();")
-        with owner_by_owner(w, p.owner):
+        with owner_by_owner(w, p.by):
             w.line("compute_units(s);")
         if p.summed:
             w.line("__syncthreads();")

@@ -51,7 +51,8 @@ def _channel_work(p: CudaPlacement) -> Work:
 
 def instructions(p: CudaPlacement, group: Group) -> int:
     """Instructions of one warp for one unit."""
-    return _UNIT + _touches(p, group) + (_row(group) + _folding(group)) * _rows(p)
+    folding = 0 if p.folds_once else _folding(group)
+    return _UNIT + _touches(p, group) + (_row(group) + folding) * _rows(p)
 
 
 def _row(group: Group) -> int:
@@ -104,14 +105,18 @@ def multiplications(term: Product) -> int:
 def _folding(group: Group) -> int:
     """Choices, shuffles and additions of the sum over lanes."""
     summed = {s.component for p in group.paths for stage in p.stages[1:] for s in stage.statements}  # type: ignore[union-attr]
-    return 3 * (power_of_two(len(summed)) + int(log2(LANES))) if summed else 0
+    return _fold(len(summed)) if summed else 0
+
+
+def _fold(numbers: int) -> int:
+    return 3 * (power_of_two(numbers) + int(log2(LANES)))
 
 
 def _common(p: CudaPlacement) -> int:
     """Instructions of each warp for a step, whatever its units: tables, and what is cleared, added and moved."""
     made = sum(ceil(s.size * p.rows / p.threads) * (4 * s.depth + 10) for s in p.table_sets)
     added = sum(ceil(p.dim[o] * p.rows / p.threads) * (p.slots * 3 + 10) for o in p.summed)
-    return moved(p) + made + added
+    return moved(p) + made + added + sum(_fold(size) for _, _, size in p.folded)
 
 
 def moved(p: AnyPlacement) -> int:

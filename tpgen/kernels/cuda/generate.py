@@ -14,11 +14,11 @@ from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gather_text import GathersText
 from tpgen.kernels.cuda.placement import place_cuda
-from tpgen.kernels.cuda.rows_text import RowsText
+from tpgen.kernels.cuda.rows_text import ENDS, RowsText
 from tpgen.kernels.cuda.steps import SLOTS_AREA
 from tpgen.kernels.placement.matrix import AnySchedule
 
-ENTRY, SUM_ENTRY, JOIN_ENTRY = "tpgen_kernel", "tpgen_sum", "tpgen_join"
+ENTRY, SUM_ENTRY, JOIN_ENTRY, COLLECT_ENTRY = "tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_collect"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
 
 
@@ -100,6 +100,8 @@ class KernelText:
         self._in_part("the kernel", self._kernel)
         if self.p.sums_weights:
             self._in_part("the kernel", self._sum)
+        if self.p.scattered:
+            self._in_part("the kernel", self._collect)
 
     def _in_part(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
@@ -125,22 +127,26 @@ class KernelText:
                 if size:
                     w.line(f"num* {name};")
             w.line("int rows;")
-            if p.owner:
+            if p.by:
                 w.line("int from, to;  // rows of one owner")
 
     def _compute(self) -> None:
-        run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.owner else "const Step& s"
+        run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
         with self.w.block(f"DEVICE void compute({run})"):
             self.body.write_step()
 
     def _edges(self) -> None:
-        """Write the functions that find the edges of a run and the owners that they add to."""
-        w, owner = self.w, self.p.owner
+        """Write the functions that find the edges of a run, and the owners that they add to or read from."""
+        w, owner, held = self.w, self.p.owner, self.p.held
         w.raw(header("edges"))
+        if self.p.by:
+            w.line(f"enum {{ {'OWNED' if owner else 'HELD'} = {self.p.dim[self.p.by]} }};")
+            w.line(f"DEVICE i64 owner_of(const Ends& e) {{ return e.{ENDS[self.p.by]}; }}")
+        if held:
+            w.line(f"DEVICE const real* held(const Call& call) {{ return call.{held}; }}")
+            w.line(f"DEVICE const real* held(const Step& s) {{ return s.{held}; }}")
+            w.raw(header("held"))
         if owner:
-            end = {"x1": "src", "out": "dst"}[owner]
-            w.line(f"enum {{ OWNED = {self.p.dim[owner]} }};")
-            w.line(f"DEVICE i64 owner_of(const Ends& e) {{ return e.{end}; }}")
             w.line(f"DEVICE real* owned(const Call& call) {{ return call.d_{owner}; }}")
             w.line(f"DEVICE num* owned(const Step& s) {{ return s.d_{owner}; }}")
             w.raw(header("owners"))
@@ -152,7 +158,8 @@ class KernelText:
         with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
             w.line("unsigned char* const shared = shared_memory();")
             w.line("u64* const barriers = (u64*)shared;")
-            w.line("if (threadIdx.x == 0) for (int n = 0; n < STAGES; ++n) barrier_init(barriers + n);")
+            count = "STAGES + 1" if p.held else "STAGES"
+            w.line(f"if (threadIdx.x == 0) for (int n = 0; n < {count}; ++n) barrier_init(barriers + n);")
             w.line("Step s;")
             self._fixed_places()
             w.line("int at = 0;")
@@ -170,7 +177,7 @@ class KernelText:
     def _fixed_places(self) -> None:
         """Areas that stay where they are."""
         p, w = self.p, self.w
-        kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened}
+        kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened} | dict.fromkeys(p.given, "const real")
         for name, place in p.areas.items():
             if name == SLOTS_AREA:
                 continue
@@ -192,6 +199,8 @@ class KernelText:
         if p.owner:
             w.line("clear(owned(s), OWNED);")
             w.line("Run run = owners_of(call, begin, end);")
+        if p.held:
+            w.line("Run run = {-1, 0, barriers + STAGES};")
         w.line("Ahead ahead = begin_run(call, slots, begin, end);")
         w.line("int step = 0;")
 
@@ -214,7 +223,7 @@ class KernelText:
             self._places_of_step()
             if p.indexed:
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
-            w.line("compute(call, s, run, ends);" if p.owner else "compute(s);")
+            w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
             w.line(f"deliver_rows(call, s, {'ends' if p.indexed else 'q'}, s.rows);")
             if p.indexed:
                 w.line("put_down(ahead, ends_of_step(slots, step + STAGES));")
@@ -240,3 +249,9 @@ class KernelText:
         """The blocks' parts of the gradient of weights that all rows share, added up."""
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(header("sum"))
+
+    def _collect(self) -> None:
+        """The results of edges, added up for each node."""
+        (operand,) = self.p.scattered
+        self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
+        self.w.raw(header("collect"))

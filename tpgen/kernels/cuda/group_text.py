@@ -36,11 +36,12 @@ class GroupText:
     def write(self) -> None:
         serial = self.p.serial
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
+        arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))
         with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
             self._channel()
             if serial:
                 self._begin_sums()
-                first, end = ("s.from", "s.to") if self.p.owner else ("0", "s.rows")
+                first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
                 with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                     self._row()
                 self._end_sums()
@@ -63,7 +64,7 @@ class GroupText:
 
     def _row(self) -> None:
         self._pointers()
-        for operand, start, size in self._sums():
+        for operand, start, size in self._sums() if self._own_sums else ():
             for position in range(start, start + size):
                 self.w.line(f"num y_{operand}_{position} = 0;")
         for n, path in enumerate(self.group.paths):
@@ -74,15 +75,14 @@ class GroupText:
         w = self.w
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
-                w.line(
-                    f"const real* const {operand} = s.{operand}{self._row_in(operand, self.p.shared_weights(operand))};"
-                )
+                one = operand not in self.p.row_operands
+                w.line(f"const real* const {operand} = s.{operand}{self._row_in(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.added(operand) else "real"
                 w.line(f"{kind}* const d_{operand} = s.d_{operand}{self._row_in(operand, self.p.carried(operand))};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
-        for operand in self.p.summed:
+        for operand in () if self.p.folds_once else self.p.summed:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
@@ -212,7 +212,8 @@ class GroupText:
         assert placed is not None
         if placed.copies > 1:
             return f"y[{c.index}]"
-        return f"y_{c.operand}_{placed.start + c.index * placed.index_stride}"
+        place = placed.start + c.index * placed.index_stride
+        return f"y_{c.operand}_{place}" if self._own_sums else f"y_{c.operand}[{place}]"
 
     def _sum(self, terms: Sum) -> str:
         return spelled(terms, self._value, self.dtype)
@@ -244,8 +245,17 @@ class GroupText:
     def _components(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
 
+    @property
+    def _own_sums(self) -> bool:
+        """Whether a unit has sums of its own: they are folded, or those of lanes without a channel left out."""
+        return not self.p.folds_once or self._ragged
+
     def _add_sums(self) -> None:
-        for operand, start, size in self._sums():
+        for operand, start, size in self._sums() if self._own_sums else ():
+            if self.p.folds_once:
+                for n in range(start, start + size):
+                    self.w.line(f"y_{operand}[{n}] += alive ? y_{operand}_{n} : 0;")
+                continue
             values = [f"alive ? y_{operand}_{n} : 0" for n in range(start, start + size)]
             with self.w.block(""):
                 self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
@@ -284,3 +294,8 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
     constant = start + sum(int(name) * stride for name, stride in steps if name.isdigit())
     parts = [f"{name} * {stride}" if stride != 1 else name for name, stride in steps if not name.isdigit()]
     return " + ".join([str(constant)] * bool(constant or not parts) + parts)
+
+
+def lane_sums(placement: CudaPlacement) -> list[str]:
+    """Operands whose gradients a lane sums over all units of its warp."""
+    return list(dict.fromkeys(operand for operand, _, _ in placement.folded))

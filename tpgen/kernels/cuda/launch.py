@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.kernels.cuda.orders import Order
 from tpgen.kernels.cuda.steps import RowSteps
 
 
@@ -22,6 +23,7 @@ class EdgeRows:
     dst: Tensor
     owners: int
     owner: str | None = None
+    collected: Order | None = None  # in which what is scattered is added up
 
 
 class Launch(NamedTuple):
@@ -96,3 +98,27 @@ class Join:
     @property
     def bytes(self) -> int:
         return 2 * self.runs * self._numbers * self.placement.number if self.needed else 0
+
+
+def edge_rows(rows: int, nodes: Tensor) -> Tensor:
+    """Memory for what edges have of the rows of nodes, which `Collect` adds up."""
+    return nodes.new_empty(rows, nodes.shape[1])
+
+
+@dataclass(frozen=True)
+class Collect:
+    """The launch that adds up, for each of so many nodes, what its edges have, which came in another order."""
+
+    placement: RowSteps
+    nodes: int
+
+    @property
+    def blocks(self) -> int:
+        """As many as a row has parts of a number for each thread, for each node."""
+        (slot,) = self.placement.scattered
+        return self.nodes * -(-self.placement.dim[slot] // self.placement.threads)
+
+    def arguments(self, parts: Tensor, edges: EdgeRows, sums: Tensor) -> list[ctypes.c_void_p]:
+        """Pointers as the text of the kernel has them."""
+        assert edges.collected is not None
+        return [ctypes.c_void_p(_pointer(x)) for x in (parts, *edges.collected, sums)]

@@ -55,7 +55,8 @@ class Prediction:
     issue: float
     shared: float
     cache: float
-    misses: float = float("inf")  # of the cache, where memory gives rows of nodes more than once
+    misses: float = float("inf")  # of the cache, where rows of nodes pass more than once
+    collected: float = 0.0  # bytes of the launch that adds up what edges have, relative to those of a row
     least: float = 0.0  # seconds of the first step of a block, which none hides
     after: Callable[[int], float] = no_time  # seconds of what is added up behind so many rows
     launches: int = 1  # of kernels
@@ -63,7 +64,7 @@ class Prediction:
     @property
     def share(self) -> float:
         """Share of a copy's bandwidth, by the rows alone."""
-        return min(self.own, self.misses)
+        return 1 / (1 / min(self.own, self.misses) + self.collected)
 
     @property
     def own(self) -> float:
@@ -108,7 +109,7 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
     step = max(step, LATENCY) if p.stage_count > 1 else first
     rows = p.rows
     copied = sum(map(p.row_bytes, (*p.row_operands, *p.results))) * rows
-    cached = sum(p.row_bytes(o) for o in p.row_operands if p.indexed and o in ("x1", "out")) + work.cached / rows
+    cached = sum(map(p.row_bytes, filter(p.of_nodes, p.row_operands))) + work.cached / rows
     return Prediction(
         bytes=size,
         memory=memory,
@@ -117,9 +118,10 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
         shared=rows / (work.touched + copied / BANKS) / one,
         cache=chip.cache_bandwidth / cached / memory if cached else float("inf"),
         misses=size / (size + again) if again else float("inf"),
+        collected=sum(map(p.row_bytes, p.scattered)) * (1 + 1 / edges_per_node) / size,
         least=first / chip.clock,
         after=partial(_sum, p) if p.sums_weights else no_time,
-        launches=1 + p.sums_weights,
+        launches=1 + p.sums_weights + bool(p.scattered),
     )
 
 
@@ -140,28 +142,24 @@ def cycles(chip: Chip, dtype: str, issued: float, arithmetic: float) -> float:
 
 
 def _flush(p: AnyPlacement) -> float:
-    """Cycles of a block for each owner: what was added up is written, and warps begin anew."""
-    if not p.owner:
+    """Cycles of a block for each owner: what was added up is written, or what stays comes; then warps begin anew."""
+    if not p.by:
         return 0.0
-    return 2 * _BARRIER + PACE * _MOVED * ceil(p.dim[p.owner] / p.threads)
+    if p.held:
+        given = p.chip.cache_bandwidth / p.chip.processors / p.chip.clock  # bytes a cycle
+        return 2 * _BARRIER + LATENCY + p.row_bytes(p.held) / given
+    return 2 * _BARRIER + PACE * _MOVED * ceil(p.dim[p.by] / p.threads)
 
 
 def _bytes(p: AnyPlacement, edges_per_node: float) -> tuple[float, float]:
     """Bytes between memory and chip for each row, rows of nodes once for each node; and those that come again."""
-    size, again = float(_INDEX if p.indexed else 0), 0.0
-    for operand in (*p.row_operands, *p.results, *((p.owner,) if p.owner else ())):
-        shared = p.indexed and operand in ("x1", "out")
-        once = 1 / edges_per_node if shared else 1.0
-        size += p.row_bytes(operand) * once
-        if shared:
-            again += p.row_bytes(operand) * (_fetches(p, operand, edges_per_node) - once)
-    return size, again
+    once, fetched = 1 / edges_per_node, list(filter(p.of_nodes, p.row_operands))
+    moved = (*p.row_operands, *p.results, *((p.by,) if p.by else ()))
+    size = sum(p.row_bytes(o) * (once if p.of_nodes(o) else 1.0) for o in moved) + (_INDEX if p.indexed else 0)
+    again = sum(p.row_bytes(o) * (max(once, _missed(p, o)) - once) for o in fetched)
+    return size, again + (1 - once) * sum(map(p.row_bytes, p.scattered))
 
 
-def _fetches(p: AnyPlacement, operand: str, edges_per_node: float) -> float:
-    """Times that an edge brings the row of a node: owners' rows come together, others where they are not at hand."""
-    once = 1 / edges_per_node
-    if operand == p.owner:
-        return once
-    held = min(1.0, _HELD * p.chip.cache / (_NODES * p.row_bytes(operand)))
-    return max(once, 1 - held)
+def _missed(p: AnyPlacement, operand: str) -> float:
+    """Share of edges whose row of a node is not at hand."""
+    return 1 - min(1.0, _HELD * p.chip.cache / (_NODES * p.row_bytes(operand)))

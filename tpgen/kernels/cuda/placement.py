@@ -36,9 +36,26 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
+    best = _best(one)
+    check_room(best)
+    other = _by_receiver(one)
+    return other if other and predict(other).share > _GAIN * predict(best).share else best
+
+
+def _by_receiver(p: AnyPlacement) -> AnyPlacement | None:
+    """A gradient of x1 in the order of receivers: their cotangents come once, what edges have of x1 passes twice."""
+    if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
+        return None
+    if p.row_bytes("out") <= 2 * p.row_bytes("x1"):
+        return None
+    best = _best(replace(p, owner=None, held="out"))
+    return best if has_room(best) else None
+
+
+def _best(one: AnyPlacement) -> AnyPlacement:
+    """The step and the warps that the model ranks first; the usual ones where they do not fit."""
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    check_room(usual)
     share = predict(usual).own
     if share == 1:
         return usual

@@ -6,7 +6,7 @@ from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.sweep.terms import SLOTS
 
-_ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
+ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
 class RowsText:
@@ -17,7 +17,8 @@ class RowsText:
 
     def _row_of(self, operand: str, prefix: str = "") -> str:
         """The first row of a step in an operand."""
-        index = f"ends[r].{_ENDS.get(operand, 'edge')}" if self.p.indexed else "q"
+        nodes = not (prefix and operand in self.p.scattered)
+        index = f"ends[r].{ENDS.get(operand, 'edge') if nodes else 'edge'}" if self.p.indexed else "q"
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
     @property

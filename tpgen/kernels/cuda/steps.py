@@ -32,6 +32,7 @@ class RowSteps(OpenedSlots):
     """The rows of a step and its shared memory; on edges, the rows of x1 and out are those that an edge joins."""
 
     owner: str | None
+    held: str | None = None  # the given operand whose row stays, while edges of one node come
     chip: Chip
     indexed: bool
     rows: int  # of a step
@@ -68,7 +69,12 @@ class RowSteps(OpenedSlots):
     @property
     def serial(self) -> bool:
         """Whether all rows of a step add to the same numbers."""
-        return self.sums_weights or self.owner is not None
+        return self.sums_weights or self.by is not None
+
+    @property
+    def by(self) -> str | None:
+        """The operand in whose order edges come: its rows are added to, or stay."""
+        return self.owner or self.held
 
     @property
     def number(self) -> int:
@@ -84,7 +90,21 @@ class RowSteps(OpenedSlots):
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
         """Given operands that are fetched row by row."""
-        return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o))
+        return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
+
+    @property
+    def sorted_by(self) -> tuple[str, ...]:
+        """Operands by whose nodes edges are sorted."""
+        return (*((self.by,) if self.by else ()), *self.scattered)
+
+    def of_nodes(self, operand: str) -> bool:
+        """Whether edges find the rows of an operand."""
+        return self.indexed and operand in ("x1", "out")
+
+    @property
+    def scattered(self) -> tuple[str, ...]:
+        """Results of edges that a second kernel adds for each node, as their edges come in another's order."""
+        return tuple(o for o in self.results if self.of_nodes(o))
 
     def shared_weights(self, operand: str) -> bool:
         return operand == "w" and self.schedule.shared_weights
@@ -139,6 +159,7 @@ class RowSteps(OpenedSlots):
     def head(self) -> list[str]:
         """Lines that describe a step."""
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
+        owned += f", by the owner of {self.held}" if self.held else ""
         return [
             f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.schedule.target.dtype}, {self.chip}",
             f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.unit_count} units on {self.warps} warps",
@@ -161,6 +182,7 @@ class RowSteps(OpenedSlots):
         """Bytes of what stands once in a block."""
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
+        areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
         areas |= {name: size * self.rows * number for name, size in self.between.items()}
         for o in self.opened:
             if self.added(o) and not self.shared_weights(o):
@@ -172,7 +194,7 @@ class RowSteps(OpenedSlots):
     @cached_property
     def areas(self) -> dict[str, int]:
         """Places of all areas that stay, behind the stages' barriers."""
-        return _stacked(self._standing, 8 * self.stage_count)
+        return _stacked(self._standing, 8 * (self.stage_count + 1))
 
     @property
     def slots_at(self) -> int:

@@ -20,8 +20,8 @@ from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver, why_no_driver
-from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
-from tpgen.kernels.cuda.launch import EdgeRows, Join, Launch, arguments, blocks_of
+from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource, generate_cuda
+from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, Launch, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
 from tpgen.kernels.cuda.orders import (
     is_inside,
@@ -87,7 +87,7 @@ def workspace(form: Form, opened: tuple[str, ...], dtype: torch.dtype, sizes: Ca
     """Bytes that a call of a kernel takes beside operands and results."""
     schedule = plan_schedule(form, cuda_target(DTYPES[dtype]))
     placement = place_cuda(schedule, opened, chip_expected(sizes.device), sizes.ends is not None)
-    return product_bytes(placement, sizes.rows, sizes.owners(placement.owner), sizes.int32_indices)
+    return product_bytes(placement, sizes.rows, sizes.ends, sizes.int32_indices)
 
 
 def slower(form: Form, dtype: torch.dtype, device: torch.device) -> str | None:
@@ -125,6 +125,7 @@ class _Loaded:
     main: Function
     sum: Function | None  # of weights that all rows share
     join: Function | None  # of sums over edges
+    collect: Function | None  # of what edges have of the rows of nodes
     at_once: int
 
     @classmethod
@@ -134,7 +135,8 @@ class _Loaded:
         main = load(ENTRY, p.threads, p.shared)
         sum_ = load(SUM_ENTRY, SUM_THREADS, _weights(p).shared) if p.sums_weights else None
         join = load(JOIN_ENTRY, p.threads) if p.owner else None
-        return cls(built.source, device, main, sum_, join, main.at_once() * driver.processors(device))
+        collect = load(COLLECT_ENTRY, p.threads) if p.scattered else None
+        return cls(built.source, device, main, sum_, join, collect, main.at_once() * driver.processors(device))
 
     @property
     def launch(self) -> Launch:
@@ -214,7 +216,8 @@ class CudaKernel:
         operands, results = dict(zip(SLOTS, given, strict=False)), dict(zip(self._made[2], opened, strict=True))
         device = _device_of(given)
         loaded = self.on(device)
-        fault, gather = (0, None) if edges is None else _gather(loaded.source.placement.owner, edges, device)
+        placement = loaded.source.placement
+        fault, gather = (0, None) if edges is None else _gather(placement.by, edges, device, bool(placement.scattered))
         if fault:
             return fault
         with need_driver().on(device):
@@ -228,15 +231,23 @@ def _device_of(tensors: Sequence[Tensor]) -> int:
 
 
 def _launch(loaded: _Loaded, operands: Slots, results: Slots, rows: int, gather: EdgeRows | None) -> None:
-    """The rows; then sums that lie across the ends of runs, and those over all blocks."""
+    """The rows; then sums that lie across the ends of runs, those of nodes, and those over all blocks."""
     placement, stream = loaded.source.placement, driver.stream_of(loaded.device)
     blocks = blocks_of(placement, rows, loaded.at_once)
     join, sums = Join(placement, blocks), _sums(loaded, blocks, results)
     ends = join.room(_there(operands[0] if operands[0] is not None else operands[1]).device) if join.needed else None
-    call = arguments(operands, results, rows, gather, sums, ends)
+    scattered = [slot in placement.scattered for slot in SLOTS]
+    written = [edge_rows(rows, _there(x)) if yes else x for x, yes in zip(results, scattered, strict=True)]
+    call = arguments(operands, written, rows, gather, sums, ends)
     loaded.main.launch(blocks, stream, call)
     if join.needed and loaded.join:
         loaded.join.launch(join.blocks, stream, call, ctypes.c_int(blocks))
+    for slot in placement.scattered:
+        parts, sums_of = (_there(x[SLOTS.index(slot)]) for x in (written, results))
+        assert gather is not None
+        collect = Collect(placement, len(sums_of))
+        if collect.blocks and loaded.collect:
+            loaded.collect.launch(collect.blocks, stream, *collect.arguments(parts, gather, sums_of))
     if sums is not None and loaded.sum:
         d_w = _there(results[SLOTS.index("w")])
         loaded.sum.launch(_weights(placement).blocks, stream, *_sum_arguments(sums, d_w))
@@ -265,7 +276,7 @@ def _aligned(x: Tensor) -> Tensor:
     return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
 
 
-def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows | None]:
+def _gather(owner: str | None, edges: Edges, device: int, scattered: bool = False) -> tuple[int, EdgeRows | None]:
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capturing = driver.capturing(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
@@ -276,7 +287,8 @@ def _gather(owner: str | None, edges: Edges, device: int) -> tuple[int, EdgeRows
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner)
+    collected = known_order(edges.src, edges.sources, capturing) if scattered else None
+    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
 
 
 def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:

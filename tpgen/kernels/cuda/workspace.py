@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from tpgen.kernels.cuda.counts import AnyPlacement
@@ -14,8 +16,8 @@ _INDEX = torch.int64.itemsize
 _SORTED = 6
 
 
-def product_bytes(p: AnyPlacement, rows: int, owners: int, narrow: int = 0) -> int:
-    """Bytes of a product's kernel on so many rows; on edges with their owners, and so many indices of int32.
+def product_bytes(p: AnyPlacement, rows: int, nodes: dict[str, int] | None = None, narrow: int = 0) -> int:
+    """Bytes of a product's kernel on so many rows; on edges with nodes of x1 and out, and so many indices of int32.
 
     >>> from tpgen.form.form import form_of
     >>> from tpgen.kernels.cuda.chips import chip_of
@@ -23,19 +25,19 @@ def product_bytes(p: AnyPlacement, rows: int, owners: int, narrow: int = 0) -> i
     >>> from tpgen.kernels.placement.planning import plan_schedule
     >>> from tpgen.planner.problems import find_problem
     >>> schedule = plan_schedule(form_of(find_problem("mace-large").plan, "mul_ir"), cuda_target("float32"))
-    >>> product_bytes(place_cuda(schedule, ("out",), chip_of(90)), 40_000, 0)
+    >>> product_bytes(place_cuda(schedule, ("out",), chip_of(90)), 40_000)
     0
     """
-    if not p.owner:
-        return _weight_sums(p, rows) + narrow * rows * _INDEX
     working = Join(p, blocks_expected(p, rows)).bytes + _weight_sums(p, rows)
-    return order_bytes(rows, owners, working) + narrow * rows * _INDEX
+    working += rows * sum(map(p.row_bytes, p.scattered))
+    return order_bytes(rows, [(nodes or {})[o] for o in p.sorted_by], working) + narrow * rows * _INDEX
 
 
-def order_bytes(rows: int, owners: int, working: int) -> int:
-    """The order of rows by owner, which is kept, with what comes after it, or while it is made."""
-    kept, making = rows + owners + 1, _SORTED * rows
-    return max(kept * _INDEX + working, making * _INDEX)
+def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
+    """Orders of rows by their owners, which are kept, with what comes after them, or while the last is made."""
+    kept = [rows + n + 1 for n in owners]
+    making = sum(kept[:-1]) + _SORTED * rows if kept else 0
+    return max(sum(kept) * _INDEX + working, making * _INDEX)
 
 
 def _weight_sums(p: AnyPlacement, rows: int) -> int:

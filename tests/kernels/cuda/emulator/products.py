@@ -11,10 +11,11 @@ from torch import Tensor
 from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
-from tpgen.kernels.cuda.generate import ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
-from tpgen.kernels.cuda.launch import EdgeRows, Join, arguments, blocks_of
+from tpgen.kernels.cuda.counts import AnyPlacement
+from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.orders import Order, order_of
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -49,13 +50,22 @@ class Emulated:
             arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) if s in p.opened else None for s in SLOTS
         ]
         sums = arena.place(torch.full((blocks, p.dim["w"]), torch.nan, dtype=torch.promote_types(dtype, torch.float32)))
-        gather = None if edges is None else _gather(p.owner, operands, edges, arena)
+        gather = None if edges is None else _gather(p, operands, edges, arena)
+        written = [
+            arena.place(edge_rows(len(operands["x2"]), x).fill_(torch.nan)) if x is not None and s in p.scattered else x
+            for s, x in zip(SLOTS, room, strict=True)
+        ]
         join = Join(p, blocks)
         ends = arena.place(join.room(sums.device).fill_(torch.nan)) if join.needed else None
-        call = arguments(given, room, operands["x2"].shape[0], gather, sums, ends)
+        call = arguments(given, written, operands["x2"].shape[0], gather, sums, ends)
         self.issued = launch(self.module, ENTRY, arena, [call], (blocks, p.threads, p.shared), seed)
         if join.needed:
             launch(self.module, JOIN_ENTRY, arena, [call, ctypes.c_int(blocks)], (join.blocks, p.threads, 0), seed)
+        for n in map(SLOTS.index, p.scattered):
+            collect, pointers = Collect(p, len(room[n])), (written[n], gather, room[n])
+            launch(
+                self.module, COLLECT_ENTRY, arena, collect.arguments(*pointers), (collect.blocks, p.threads, 0), seed
+            )
         if p.sums_weights:
             d_w = room[SLOTS.index("w")]
             assert d_w is not None
@@ -72,11 +82,10 @@ class Emulated:
         return {s: x.double() for s, x in zip(SLOTS, room, strict=True) if x is not None}
 
 
-def _gather(owner: str | None, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
-    src, dst = edges
-    ends = [arena.place(x) for x in edges]
-    if owner is None:
-        return EdgeRows(None, *ends, 0)
-    owners = operands[owner].shape[0]
-    order = order_of(src if owner == "x1" else dst, owners)
-    return EdgeRows(arena.place(order.order), *ends, owners)
+def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:
+    owners = {name: len(operands[name]) for name in ("x1", "out")}
+    ends = zip(edges, owners.items(), strict=True)
+    orders = {name: Order(*map(arena.place, order_of(index, n))) for index, (name, n) in ends}
+    order = orders[p.by].order if p.by else None
+    there = map(arena.place, edges)
+    return EdgeRows(order, *there, owners.get(p.by or "", 0), orders["x1"] if p.scattered else None)

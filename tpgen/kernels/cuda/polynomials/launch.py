@@ -63,10 +63,15 @@ class Geometry:
 
     @cached_property
     def span(self) -> int:
-        """Rows of a task: as many as leave no multiprocessor idle, in whole rounds of its warps."""
-        together = self.placement.warps * LANES // self.width
-        rounds = -(-self.sizes.rows * self.chunks // (together * self.at_once))
-        return together * max(1, min(SPAN, rounds))
+        """Rows of a task, in whole rounds of its warps: so many that all tasks fill whole waves of blocks.
+
+        Each element may leave one task that is not full.
+        """
+        together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
+        fewest = self.sizes.rows // (together * SPAN) + elements + 1
+        waves = -(-fewest * self.chunks // self.at_once)
+        full = waves * self.at_once // self.chunks - elements
+        return together * max(1, -(-self.sizes.rows // (together * full)))
 
     @property
     def tasks(self) -> int:
@@ -104,7 +109,7 @@ class Geometry:
 def polynomial_bytes(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> int:
     """Bytes that the kernels of a polynomial take: sums of tasks and, with an index of elements, the order of rows."""
     sums = sum(x.nbytes for x in geometry.scratch(dtype, torch.device("meta")))
-    return order_bytes(geometry.sizes.rows, geometry.sizes.elements, sums) if indexed else sums
+    return order_bytes(geometry.sizes.rows, [geometry.sizes.elements] * indexed, sums)
 
 
 def call_struct(

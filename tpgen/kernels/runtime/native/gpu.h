@@ -169,8 +169,10 @@ struct Geometry {
   Geometry(const FormLaunch& l, i64 rows, i64 elements, i64 channels) : width(1) {
     while (width < channels && width < LANES) width *= 2;
     chunks = parts(channels, width);
-    const i64 together = l.threads / width, rounds = parts(rows * chunks, together * l.at_once);
-    span = together * (rounds < 1 ? 1 : rounds < l.most_rounds ? rounds : l.most_rounds);
+    const i64 together = l.threads / width, fewest = rows / (together * l.most_rounds) + elements + 1;
+    const i64 full = parts(fewest * chunks, l.at_once) * l.at_once / chunks - elements;
+    const i64 rounds = parts(rows, together * full);
+    span = together * (rounds < 1 ? 1 : rounds);
     tasks = rows / span + elements;
   }
 };
