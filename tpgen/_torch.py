@@ -63,6 +63,7 @@ NAMES: dict[str, Private] = {
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
+    "inductor_options": Private("torch._inductor", "list_options", _STEP),
     "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
     "pointer_of": Private(
         "torch._C._aoti", "unsafe_alloc_void_ptr_from_tensor", "large results on memory that was used before",

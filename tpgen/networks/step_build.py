@@ -59,7 +59,7 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
 
 
 def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
-    held, known = io.BytesIO(), set(torch._inductor.list_options())
+    held, known = io.BytesIO(), set(_torch.inductor_options())
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
