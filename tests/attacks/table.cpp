@@ -35,6 +35,8 @@ int aoti_torch_empty_strided(long long, const long long* sizes, const long long*
   return 0;
 }
 int aoti_torch_copy_(void*, void*, int) { return 1; }
+int aoti_torch_get_device_type(void*, int* found) { *found = 0; return 0; }
+int aoti_torch_get_device_index(void*, int* found) { *found = -1; return 0; }
 int aoti_torch_delete_tensor_object(void* x) { free(T(x)->data); delete T(x); return 0; }
 int torch_new_list_reserve_size(unsigned long long, void** made) { *made = new fake::List{0, {}}; return 0; }
 int torch_list_push_back(void* list, unsigned long long item) {

@@ -16,9 +16,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_gpu_is_waited_for_before_and_after_a_call(waited: list[str]) -> None:
-    assert clock.timed(lambda: waited.append("called"), "cuda:0") >= 0
+    assert clock.seconds_of(lambda: waited.append("called"), "cuda:0") >= 0
     assert waited == ["cuda:0", "called", "cuda:0"]
-    clock.timed(lambda: None)
+    clock.seconds_of(lambda: None, "cpu")
     assert len(waited) == 3
 
 

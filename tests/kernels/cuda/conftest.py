@@ -38,10 +38,12 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
 
 
 @pytest.fixture
-def native_gpu(gpu: Products) -> Iterator[Products]:
+def native_gpu(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
     """The same, with launches of which C++ makes all but the first of each kernel."""
     native = runtime()
     assert native is not None
+    for numbers in ("_numbers", "_forms"):  # what C++ launched in a test before belongs to the driver of that one
+        monkeypatch.setattr(native, numbers, {})
     native.use_driver("cpu", gpu.entry_points)
     yield gpu
     native.use_driver("cpu", None)

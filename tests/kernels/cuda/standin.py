@@ -230,4 +230,4 @@ def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, T
     owners = {name: len(operands[name]) for name in ("x1", "out")}
     orders = {name: order_of(index, n) for index, (name, n) in zip(edges, owners.items(), strict=True)}
     order = orders[p.by].order if p.by else None
-    return EdgeRows(order, *edges, owners.get(p.by or "", 0), orders["x1"] if p.scattered else None)
+    return EdgeRows(order, *edges, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -88,4 +88,4 @@ def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, T
     orders = {name: Order(*map(arena.place, order_of(index, n))) for index, (name, n) in ends}
     order = orders[p.by].order if p.by else None
     there = map(arena.place, edges)
-    return EdgeRows(order, *there, owners.get(p.by or "", 0), orders["x1"] if p.scattered else None)
+    return EdgeRows(order, *there, owners.get(p.by or "", 0), collected=orders["x1"] if p.scattered else None)

@@ -23,7 +23,7 @@ def geometry(call: str, rows: int, elements: int = MACE.elements) -> Geometry:
     return geometry_expected(placement, Sizes(rows, elements, MACE.channels))
 
 
-@pytest.mark.parametrize("call, rows", product(CALLS, (2_000, 10_000, 20_000, 40_000)))
+@pytest.mark.parametrize("call, rows", [*product(CALLS, (2_000, 10_000, 20_000, 40_000))])
 def test_the_last_wave_is_full(call: str, rows: int) -> None:
     found = geometry(call, rows)
     waves = found.blocks / found.at_once
