@@ -9,11 +9,10 @@ from typing import Any
 from tpgen.inspection.figures import new_figure, save_figure
 
 FIGURES = Path("docs/pictures/networks.json")
-STOCK, CONVERTED, PROGRAM, SYMMETRIX = "stock", "converted", "one program", "symmetrix"
+STOCK, CONVERTED, PROGRAM = "stock", "converted", "one program"
 NAMES = {"mace": "MACE, 128x0e+128x1o", "nequip": "NequIP, l = 2, 64 features"}
 CURVES = {  # mode: what it is called, its colour, how it is drawn
     STOCK: ("stock", "#8a8f98", "o-"),
-    SYMMETRIX: ("symmetrix, written by hand in C++", "#7a9a4e", "s:"),
     CONVERTED: ("the same network, converted", "#0b6e99", "o-"),
     PROGRAM: ("converted, as one program (one line more)", "#d1622b", "o--"),
 }

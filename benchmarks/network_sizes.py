@@ -4,8 +4,8 @@
 
 takes less than ten minutes on a quiet machine, writes docs/pictures/networks.json and draws the picture from it;
 ``--draw`` and `make pictures` draw it again and measure nothing.  Each project is measured in its own environment
-(``make clients``), MACE beside symmetrix where that is installed.  All of them are called in turn, in float32 on one
-thread, and medians count.  Above `ONCE` atoms stock is called a single time.
+(``make clients``).  All of them are called in turn, in float32 on one thread, and medians count.  Above `ONCE` atoms
+stock is called a single time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network_picture import CONVERTED, FIGURES, PROGRAM, STOCK, SYMMETRIX, draw_networks
+from benchmarks.network_picture import CONVERTED, FIGURES, PROGRAM, STOCK, draw_networks
 from benchmarks.network_table import about
 
 ATOMS = (8, 21, 40, 64, 128, 256, 512, 1000, 2000)
@@ -31,7 +30,7 @@ ONCE = 512
 STEPS = 3  # in a turn, as dynamics makes one after the other; one, where a step takes a second
 ALIKE = {"task": "energy, forces, stress", "dtype": "float32", "threads": 1}
 EXAMPLE = 40  # atoms of the call that the program is built from
-SIZES_SHOWN = {"mace": "128x0e+128x1o, MACE-OFF's blocks", "nequip": "l=2, 64 features"}
+SIZES_SHOWN = {"mace": "128x0e+128x1o", "nequip": "l=2, 64 features"}
 OUTPUTS = {"mace": ("energy", "forces", "stress"), "nequip": ("total_energy", "forces", "stress")}
 
 
@@ -40,7 +39,6 @@ def measure_project(project: str, seconds: float, atoms: tuple[int, ...] = ATOMS
     import torch
 
     from benchmarks.network_modes import converted
-    from benchmarks.network_symmetrix import Symmetrix
     from benchmarks.networks import SIZES
     from tpgen.networks.step import compile_step
 
@@ -55,12 +53,9 @@ def measure_project(project: str, seconds: float, atoms: tuple[int, ...] = ATOMS
         PROGRAM: compile_step(ours, outputs=OUTPUTS[project]),
     }
     case.run(networks[PROGRAM], False)
-    with_symmetrix = project == "mace" and find_spec("symmetrix") is not None
     rows = []
     for number in atoms:
         case = build(number, torch.float32)
-        if with_symmetrix:
-            networks[SYMMETRIX] = Symmetrix(case)
         calls = {mode: partial(case.run, network, False) for mode, network in networks.items()}
         for mode, times in in_turn(calls, seconds, once=number > ONCE).items():
             row = {"project": project, "atoms": number, "edges": case.edges, "mode": mode}

@@ -118,12 +118,14 @@ def page() -> str:
     memory = [_memory(unit, rows) for unit, rows in found if unit.memory]
     modes = [line for unit, rows in steps for line in _other_modes(unit, rows)]
     engines = [_engines(unit, rows) for unit, rows in found if unit.engines]
-    tables = ((_TIMES, times), (_OTHER_MODES, modes), (_ENGINES, engines), (_MEMORY, memory))
+    beside = [line.format(**_said(ABOUT_ENGINES)) for line in _ENGINES]
+    tables = ((_TIMES, times), (_OTHER_MODES, modes), (beside, engines), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
-    return "\n".join([_HEAD, *measured]).format(**_said(ABOUT), engines=_said(ABOUT_ENGINES)["machine"])
+    return "\n".join([_HEAD.format(**_said(ABOUT)), *measured])
 
 
 def _said(file: str) -> dict[str, str]:
+    """The machine and the versions of measured rows."""
     about = ROWS_DIR / file
     return json.loads(about.read_text()) if about.exists() else {"machine": "?", "versions": "?"}
 
@@ -172,7 +174,7 @@ _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a 
               "|---|---|---|---:|---:|---:|"]  # fmt: skip
 _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symmetrix) is a MACE written by hand in "
             "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes the blocks of "
-            "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom, on {engines}; *with splines* is "
+            "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
             "time divided by ours.\n",
             "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",

@@ -27,8 +27,8 @@ class PlannedModule(Constants):
     """A plan, options, and programs that the module writes itself; these are no part of its state.
 
     Subclasses write programs (`_write_programs`) for the strategy that is chosen, and say what runs them (`_run_by`).
-    Where tensors of a state took the
-    place of others, programs are written for where these are: its own, or those of the module that it computes for.
+    Where tensors of a state took the place of others, programs are written for where these are: its own, or those of
+    the module that it computes for.
     """
 
     plan: Plan

@@ -285,7 +285,10 @@ class Kernels:
 
 
 def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
-    if len(tasks) > 1:
+    """Do tasks on threads of their own, and one alone on this."""
+    if len(tasks) == 1:
+        tasks[0]()
+    elif tasks:
         with ThreadPoolExecutor(len(tasks)) as pool:
             list(pool.map(lambda task: task(), tasks))
 
