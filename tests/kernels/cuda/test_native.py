@@ -20,7 +20,7 @@ from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.driver import EntryPoints
 from tpgen.kernels.runtime import ops
-from tpgen.kernels.runtime.call import OUT, ProductCall, W
+from tpgen.kernels.runtime.call import OUT, ProductCall, W, opening_text
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.ops import describe, kernel_product
@@ -217,6 +217,13 @@ def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None
     opened = [source.placement.opened for source in native_gpu.sources]
     assert sorted(opened) == [("out",), ("x1",)]
     assert native_gpu.calls.count("cuLibraryLoadData") == 1
+
+
+def test_a_gradient_alone_is_compiled_ahead(native_gpu: Products) -> None:
+    call = call_of("rows")
+    Kernels(call.description).build_together([opening_text(W)], call.x1, False)
+    assert [source.placement.opened for source in native_gpu.sources] == [("w",)]
+    assert "cuLibraryLoadData" not in native_gpu.calls
 
 
 def test_a_first_call_inside_a_capture_is_refused(native_gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
