@@ -54,13 +54,19 @@ $(CLIENTS:%=test-client-%): test-client-%:
 	        tests/clients/test_$**.py $(MORE) || exit 1; \
 	else echo "*** $* IS NOT TESTED: it could not be installed"; fi
 
-# Recipes of docs/engines.md for ASE and TorchSim.  Ranks and ghosts of LAMMPS are tests of each project (test-clients).
+# Recipes of docs/engines.md for ASE and TorchSim, and for LAMMPS where one is found that can call models in Python.
+# Its ranks and ghosts are tests of each project (test-clients) in any case.
 test-engines: .clients/.reached .clients/engines/.installed
 	@if test -e .clients/engines/.installed; then \
 	    OMP_NUM_THREADS=1 timeout 1200 .clients/engines/bin/python -m pytest -p no:cacheprovider -W ignore \
 	        tests/clients/test_engines.py || exit 1; \
 	else echo "*** ASE AND TORCHSIM ARE NOT TESTED: they could not be installed"; fi
-	@echo "*** LAMMPS ITSELF IS NOT TESTED: its ranks and ghosts are, by make test-clients"
+	@if .clients/engines/bin/python -c "from benchmarks.lammps import lammps; raise SystemExit(lammps() is None)"; then \
+	    for project in $(CLIENTS); do \
+	        OMP_NUM_THREADS=1 timeout 1200 .clients/$$project/bin/python -m pytest -p no:cacheprovider -W ignore \
+	            tests/clients/test_in_lammps.py || exit 1; \
+	    done; \
+	else echo "*** LAMMPS ITSELF IS NOT TESTED: name its program by LMP. Its ranks and ghosts are, by make test-clients"; fi
 
 # On every other Python that is here: every file compiles, and a short profile of products, their derivatives, kernels and
 # the command line.  One that cannot be set up is said aloud, and the others are tested all the same.  A torch with CUDA is gigabytes: ANY_TORCH=1 takes it.
@@ -105,7 +111,8 @@ test-torch:
 
 # Random products, polynomials, layers, operands and lives of whole networks, for long; `make test` runs a few examples of the
 # same.  SEED says where they begin, ATTACKS how many there are of each kind; how many were compared is said at the end.
-FUZZ = SEED=$(SEED) ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1
+FUZZ = SEED=$(SEED) ATTACKS=$${ATTACKS:-1000} OMP_NUM_THREADS=1 TPGEN_CACHE_DIR=$(CURDIR)/out/fuzz \
+    TPGEN_CXX=$${TPGEN_CXX:-$(CURDIR)/tests/attacks/quick++}
 SEED ?= $(shell date +%s)
 
 fuzz: SEED := $(SEED)

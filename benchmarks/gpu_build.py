@@ -12,9 +12,11 @@ import torch
 
 from tpgen.errors import TpgenError
 from tpgen.form.form import form_of
+from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.cubins import cubin
-from tpgen.kernels.cuda.target import cuda_source
+from tpgen.kernels.cuda.generate import generate_cuda
+from tpgen.kernels.cuda.placement import place_form
 from tpgen.planner.plan import Plan
 from tpgen.progress import bar
 
@@ -49,7 +51,8 @@ def build(wanted: Wanted, arch: int) -> str | None:
     """Compile a kernel into the cache; what stands in the way, else None."""
     plan, layout, dtype, opened, indexed = wanted
     try:
-        cubin(cuda_source(form_of(plan, layout), dtype, opened, chip_of(arch), indexed).text, arch)
+        placement = place_form(form_of(plan, layout), DTYPES[dtype], opened, chip_of(arch), indexed)
+        cubin(generate_cuda(placement).text, arch)
     except TpgenError as error:
         return str(error)
     return None

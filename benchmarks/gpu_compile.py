@@ -15,9 +15,8 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.cuda.placement import place_form
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
@@ -59,13 +58,14 @@ def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:
 
 
 def _product(name: str, opened: tuple[str, ...], indexed: bool, chip: Chip) -> str:
-    schedule = plan_schedule(form_of((PROBLEMS | LINEARS)[name].plan, "mul_ir"), cuda_target("float32"))
-    return generate_cuda(schedule, opened, chip, indexed).text
+    form = form_of((PROBLEMS | LINEARS)[name].plan, "mul_ir")
+    return generate_cuda(place_form(form, "float32", opened, chip, indexed)).text
 
 
 def _polynomial(name: str, call: str, chip: Chip) -> str:
     plan = POLYNOMIALS[name].plan
-    return generate_polynomial(plan, describe_polynomial(plan).sweep(named_call(plan, call)), "float32", chip).text
+    sweep = describe_polynomial(plan).sweep(named_call(plan, call))
+    return generate_cuda(place_polynomial(plan, sweep, "float32", chip)).text
 
 
 def compile_table(rows: list[Row]) -> str:

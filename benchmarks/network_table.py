@@ -33,12 +33,11 @@ NAMES = {"mace": "MACE", "nequip": "NequIP, 3 layers,", "sevenn": ""}
 
 @dataclass(frozen=True)
 class Unit:
-    """One call of `benchmarks.network_measures`: what is measured, and what is to be reached."""
+    """One call of `benchmarks.network_measures`, and what is measured there."""
 
     project: str
     size: str
     atoms: int
-    goal: float | None = None  # how many times as fast as stock; of memory, the part of stock's
     memory: bool = False
     engines: bool = False  # inference beside engines that others wrote by hand
     double: bool = False
@@ -50,21 +49,21 @@ class Unit:
 
 
 UNITS = (
-    Unit("mace", "128x0e+128x1o", 64, 12),
-    Unit("mace", "128x0e+128x1o", 512, 20),
-    Unit("mace", "128x0e", 64, 8),
-    Unit("mace", "64x0e+64x1o+64x2e", 64, 8),
-    Unit("nequip", "l=2, 64 features", 64, 7),
-    Unit("nequip", "l=2, 64 features", 512, 12),
-    Unit("nequip", "l=3, 32 features", 64, 8),
-    Unit("sevenn", "SevenNet-0", 64, 8),
+    Unit("mace", "128x0e+128x1o", 64),
+    Unit("mace", "128x0e+128x1o", 512),
+    Unit("mace", "128x0e", 64),
+    Unit("mace", "64x0e+64x1o+64x2e", 64),
+    Unit("nequip", "l=2, 64 features", 64),
+    Unit("nequip", "l=2, 64 features", 512),
+    Unit("nequip", "l=3, 32 features", 64),
+    Unit("sevenn", "SevenNet-0", 64),
     Unit("sevenn", "SevenNet-0", 512),
-    Unit("mace", "128x0e+128x1o", 512, 0.3, memory=True),
-    Unit("mace", "128x0e+128x1o", 2000, 0.5, memory=True),
-    Unit("nequip", "l=2, 64 features", 512, 0.3, memory=True),
-    Unit("nequip", "l=2, 64 features", 2000, 0.5, memory=True),
-    Unit("sevenn", "SevenNet-0", 512, 0.3, memory=True),
-    Unit("sevenn", "SevenNet-0", 2000, 0.5, memory=True),
+    Unit("mace", "128x0e+128x1o", 512, memory=True),
+    Unit("mace", "128x0e+128x1o", 2000, memory=True),
+    Unit("nequip", "l=2, 64 features", 512, memory=True),
+    Unit("nequip", "l=2, 64 features", 2000, memory=True),
+    Unit("sevenn", "SevenNet-0", 512, memory=True),
+    Unit("sevenn", "SevenNet-0", 2000, memory=True),
     *(
         Unit("mace", f"{hidden}, MACE-OFF's blocks", atoms, engines=True, double=double)
         for hidden in ("128x0e+128x1o", "128x0e")
@@ -152,20 +151,20 @@ Versions: {versions}.
 
 ![time of a step of stock and converted networks, by number of atoms](pictures/networks.png)
 
-The picture has stock eager, called from Python; above 512 atoms it was called once. `python -m
-benchmarks.network_sizes` measures it, and [its figures](pictures/networks.json) are a file of JSON.
+The picture has stock eager, called from Python; above 512 atoms it was called once. It is another run than the
+table, so its ratios are others. `python -m benchmarks.network_sizes` measures it, and [its
+figures](pictures/networks.json) are a file of JSON.
 
 Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted run in turn
 in one process, so ratios are those of one moment. Structures are perturbed lattices of four elements, some 28
 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms no mode was
-compiled. A *step* is energy, forces and stress; *training* is a step of it. One thread where nothing else is said. A
-target in brackets is not reached. `python -m benchmarks.network_table` measures anew, and
-[the remarks](benchmarks_remarks.md) say where the time goes.
+compiled. A *step* is energy, forces and stress; *training* is a step of it. One thread where nothing else is said.
+`python -m benchmarks.network_table` measures anew, and [the remarks](benchmarks_remarks.md) say where the time goes.
 
 ## Times
 """
-_TIMES = ["| network | task | times as fast | converted | best of stock | stock, eager | target |",
-          "|---|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_TIMES = ["| network | task | times as fast | converted | best of stock | stock, eager |",
+          "|---|---|---:|---:|---:|---:|"]  # fmt: skip
 _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a step. *Converted, compiled* is the "
               "converted model after them. *Ready* is the time until a mode was made and called once; Inductor "
               "may have found code of an earlier run on disk. Scripted models run about as fast as eager ones; the "
@@ -179,8 +178,8 @@ _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symm
             "time divided by ours.\n",
             "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",
             "|---|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
-_MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part | target |",
-           "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part |",
+           "|---|---:|---:|---:|---:|"]  # fmt: skip
 
 
 def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
@@ -195,7 +194,7 @@ def _times(unit: Unit, rows: list[dict[str, Any]]) -> Iterable[str]:
         cells = (
             _case(unit, ours["threads"]), TASKS.get(task, task), f"{ratio:.1f}×", _seconds(ours["seconds"]),
             "eager" if best == "stock" else f"{best} {_seconds(rivals[best]['seconds'])}",
-            _seconds(by_mode["stock"]["seconds"]), _goal(unit.goal, ratio),
+            _seconds(by_mode["stock"]["seconds"]),
         )  # fmt: skip
         yield f"| {' | '.join(cells)} |"
 
@@ -225,17 +224,10 @@ def _engines(unit: Unit, rows: list[dict[str, Any]]) -> str:
 _ENGINE_COLUMNS = ("stock", "symmetrix", "converted", "spline")
 
 
-def _goal(goal: float | None, ratio: float) -> str:
-    if goal is None:
-        return ""
-    return f"≥ {goal:g}×" if ratio >= goal else f"(≥ {goal:g}×)"
-
-
 def _memory(unit: Unit, rows: list[dict[str, Any]]) -> str:
     stock, ours = ({row["mode"]: row["megabytes"] for row in rows}[mode] for mode in ("stock", "converted"))
     part = ours / stock if stock and ours else None
-    goal = "" if unit.goal is None else f"≤ {unit.goal:g}" if part and part <= unit.goal else f"(≤ {unit.goal:g})"
-    cells = (_name(unit), f"{unit.atoms:,}", *map(_megabytes, (stock, ours)), f"{part:.2f}" if part else "–", goal)
+    cells = (_name(unit), f"{unit.atoms:,}", *map(_megabytes, (stock, ours)), f"{part:.2f}" if part else "–")
     return f"| {' | '.join(cells)} |"
 
 

@@ -97,19 +97,22 @@ def mace(
     block: str = "RealAgnosticResidualInteractionBlock",
     first: str = "",
     count: int = 0,
+    **options: Any,
 ) -> Case:
-    """A MACE for a lattice, or for so many molecules in one batch."""
+    """A MACE for a lattice, or for so many molecules in one batch; ``options`` are those of its own constructor."""
     from e3nn import o3
     from mace.modules import ScaleShiftMACE, interaction_classes
 
     torch.manual_seed(0)
-    model = ScaleShiftMACE(
-        r_max=CUTOFF, num_bessel=8, num_polynomial_cutoff=5, max_ell=3, num_interactions=2, num_elements=ELEMENTS,
+    usual = partial(
+        ScaleShiftMACE, r_max=CUTOFF, num_bessel=8, num_polynomial_cutoff=5, max_ell=3, num_interactions=2,
+        num_elements=ELEMENTS,
         interaction_cls=interaction_classes[block], interaction_cls_first=interaction_classes[first or block],
         hidden_irreps=o3.Irreps(hidden), MLP_irreps=o3.Irreps("16x0e"), atomic_energies=torch.zeros(ELEMENTS).numpy(),
         avg_num_neighbors=28.0, atomic_numbers=[1, 6, 7, 8], correlation=3, gate=torch.nn.functional.silu,
         atomic_inter_scale=1.0, atomic_inter_shift=0.0, radial_MLP=[64, 64, 64],
     )  # fmt: skip
+    model = usual(**options)
     s = joined(molecules(atoms, count, dtype)) if count else lattice(atoms, dtype)
     graphs = count or 1
     batch = {
@@ -171,7 +174,8 @@ def _of_nequip(build: Callable[..., nn.Module], atoms: int, dtype: torch.dtype, 
     return Case(model, run, batch, s.edges.shape[1])
 
 
-def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -> Case:
+def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e", layers: int = 5, **options: Any) -> Case:
+    """A SevenNet for a lattice; ``options`` are those of its configuration, by the names of its keys."""
     import sevenn._keys as keys
     from sevenn._const import DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG
     from sevenn.model_build import build_E3_equivariant_model
@@ -183,10 +187,10 @@ def sevenn(atoms: int, dtype: torch.dtype, hidden: str = "128x0e+64x1e+32x2e") -
     config = dict(DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG)
     config |= {
         keys.CUTOFF: CUTOFF, keys.NUM_SPECIES: ELEMENTS, keys.NODE_FEATURE_MULTIPLICITY: copies, keys.LMAX: 2,
-        keys.IS_PARITY: False, keys.NUM_CONVOLUTION: 5, keys.CONV_DENOMINATOR: 28.0, keys.SHIFT: 0.0, keys.SCALE: 1.0,
-        keys.IRREPS_MANUAL: [scalars, *4 * [hidden], scalars],
+        keys.IS_PARITY: False, keys.NUM_CONVOLUTION: layers, keys.CONV_DENOMINATOR: 28.0, keys.SHIFT: 0.0,
+        keys.SCALE: 1.0, keys.IRREPS_MANUAL: [scalars, *(layers - 1) * [hidden], scalars],
         keys.SELF_CONNECTION_TYPE: "linear", keys.TYPE_MAP: {1: 0, 6: 1, 7: 2, 8: 3},
-        keys.CHEMICAL_SPECIES: ["H", "C", "N", "O"],
+        keys.CHEMICAL_SPECIES: ["H", "C", "N", "O"], **options,
     }  # fmt: skip
     model = build_E3_equivariant_model(config).to(dtype)
     model.set_is_batch_data(False)

@@ -72,6 +72,7 @@ def _networks(heading: str) -> list[list[str]]:
 def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     """README and the home page say how fast steps are, and how much stock's own compilers gain with 64 atoms."""
     steps = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "step"]
+    training = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "training"]
     gains = [
         float(row[3].rstrip("×")) for row in _networks("Other modes") if row[2] == "compiled" and "64 atoms" in row[0]
     ]
@@ -79,13 +80,15 @@ def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     for page in ("README.md", "docs/index.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert [figure for figure in said if figure not in text] == []
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{min(training):.0f} to {max(training):.0f} times](docs/networks.md#times)" in text
     assert max(float(row[4]) for row in _networks("Peak memory of a training step")) < 1 / 5
-    assert "less than a fifth of the memory" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "less than a fifth of the memory" in text
 
 
 def test_a_ratio_is_that_of_the_times_beside_it() -> None:
     """But for 5 %: it is a median of ratios of calls in turn, beside medians of times."""
-    for network, task, ratio, converted, best, eager, _ in _networks("Times"):
+    for network, task, ratio, converted, best, eager in _networks("Times"):
         stock = eager if best == "eager" else best.split(maxsplit=1)[1]
         found, said = _seconds(stock) / _seconds(converted), float(ratio.rstrip("×"))
         assert abs(found / said - 1) < 0.05, f"{network}, {task}: {stock} / {converted} is {found:.1f}, not {said}"

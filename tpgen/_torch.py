@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-FLOOR = "2.8"  # the oldest torch that has them all, but for those with another way
+FLOOR = "2.10"  # the oldest torch that has them all, but for those with another way
 
 
 class Private(NamedTuple):
@@ -63,6 +63,7 @@ NAMES: dict[str, Private] = {
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
+    "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),
     "inductor_options": Private("torch._inductor", "list_options", _STEP),
     "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
     "pointer_of": Private(

@@ -28,6 +28,7 @@ OUTSIDE = {
 }
 _FENCE = re.compile(r"^```(python|console|output) ?[\w-]*$", re.MULTILINE)
 _LANGUAGE = {"python": "python", "console": "console", "output": "text"}
+_PICTURE_OF_THE_PAGE = re.compile(r"^On GitHub you see a picture of it:\n\n!\[.*\n", re.MULTILINE)
 _ROLE = re.compile(r":math:`([^`]+)`")
 _SYMBOLS = {r"\sum": "Σ", r"\alpha": "α", r"\otimes": "⊗", r"\partial": "∂", r"\dots": "…", r"\,": " ", r"\cdot": "·"}
 
@@ -111,6 +112,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Fences whose second word is for the tests, links to pages outside docs/, and what a word means as its tooltip."""
     for outside, name in OUTSIDE.items():
         markdown = markdown.replace(f"](../{outside}", f"]({name}")
+    if page.file.src_uri == "index.md":  # where the explorer itself stands above its picture
+        markdown = _PICTURE_OF_THE_PAGE.sub("", markdown)
     if page.file.src_uri != "examples.md":  # which has the files, to take home
         markdown = markdown.replace(".ipynb)", ".md)")
     return _FENCE.sub(lambda found: f"```{_LANGUAGE[found[1]]}", with_tooltips(markdown))

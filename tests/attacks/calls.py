@@ -157,7 +157,8 @@ def _stepped_by_stock(network: nn.Module, given: Arguments) -> Any:
 
 
 def _loss(network: nn.Module, *args: Any, **options: Any) -> Tensor:
-    return torch.stack([x.sin().mean() for x in tensors(network(*args, **options))]).sum()
+    found = tensors(network(*args, **options))
+    return torch.stack([(x / (1 + x.square())).mean() for x in found]).sum()  # of large numbers, too, no noise
 
 
 def _trained(network: nn.Module, given: Arguments) -> Any:
@@ -178,7 +179,7 @@ def _gradients(network: nn.Module, loss: Tensor) -> list[Tensor]:
 
 Called = Callable[[nn.Module, Arguments], Any]
 # name -> the call, and how often it is made: a compilation takes long
-CALLS: dict[str, tuple[Called, int]] = {
+CALLS: dict[str, tuple[Called, float]] = {
     "plain": (_plain, 600),
     "functional": (_functional, 60),
     "vmap": (_mapped, 40),
@@ -188,9 +189,9 @@ CALLS: dict[str, tuple[Called, int]] = {
     "checkpoint": (_checkpointed, 40),
     "inference": (_inferred, 30),
     "no_grad": (_without_gradients, 30),
-    "torch.compile": (_compiled, 2),
-    "compile_step": (_stepped, 1),
-    "compile_training": (_trained, 1),
+    "torch.compile": (_compiled, 0.5),
+    "compile_step": (_stepped, 0.25),
+    "compile_training": (_trained, 0.25),
 }
 BY_STOCK: dict[str, Called] = {  # of programs: they are compared with what stock computes without
     "torch.compile": _plain,
@@ -198,6 +199,8 @@ BY_STOCK: dict[str, Called] = {  # of programs: they are compared with what stoc
     "compile_training": _trained_by_stock,
 }
 NUMBERS = ("compile_step", "compile_training")  # without derivatives
+# decided by values, as it says; torch's limit, which a network with forces inside meets at first derivatives
+BEYOND = {DeployError: "", RuntimeError: "torch.compile with aot_autograd does not currently support double backward"}
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def derivatives(
     last = subject.tensors(result) if isinstance(result, dict) else tensors(result)
     found = last
     for _ in range(order):
-        total = torch.stack([x.double().div(_size(x)).sin().sum() for x in last]).sum()
+        total = torch.stack([x.double().div(size(x)).sin().sum() for x in last]).sum()
         if not total.requires_grad or not leaves:
             break
         made = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
@@ -225,7 +228,7 @@ def derivatives(
     return [x.detach() for x in found]
 
 
-def _size(x: Tensor) -> float:
+def size(x: Tensor) -> float:
     return max(1.0, float(x.detach().nan_to_num().abs().max())) if x.numel() else 1.0
 
 
@@ -241,10 +244,12 @@ def compare(
         return False
     try:
         got = derivatives(subject, both[1], function, given.again(), order, inputs)
-    except DeployError:
-        return False  # decides by values, as it says
+    except tuple(BEYOND) as error:
+        if not any(isinstance(error, kind) and words in str(error) for kind, words in BEYOND.items()):
+            raise
+        return False
     assert len(got) == len(wanted)
     for n, (one, other) in enumerate(zip(got, wanted, strict=True)):
         assert (one.dtype, one.shape) == (other.dtype, other.shape), n
-        torch.testing.assert_close(one, other, rtol=0.0, atol=limit * _size(other), equal_nan=True)
+        torch.testing.assert_close(one, other, rtol=0.0, atol=limit * size(other), equal_nan=True)
     return True

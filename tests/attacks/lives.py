@@ -6,7 +6,6 @@ An attack is one of the `MOVES`, and then one comparison: of values and derivati
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +17,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 import tpgen
-from tests.attacks.calls import CALLS, Arguments, Subject, compare
+from tests.attacks.calls import CALLS, Arguments, Subject, compare, size
+from tests.attacks.counts import count
 from tpgen.conversion.swap import mark_of
+from tpgen.verification.runs import from_file
 
 LENGTH = 40  # attacks of a life
 PROGRAMS = ("_compiled_main", "_compiled_main_left_right")  # e3nn's, which compute for stock alone
@@ -99,13 +100,6 @@ def _copied(change: Callable[[nn.Module], nn.Module]) -> Callable[[Twins], None]
     return copied
 
 
-def _filed(network: nn.Module) -> nn.Module:
-    held = io.BytesIO()
-    torch.save(network, held)
-    held.seek(0)
-    return torch.load(held, weights_only=False)
-
-
 def _tied(twins: Twins) -> None:
     """A copy with the same parameters, beside the network that it was made of."""
     unhook(twins)
@@ -157,7 +151,8 @@ def _optimised(twins: Twins) -> None:
     def step(network: nn.Module) -> nn.Module:
         moving = [p for p in network.parameters() if p.requires_grad]
         optimiser = torch.optim.SGD(moving, lr=1e-3, momentum=0.5)
-        total = torch.stack([x.double().sin().sum() for x in twins.subject.found(network, given.again())]).sum()
+        found = twins.subject.found(network, given.again())
+        total = torch.stack([x.double().div(size(x)).sin().sum() for x in found]).sum()
         total.backward()
         nn.utils.clip_grad_norm_(moving, 1.0)
         optimiser.step()
@@ -212,14 +207,15 @@ def _bent(module: nn.Module, given: tuple[Any, ...]) -> Any:
 
 
 def _damped(module: nn.Module, inwards: tuple, outwards: tuple) -> tuple:
-    return tuple(None if x is None else 0.5 * x for x in inwards)
+    floats = [x is not None and x.is_floating_point() for x in inwards]  # an index of edges may be among them
+    return tuple(0.5 * x if halved else x for x, halved in zip(inwards, floats, strict=True))
 
 
 # name -> the move, and how often it is made: what takes long is rare
 MOVES: dict[str, tuple[Callable[[Twins], None], int]] = {
     "nothing": (lambda twins: None, 60),
     "copy": (_copied(copy.deepcopy), 3),
-    "file": (_copied(_filed), 3),
+    "file": (_copied(from_file), 3),
     "pickle": (_copied(lambda network: pickle.loads(pickle.dumps(network))), 3),
     "copy with the same parameters": (_tied, 3),
     "double": (_cast(torch.float64), 10),
@@ -265,22 +261,21 @@ def attack(twins: Twins, done: list[str]) -> bool:
     return False
 
 
-def live(subject: Subject, attacks: int, seed: int) -> int:
-    """Attack so many times, one pair of twins after the other; how many were compared.
+def live(subject: Subject, kind: str, attacks: int, seed: int) -> None:
+    """Attack so many times, one pair of twins after the other, and count those that were compared.
 
     A fault says from which seed, and after which moves, it comes.
     """
-    compared = 0
     for start in range(0, attacks, LENGTH):
         life, done = f"{subject.name}, SEED={seed} + {start // LENGTH}", list[str]()
         random = Random(f"{subject.name} {seed + start // LENGTH}")
         torch.manual_seed(random.randrange(2**31))
         try:
-            twins = Twins.of(subject, random)
+            twins, compared = Twins.of(subject, random), 0
             for _ in range(min(LENGTH, attacks - start)):
                 compared += attack(twins, done)
                 if twins.rounded and twins.dtype == torch.float64 and random.random() < 0.2:
                     break  # stock's couplings are wrong from here on
         except Exception as error:
             raise AssertionError(f"{life}: {'; '.join(done)}: {error}") from error
-    return compared
+        count(kind, compared)

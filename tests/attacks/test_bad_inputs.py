@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tpgen
-from tests.attacks.counts import compared
+from tests.attacks.counts import count
 from tests.machine import needs_compiler
 from tpgen.errors import TpgenError
 from tpgen.planner.presets import channelwise, fully_connected
@@ -116,7 +116,7 @@ def test_a_result_or_an_error_with_words(subject: str, names: list[str], kept: i
     assert all(len(text) > 10 for text in found if isinstance(text, str))
     if isinstance(kernel, Tensor) and isinstance(graph, Tensor) and not kernel.is_meta:
         torch.testing.assert_close(kernel, graph, rtol=1e-9, atol=1e-9, equal_nan=True)
-    compared["operands that do not fit"] += 1
+    count("operands that do not fit", 1)
 
 
 def test_a_sparse_operand_is_named() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.attacks.counts import ATTACKS, SEED, compared
+from tests.attacks.counts import ATTACKS, SEED
 from tests.attacks.lives import live
 from tests.attacks.networks import NETWORKS, subject
 
@@ -16,4 +16,4 @@ ATTACKED = ATTACKS if "ATTACKS" in os.environ else 12
 @pytest.mark.filterwarnings("ignore")  # hooks and copies warn, as they should
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_converted_network_is_the_stock_one(name: str) -> None:
-    compared[f"networks, {name}"] += live(subject(name), ATTACKED, SEED)
+    live(subject(name), f"networks, {name}", ATTACKED, SEED)

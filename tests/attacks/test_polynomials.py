@@ -9,7 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.attacks.counts import ATTACKS, CALLS, compared
+from tests.attacks.counts import ATTACKS, CALLS, count
 from tests.attacks.products import laid_out
 from tests.attacks.test_products import TOLERANCE, assert_alike, derivatives
 from tests.machine import KERNEL
@@ -78,4 +78,4 @@ def test_polynomials(strategy: str, plan: Plan, dtype: torch.dtype, by_element: 
             assert_alike(
                 derivatives(found, given_, order), derivatives(wanted, [x.double() for x in exact], order), dtype
             )
-            compared[f"polynomials, {strategy}"] += 1
+        count(f"polynomials, {strategy}", CALLS)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.attacks.counts import ATTACKS, CALLS, compared
+from tests.attacks.counts import ATTACKS, CALLS, count
 from tests.attacks.products import laid_out, plans, random_operands
 from tests.machine import KERNEL
 from tpgen.errors import InputError
@@ -64,7 +64,7 @@ def test_rows(strategy: str, plan, layout, dtype, data) -> None:
         given_ = [data.draw(laid_out(x.to(dtype))) for x in exact]
         wanted = derivatives(lambda x, y, w: reference_product(plan, x, y, w, layout=layout), exact, order)
         assert_alike(derivatives(product, given_, order), wanted, dtype)
-        compared[f"products, {strategy}"] += 1
+    count(f"products, {strategy}", CALLS)
 
 
 @ALL
@@ -86,7 +86,7 @@ def test_edges(strategy: str, plan, index, data) -> None:
 
         laid = [data.draw(laid_out(x)) for x in operands]
         assert_alike(derivatives(found, laid, order), derivatives(definition, operands, order), torch.float64)
-        compared[f"convolutions, {strategy}"] += 1
+    count(f"convolutions, {strategy}", CALLS)
 
 
 BAD = st.sampled_from([
@@ -109,5 +109,5 @@ def test_operands_that_do_not_fit_are_named(strategy: str, plan, which: int, dam
     except InputError as error:
         answer = str(error)
     wanted = ("x:", "y:", "weight", "batch dimensions")
-    compared["operands that do not fit"] += 1
+    count("operands that do not fit", 1)
     assert answer == (3, plan.irreps_out.dim) or any(name in str(answer) for name in wanted)

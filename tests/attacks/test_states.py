@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.attacks.counts import compared
+from tests.attacks.counts import count
 from tests.attacks.modules import KINDS
+from tpgen.verification.runs import from_file
 
 State = Mapping[str, Tensor]
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -55,13 +55,6 @@ def _in(dtype: torch.dtype) -> Callable[[nn.Module, State], nn.Module]:
     return assigned
 
 
-def _from_file(module: nn.Module, state: State) -> nn.Module:
-    held = io.BytesIO()
-    torch.save(module, held)
-    held.seek(0)
-    return torch.load(held, weights_only=False)
-
-
 OPERATIONS: dict[str, Callable[[nn.Module, State], nn.Module]] = {
     "to_empty": _emptied,
     "each to_empty": _each_emptied,
@@ -72,7 +65,7 @@ OPERATIONS: dict[str, Callable[[nn.Module, State], nn.Module]] = {
     "double": lambda m, state: m.double(),
     "float": lambda m, state: m.float(),
     "deepcopy": lambda m, state: copy.deepcopy(m),
-    "file": _from_file,
+    "file": lambda m, state: from_file(m),
     "half and back": lambda m, state: _spoilt(m.bfloat16().float(), state),
 }
 
@@ -101,4 +94,4 @@ def test_results_are_those_of_the_weights(kind: str, operations: list[str], seed
         got = called(module, arguments, dtype)
         assert got.dtype == dtype
         torch.testing.assert_close(got.double(), want, rtol=0.0, atol=LIMITS[dtype] * float(want.abs().max().detach()))
-        compared["states of modules"] += 1
+    count("states of modules", len(operations))

@@ -50,7 +50,7 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
         (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
         (["flat", "tetriss"], "unknown network 'tetriss': did you mean 'tetris'?"),
         (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
-        (["tune", "mace"], "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"),
+        (["tune", "mace-larg"], "unknown problem 'mace-larg': did you mean 'mace-large'"),
         (["explain", "tetri"], "unknown name 'tetri': did you mean 'tetris'?"),
         (["plan", *VECTORS, "--preset", "chanelwise"], "unknown preset 'chanelwise': did you mean 'channelwise'?"),
         (["verify", *VECTORS, "--strategy", "kernle"], "unknown strategy 'kernle': did you mean 'kernel'?"),
@@ -124,7 +124,7 @@ def test_every_command_answers_a_typo_with_the_right_word(name: str) -> None:
 def test_linear_layers_are_explained_by_name() -> None:
     found = json.loads(run("explain", "mace-readout", "--strategy", "einsum", "--rows", "10", "--json").stdout)
     assert (found["product"], found["rows"], found["flops"]) == ("128x0e+128x1o -> 1x0e", 10, 10 * 2 * 128)
-    assert "explain and verify take linear layers" in " ".join(run("tune", "mace-linear", code=2).output.split())
+    assert "explain, tune and verify take linear layers" in " ".join(run("plan", "mace-linear", code=2).output.split())
 
 
 def test_bench_writes_records_and_a_plot(tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ def test_what_a_process_remembers() -> None:
     assert "kernels of forms, by description" in _run("cache", "process")
 
 
-def test_tune_as_text_and_as_json() -> None:
-    arguments = ("tune", *PRODUCT, "--rows", "4", "--seconds", "0.05")
+@pytest.mark.parametrize("subject", [PRODUCT, ("harmonics",), ("mace-readout",)], ids=lambda given: given[0])
+def test_tune_as_text_and_as_json(subject: tuple[str, ...]) -> None:
+    arguments = ("tune", *subject, "--rows", "4", "--seconds", "0.05")
     assert "from now on" in _run(*arguments)
     assert json.loads(_run(*arguments, "--json"))["rows"] == 4
 

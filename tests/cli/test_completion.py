@@ -19,7 +19,7 @@ def completion_script() -> str:
 COMPLETED = [
     ("tpgen ex", "explain explore"),
     ("tpgen plan mace", "mace-medium mace-large mace-contraction"),
-    ("tpgen tune mace", "mace-medium mace-large"),
+    ("tpgen tune mace", "mace-medium mace-large mace-contraction mace-linear mace-readout"),
     ("tpgen report tetris", "tetris-1 tetris tetris-e3nn"),
     ("tpgen dump article --stage p", "plan placement ptx"),
     ("tpgen verify --strategy gr", "grouped"),

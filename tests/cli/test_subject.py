@@ -90,12 +90,12 @@ def test_a_named_polynomial_goes_through_every_stage() -> None:
     assert list(texts) == ["plan.txt", "sweep.forward.txt", "sweep.backward.txt", "sweep.second.txt"]
 
 
-@pytest.mark.parametrize("command", ["tune", "report", "bench"])
+@pytest.mark.parametrize("command", ["report", "bench"])
 @pytest.mark.parametrize("flag", [[], ["--problem"]])
 def test_commands_that_take_no_polynomials_say_which_do(command: str, flag: list[str]) -> None:
     said = " ".join(run(command, *flag, "turned", code=2).output.split())
     assert "'turned' is a polynomial, and this command takes products" in said
-    assert "plan, explain, explore, dump and verify take polynomials" in said
+    assert "plan, explain, explore, dump, tune and verify take polynomials" in said
     assert "package.module" not in said
 
 
@@ -104,7 +104,7 @@ def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
     file.write_text(run("plan", "harmonics", "--json").stdout, encoding="utf-8")
     assert "4 paths, coupling 56/640" in run("plan", "--plan", str(file)).stdout
     assert "def forward" in run("dump", "--plan", str(file), "--strategy", "einsum").stdout
-    for command in ("tune", "report", "bench"):
+    for command in ("report", "bench"):
         result = run(command, "--plan", str(file), code=2)
         assert "--plan holds a polynomial, and this command takes products" in " ".join(result.output.split())
 
@@ -113,7 +113,6 @@ def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
     "arguments, message",
     [
         (["verify", "turned", "--layout", "ir_mul"], "a polynomial's layouts stand in its plan"),
-        (["explain", "turned", "--backend", "inductor"], "leave out --backend"),
         (["dump", "turned", "--direction", "right", "--stage", "sweep"], "not a call: 'right'"),
         (["verify", "turned", "--strategy", "grouped"], "unknown strategy 'grouped'"),
     ],

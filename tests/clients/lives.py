@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from random import Random
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.networks import Case
 from tests.attacks.calls import Arguments, Subject
-from tests.attacks.counts import ATTACKS, SEED, compared
+from tests.attacks.counts import ATTACKS, SEED
 from tests.attacks.lives import LENGTH, live
 from tests.clients.checks import arguments
 from tpgen._torch import pytree
@@ -27,32 +27,40 @@ ATOMS = (1, 2, 3, 8)
 def check_lives(
     name: str,
     build: Callable[..., Case],
-    options: Sequence[dict[str, Any]],
+    options: Mapping[str, Sequence[Any]],
     outputs: Sequence[str],
     never: Sequence[str],
 ) -> None:
-    """Attack models of one set of options after the other, each with structures of several sizes, edges left out."""
+    """Attack models of random options, one after the other, with structures of several sizes, edges left out."""
+    usual = {option: values[0] for option, values in options.items()}
 
     @cache
-    def case(atoms: int, chosen: int) -> Case:
-        return build(atoms, torch.float64, **options[chosen])
+    def case(atoms: int) -> Case:
+        """A structure, which is the same whatever the model."""
+        return build(atoms, torch.float64, **usual)
+
+    def given(random: Random) -> Arguments:
+        atoms = random.choice(ATOMS)
+        args, more = arguments(case(atoms))
+        edges = case(atoms).edges
+        kept = random.choice([edges, edges, edges // 2, 1, 0])
+        return Arguments(_fewer(args, edges, kept), more, atoms)
 
     for start in range(0, ATTACKED, LENGTH):
         seed = SEED + start // LENGTH
-        chosen = Random(seed).randrange(len(options))
+        random = Random(seed)
+        chosen = {option: random.choice(values) for option, values in options.items()}
+        said = ", ".join(f"{option}={getattr(value, '__name__', value)}" for option, value in chosen.items())
+        try:
+            model = build(ATOMS[-1], torch.float64, **chosen).model
+        except Exception:
+            continue  # stock has no such model
 
-        def make(_random: Random, chosen: int = chosen) -> nn.Module:
-            return deepcopy(case(ATOMS[-1], chosen).model)
+        def made(_random: Random, model: nn.Module = model) -> nn.Module:
+            return deepcopy(model)
 
-        def given(random: Random, chosen: int = chosen) -> Arguments:
-            atoms = random.choice(ATOMS)
-            args, more = arguments(case(atoms, chosen))
-            edges = case(atoms, chosen).edges
-            kept = random.choice([edges, edges, edges // 2, 1, 0])
-            return Arguments(_fewer(args, edges, kept), more, atoms)
-
-        subject = Subject(f"{name} {options[chosen]}", make, given, outputs, (*OF_TENSORS, *never))
-        compared[f"models, {name}"] += live(subject, min(LENGTH, ATTACKED - start), seed)
+        subject = Subject(f"{name} of {said}", made, given, outputs, (*OF_TENSORS, *never))
+        live(subject, f"models, {name}", min(LENGTH, ATTACKED - start), seed)
 
 
 def _fewer(args: Any, edges: int, kept: int) -> Any:

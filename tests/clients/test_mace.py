@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from copy import deepcopy
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, run
 from typing import Any
@@ -72,6 +73,17 @@ def test_a_part_that_is_kept_keeps_its_contraction_and_reports_follow_the_dtype(
         rows = conversion_report(model.to(dtype)).replaced
         words[dtype] = [r.now.partition(" (")[0] for r in rows if "symmetric" in r.paths[0]]
     assert words == {torch.float64: ["tpgen polynomial, kernel"], torch.float16: ["MACE's own code"]}
+
+
+def test_steps_of_a_contraction_may_be_hooked_after_the_conversion() -> None:
+    case = mace(8, torch.float64, "4x0e")
+    model, found = convert(deepcopy(case.model)), []
+    for network in (case.model, model):
+        step = network.products[0].symmetric_contractions.contractions[0].contractions_features[0]
+        step.register_forward_pre_hook(lambda _step, given: (1.5 * given[0], *given[1:]))
+        found.append(case.run(network, False))
+    for name, x in found[0].items():
+        torch.testing.assert_close(found[1][name], x, rtol=1e-10, atol=1e-10)
 
 
 def test_energies_are_conserved() -> None:

@@ -14,6 +14,8 @@ from nequip.model.saved_models import load_utils
 from benchmarks.networks import allegro, nequip
 from tests.clients.checks import check_deployed
 from tpgen.cli.app import main
+from tpgen.deployment.models import OfStructures, model_of
+from tpgen.errors import DeployError
 
 MODELS = {
     "nequip": partial(nequip, features=4, l_max=1, layers=1),
@@ -33,3 +35,21 @@ def test_a_checkpoint_is_deployed_by_one_line(name: str, tmp_path: Path, monkeyp
     names = (tmp_path / "potential" / "model.nequip.pt2").read_bytes()
     assert b"nequip_aoti_inputs" in names
     assert b"pos edge_index atom_types cell edge_cell_shift" in names
+
+
+def test_an_allegro_takes_ghosts_in_the_place_of_a_cell() -> None:
+    network = MODELS["allegro"](27, torch.float64).model.eval()
+    model = model_of(network)
+    local = model.with_ghosts(network)
+    structure = model.example()
+    wanted = dict(zip(model.outputs, OfStructures(network, model)(*structure), strict=True))
+    found = OfStructures(network, local)(*structure[:3])
+    assert len(local.example()) == len(local.inputs) == 3
+    for name, x in zip(local.outputs, found, strict=True):
+        torch.testing.assert_close(x, wanted[name], rtol=1e-12, atol=1e-12)
+
+
+def test_ghosts_of_a_network_that_passes_messages_are_refused() -> None:
+    network = MODELS["nequip"](27, torch.float64).model
+    with pytest.raises(DeployError, match="only Allegro"):
+        model_of(network).with_ghosts(network)

@@ -7,12 +7,7 @@ import pytest
 from benchmarks.networks import nequip
 from tests.clients.lives import check_lives
 
-OPTIONS = [
-    {"features": features, "l_max": l_max, "layers": layers}
-    for features in (1, 2, 5)
-    for l_max in (1, 2)
-    for layers in (1, 2)
-]
+OPTIONS = {"features": (1, 2, 5), "l_max": (1, 2), "layers": (1, 2)}
 
 
 @pytest.mark.filterwarnings("ignore")

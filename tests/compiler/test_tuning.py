@@ -11,13 +11,21 @@ import torch
 from tpgen.compiler import tuning
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.compiler.tuning import _file, measured_choice, tune
-from tpgen.emitter.strategies import STRATEGIES
+from tpgen.compiler.tuning import _file, measured_choice
 from tpgen.kernels.build import cache
-from tpgen.nn.tensor_product import TensorProduct
+from tpgen.nn.faces import module_of, sizes_of
+from tpgen.planner.harmonics import make_harmonics_plan
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
+PLANS = {
+    "product": PLAN,
+    "layer": make_linear_plan("4x0e+4x1o", "2x0e+2x1o"),
+    "channels": make_linear_plan("4x0e", "2x0e", f_in=3, f_out=2),
+    "polynomial": make_harmonics_plan("1o", [0, 1, 2], "norm"),
+}
 
 
 @pytest.fixture
@@ -26,17 +34,12 @@ def config(tmp_path, monkeypatch) -> Config:
     return Config()
 
 
-def test_the_fastest_is_remembered_and_taken(config: Config) -> None:
-    assert measured_choice(PLAN, config) is None
-    made = tune(PLAN, config, rows=8, seconds=0.05)
-    assert set(made.milliseconds) | set(made.left_out) == set(STRATEGIES)
-    assert made.fastest == min(made.milliseconds, key=made.milliseconds.get)
-    choice = choose_strategy(PLAN, config)
-    assert (choice.strategy, "measured here" in choice.reason) == (made.fastest, True)
-    assert TensorProduct.from_plan(PLAN).choice == choice
-    assert str(made).startswith("forward+backward of 8 rows")
-    _file(PLAN, config, cache.current_directory()).unlink()
-    assert measured_choice(PLAN, config) is None
+@pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
+def test_modules_of_any_plan_take_what_was_measured(plan: Plan, config: Config) -> None:
+    cache.write_whole(_file(plan.flat, config, cache.current_directory()), json.dumps(_entry("unrolled")))
+    module = module_of(plan, **sizes_of(plan))
+    assert module.choice.strategy == "unrolled"
+    assert "measured" not in module.double().choice.reason
 
 
 def test_a_choice_is_for_one_layout_dtype_and_backend(config: Config) -> None:

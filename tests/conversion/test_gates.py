@@ -235,6 +235,10 @@ def _hook_cut(gate: Gate) -> None:
     gate.sc.cut.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
 
 
+def _hook_program(gate: Gate) -> None:
+    gate.sc.cut._compiled_forward.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
+
+
 def _hook_product(gate: Gate) -> None:
     gate.mul.register_forward_pre_hook(lambda _module, given: (given[0], 2 * given[1]))
 
@@ -277,6 +281,7 @@ def _itself(gate: Gate) -> None:
         (_hook, "of hooks inside it"),
         (_hook_function, "of hooks inside it"),
         (_hook_cut, "of hooks inside it"),
+        (_hook_program, "of hooks inside it"),
         (_hook_product, "of hooks inside it"),
         (_other_product, r"of a part mul that is a tests\.Zero, not e3nn's"),
         (_other_function, "of an activation that is _shifted: tpgen's gates know silu, tanh, sigmoid, abs, relu"),
@@ -294,7 +299,8 @@ def test_a_changed_gate_stays(change: Callable[[Gate], None], why: str) -> None:
     torch.testing.assert_close(network["changed"](x), wanted)
 
 
-INSIDE = (_forward, _forward_function, _hook, _hook_function, _hook_cut, _hook_product, _other_product, _other_function)
+HOOKS = (_hook, _hook_function, _hook_cut, _hook_program, _hook_product)
+INSIDE = (_forward, _forward_function, *HOOKS, _other_product, _other_function)
 
 
 @pytest.mark.parametrize("change", [*INSIDE, _module, _known_function, _scale, _itself])

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from tpgen.form.sampling import random_operands
-from tpgen.kernels.runtime.call import ProductCall
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.runtime.call import ProductCall, call_of
+from tpgen.kernels.runtime.description import described
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import make_plan
@@ -56,6 +58,11 @@ def mode_plan(mode: str, weighted: bool, shared: bool, m1: int, m2: int) -> Plan
 def operands(plan: Plan, rows: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """Random x1, x2, w and cotangent."""
     return random_operands(plan, rows, ("x1", "x2", "w", "out"), dtype=dtype)
+
+
+def forward_spec(plan: Plan, dtype: torch.dtype = torch.float32) -> KernelSpec:
+    """The kernel of a forward call of rows."""
+    return KernelSpec(described(plan), call_of(("out",)), dtype)
 
 
 def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> ProductCall:

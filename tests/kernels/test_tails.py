@@ -10,10 +10,9 @@ from tests.forms import reference_form
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.form.form import Layout, form_of, layouts_of
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise

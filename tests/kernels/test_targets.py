@@ -13,13 +13,12 @@ from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.arguments import Edges, Sizes
+from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.ops import describe, kernel_product, kernel_supported
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of

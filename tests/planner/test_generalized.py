@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from e3nn.o3 import Irreps
 
 from tests.polynomials import PLANS, X
@@ -29,6 +30,16 @@ def test_every_path_is_equivariant(output: str, degree: int) -> None:
         for p in range(whole.shape[-1]):
             path = {tuple(map(int, at)): float(whole[tuple(at)][p]) for at in np.argwhere(whole[..., p])}
             assert violation([Irreps("0e + 1o + 2e")] * degree, Irreps(output), path) < 1e-10
+
+
+def test_a_first_call_under_vmap_may_plan() -> None:
+    """A plan is read, and asked whether it is equivariant, where it is first called."""
+
+    def planned(x: torch.Tensor) -> torch.Tensor:
+        assert violation([Irreps("1o")] * 2, Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
+        return x
+
+    torch.func.vmap(planned)(torch.zeros(2))
 
 
 def test_degree_two_is_the_wigner_3j() -> None:

@@ -25,8 +25,11 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--nequip", type=_FILE, help="A checkpoint or package of NequIP's.")
 @click.option("--sevenn", type=_FILE, help="A checkpoint of SevenNet's.")
 @click.option("--out", type=OutputFolder(), required=True, help="A folder that does not exist yet.")
+@click.option("--ghosts", is_flag=True, help="Of an Allegro: for pair_allegro of LAMMPS.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
-def deploy(name: str | None, network: str | None, out: Path, portable: bool, **files: Path | None) -> None:
+def deploy(
+    name: str | None, network: str | None, out: Path, ghosts: bool, portable: bool, **files: Path | None
+) -> None:
     """Write a network and its kernels for other programs.
 
     They need no tpgen.  The folder holds a package of AOTInductor, its operators, their kernels, a loader for Python
@@ -46,5 +49,5 @@ def deploy(name: str | None, network: str | None, out: Path, portable: bool, **f
         else:
             found = find_network(str(name or network))
             module, inputs = found.module, found.inputs
-        folder = deployed(without_operators(module) if portable else module, inputs, out, progress=say)
+        folder = deployed(without_operators(module) if portable else module, inputs, out, ghosts=ghosts, progress=say)
     click.echo(f"{folder}: see README.md there")

@@ -101,10 +101,12 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _apply(_described(), wrapper)
 
 
-def product_options(command: Callable[..., Any], *, polynomials: bool = False) -> Callable[..., Any]:
+def product_options(
+    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False
+) -> Callable[..., Any]:
     """The argument NAME and the options that name one product in any way; the command gets ``problem``.
 
-    Of a command that takes ``polynomials`` too that may be one of `POLYNOMIALS`.
+    Of a command that takes ``polynomials`` or ``linears`` too, that may be one of those.
     """
 
     @functools.wraps(command)
@@ -112,7 +114,7 @@ def product_options(command: Callable[..., Any], *, polynomials: bool = False) -
         _only_one(free, name, problem_name)
         return command(problem=_problem(free, name or problem_name, polynomials), **given)
 
-    known = _names(polynomials)
+    known = _names(polynomials, linears)
     argument = click.argument("name", required=False, metavar="[NAME]", type=problem_name_type(known))
     return argument(_problem_option(known)(free_options(wrapper)))
 
@@ -134,7 +136,7 @@ def subject_options(
         chosen = None if of_network else _problem(free, name or problem_name, polynomials)
         return command(problem=chosen, network=of_network, **given)
 
-    known = (*_names(polynomials), *(LINEARS if linears else ()))
+    known = _names(polynomials, linears)
     argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName(known))
     return argument(_problem_option(known)(network_option(free_options(wrapper))))
 
@@ -159,14 +161,14 @@ class SubjectName(ProblemName, NetworkName):
         super().__init__("name", known, others_beside(known))
 
 
-_TAKING = "plan, explain, explore, dump and verify take polynomials"
+_TAKING = "plan, explain, explore, dump, tune and verify take polynomials"
 
 
 def others_beside(known: Iterable[str]) -> dict[str, str]:
     """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
-        **dict.fromkeys(LINEARS, ("linear layer", "explain and verify take linear layers")),
+        **dict.fromkeys(LINEARS, ("linear layer", "explain, tune and verify take linear layers")),
         **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify, report and flat take networks")),
     }
     return {
@@ -182,8 +184,8 @@ def problem_name_type(known: Iterable[str]) -> OneOf:
     return ProblemName("problem", known, others_beside(known))
 
 
-def _names(polynomials: bool) -> tuple[str, ...]:
-    return (*PROBLEMS, *POLYNOMIALS) if polynomials else tuple(PROBLEMS)
+def _names(polynomials: bool, linears: bool) -> tuple[str, ...]:
+    return (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
 
 
 def _problem_option(known: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -305,7 +307,7 @@ _RUN_OPTIONS = [
 # Options of a command that plans do not have, and why, by what forms consist of.
 _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
     OF_PATHS: ((), ""),
-    OF_MONOMIALS: (("layout", "backend"), "a polynomial's layouts stand in its plan, and it has no such option"),
+    OF_MONOMIALS: (("layout",), "a polynomial's layouts stand in its plan"),
 }
 
 

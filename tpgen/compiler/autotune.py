@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 
 import torch
 
 from tpgen.compiler.config import Choice, Config
-from tpgen.compiler.tuning import measured_choice
-from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
-from tpgen.emitter.strategies import STRATEGIES
+from tpgen.compiler.tuning import measured_choice, strategies_of
 from tpgen.errors import EmitError, unknown
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.targets import target_of
@@ -39,7 +37,7 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     """
     if config.strategy == "auto":
         return next(choice for rule in _RULES[plan.maker.form] if (choice := rule(plan, config)))
-    known = _STRATEGIES[plan.maker.form]
+    known = strategies_of(plan)
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
     return Choice(config.strategy, "asked for")
@@ -87,10 +85,9 @@ def _products(plan: Plan, config: Config) -> Choice:
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
 
-_STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POLYNOMIAL_STRATEGIES}
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
     OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
-    OF_MONOMIALS: (_kernel, _products),
+    OF_MONOMIALS: (measured_choice, _kernel, _products),
 }
 
 

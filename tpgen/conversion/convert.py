@@ -90,22 +90,43 @@ def convert(
         raise OptionError(unknown("radial", radial, _RADIAL))
     change = _RADIAL[radial]
     chosen = make_selection(network, keep, only)
-    swaps, kept = _split(selected(network, collect(network, given), chosen))
+    swaps, kept = _chosen_swaps(network, given, chosen, change)
+    compared = _compared(network, given, chosen, prove, measure, change)
+    _swap_all(network, swaps, kept, compared, report)
+    return network
+
+
+def _chosen_swaps(
+    network: nn.Module, options: dict[str, Any], chosen: Selection, change: Change
+) -> tuple[list[Swap], list[Kept]]:
+    """The swaps of chosen modules, and those that stay.  Raises `TpgenError` where there is no swap."""
+    swaps, kept = _split(selected(network, collect(network, options), chosen))
     if not swaps:
         raise TpgenError(_nothing(network, kept))
-    swaps = change(swaps)
+    return change(swaps), kept
+
+
+def _swap_all(
+    network: nn.Module,
+    swaps: list[Swap],
+    kept: list[Kept],
+    compared: tuple[Proof | None, Times | None],
+    report: Callable[[Conversion], object] | None,
+) -> None:
+    """Swap modules and report it.
+
+    Raises `TpgenError` where the proof fails.  The network is then as it was, as it is where a warning is an error.
+    """
     names = _names(network)
-    compared = _compared(network, given, chosen, prove, measure, change)
     found = Conversion(
         type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared, own=_own(names)
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    _warn([k for k in kept if not k.asked], names)  # a warning that is an error leaves the network as it was
+    _warn([k for k in kept if not k.asked], names)
     apply_all(swaps)
     if report:
         _report(report, found, swaps)
-    return network
 
 
 def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
@@ -115,7 +136,7 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
         warnings.warn(
             f"{len(kept)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
             f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -120,7 +120,9 @@ def _changed_since(module: Any) -> bool:
     if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
         return True
     cut = parts["sc"]._modules["cut"]
-    return has_more(cut) or _functions(module) != module._tpgen_functions
+    # a program of e3nn's is a module where it is not scripted, as after a file
+    looked_at = has_more(cut) or any(map(has_hooks, cut._modules.values()))
+    return looked_at or _functions(module) != module._tpgen_functions
 
 
 def _functions(module: Any) -> Functions:

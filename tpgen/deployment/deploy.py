@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
-from tpgen import _torch
 from tpgen.deployment.inputs import described, names_of
 from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
 from tpgen.errors import DeployError
+from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
 from tpgen.progress import Told, told
 
@@ -36,22 +34,28 @@ def deploy(
     out: str | Path = "deployed",
     *,
     metadata: Mapping[str, str] | None = None,
+    ghosts: bool = False,
     progress: Told = None,
 ) -> Path:
     """Write a network and its kernels into a new folder; returns the folder.
 
     ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
     NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
-    ``metadata`` stands in the package, where a program reads it.  ``progress`` is True for a bar, on stderr or in the
+    ``metadata`` stands in the package, where a program reads it.  With ``ghosts``, an Allegro takes the atoms of a rank
+    and their ghosts, and no cell, as ``pair_allegro`` gives them.  ``progress`` is True for a bar, on stderr or in the
     cell of a notebook, or a function that is told each step.  The folder appears when it is whole.
 
-    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, and for a product
-    without a kernel here.
+    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, for a product
+    without a kernel here, and with ``ghosts`` for any but an Allegro.
     """
     folder = Path(out).absolute()
     if folder.exists():
         raise DeployError(f"{folder} exists: name a folder that does not, or remove it")
     model, title = None if inputs is not None else model_of(network), type(network).__name__
+    if ghosts:
+        if model is None:
+            raise DeployError("ghosts stand among the atoms of a model: leave inputs out, or write such a forward")
+        model = model.with_ghosts(network)
     if model is not None:
         inputs, network = model.example(), OfStructures(network, model)
         metadata = {**model.package(), **(metadata or {})}
@@ -67,7 +71,8 @@ def deploy(
             begin("compile its kernels")
             write_runtime(kernels, made)
             begin("compile what lies between them")
-            _package(program, made / "model.pt2", dict(metadata or {}))
+            options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
+            write_package(program, str(made / "model.pt2"), options)
             torch.save([x.detach() for x in inputs], made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
@@ -88,13 +93,6 @@ def _made_whole(folder: Path) -> Iterator[Path]:
         made.rename(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _package(program: ExportedProgram, file: Path, metadata: dict[str, str]) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
-        options = {"aot_inductor.metadata": metadata} if metadata else None
-        _torch.compile_package(program, package_path=str(file), inductor_configs=options)
 
 
 def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:

@@ -14,9 +14,10 @@ from torch.export import ExportedProgram
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import DeployError
 from tpgen.form.call import Call
+from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.runtime.call import FormCall, opening_text
-from tpgen.kernels.runtime.load import KernelSpec, source_of
+from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.runtime import kernels_of as forms
 
 _PRODUCT, _GRADIENTS = torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default

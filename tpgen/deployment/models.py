@@ -8,7 +8,7 @@ and Å.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tpgen.errors import DeployError
 
 INPUTS = ("pos", "edge_index", "atom_types", "cell", "edge_cell_shift")
 OUTPUTS = ("atomic_energy", "total_energy", "forces", "stress", "virial")
+WITH_GHOSTS = INPUTS[:3], ("atomic_energy", "forces", "virial")  # inputs and outputs where ghosts are among the atoms
 Structure = dict[str, Tensor]
 _VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
 
@@ -33,19 +34,22 @@ class Model:
     cutoff: float
     compute: Callable[[nn.Module, Structure], Sequence[Tensor]]  # of `OUTPUTS`
     metadata: dict[str, str] = field(default_factory=dict)  # of its own
+    inputs: tuple[str, ...] = INPUTS
+    outputs: tuple[str, ...] = OUTPUTS
 
     def described(self) -> dict[str, Any]:
         """Entries of a manifest."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
-        return {**named, "inputs": list(INPUTS), "outputs": list(OUTPUTS)}
+        return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def said(self) -> str:
         """Results of a structure, for who reads its folder."""
+        shift, ends = ("", " of local atoms i") if "cell" not in self.inputs else (" + edge_cell_shift @ cell", "")
         return (
-            f"You get {', '.join(f'`{name}`' for name in OUTPUTS)}, in eV and Å.\n\n`atom_types` counts from 0 in "
-            f"{', '.join(self.elements)}. An edge (i, j) has the vector `pos[j] - pos[i] + edge_cell_shift @ cell`; "
-            f"give all edges below {self.cutoff} Å, in both directions."
+            f"You get {', '.join(f'`{name}`' for name in self.outputs)}, in eV and Å.\n\n`atom_types` counts from 0 in "
+            f"{', '.join(self.elements)}. An edge (i, j) has the vector `pos[j] - pos[i]{shift}`; "
+            f"give all edges{ends} below {self.cutoff} Å, in both directions."
         )
 
     def package(self) -> dict[str, str]:
@@ -57,8 +61,8 @@ class Model:
             "type_names": " ".join(self.elements),
             "model_dtype": "float64",
             "allow_tf32": "0",
-            "nequip_aoti_inputs": " ".join(INPUTS),
-            "nequip_aoti_outputs": " ".join(OUTPUTS),
+            "nequip_aoti_inputs": " ".join(self.inputs),
+            "nequip_aoti_outputs": " ".join(self.outputs),
         }
 
     def example(self) -> list[Tensor]:
@@ -69,34 +73,57 @@ class Model:
         positions = 0.4 * self.cutoff * shaken
         edges = (torch.cdist(positions, positions) < self.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
         types, cell = torch.arange(len(places)) % len(self.elements), 4 * self.cutoff * torch.eye(3).double()
-        return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()]
+        return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
+
+    def with_ghosts(self, network: nn.Module) -> Model:
+        """This model of the atoms of a rank and their ghosts, without a cell: its energies must be local."""
+        if not any("allegro" in _packages(module) for module in network.modules()):
+            raise DeployError(
+                f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
+                "neighbours: only Allegro is deployed with ghosts"
+            )
+        inputs, outputs = WITH_GHOSTS
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 class OfStructures(nn.Module):
-    """A model of the tensors of a structure, in the order of `INPUTS`; returns `OUTPUTS`."""
+    """A model of the tensors of a structure, in the order of its inputs; returns its outputs."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
-        self.network, self.compute, self.inputs = network, model.compute, INPUTS
+        self.network, self.compute, self.inputs, self.outputs = network, model.compute, model.inputs, model.outputs
         self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        given = {n: x.to(self.dtype) if x.is_floating_point() else x for n, x in zip(INPUTS, tensors, strict=True)}
+        given = dict(zip(self.inputs, tensors, strict=True))
+        if "cell" not in given:
+            positions, edges = given["pos"], given["edge_index"]
+            given |= {
+                "cell": torch.eye(3).to(positions)[None],
+                "edge_cell_shift": positions.new_zeros(edges.shape[1], 3),
+            }
+        given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in given.items()}
         with torch.enable_grad():
             found = self.compute(self.network, {name: x.detach() for name, x in given.items()})
-        return tuple(x.detach().double() for x in found)
+        results = dict(zip(OUTPUTS, found, strict=True))
+        return tuple(results[name].detach().double() for name in self.outputs)
 
 
 def model_of(network: nn.Module) -> Model:
     """The model that a network is; raises `DeployError` for one of no known project."""
-    kinds = {kind.__module__.partition(".")[0] for kind in type(network).__mro__}
+    packages = _packages(network)
     for project, (_, make) in PROJECTS.items():
-        if project in kinds:
+        if project in packages:
             return make(network)
     raise DeployError(
         f"{type(network).__name__} is no model of {', '.join(PROJECTS)}, whose inputs are known: give the tensors of "
         "one call as inputs"
     )
+
+
+def _packages(module: nn.Module) -> set[str]:
+    """Names of the packages that a module's class and its bases come from."""
+    return {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
 
 
 def read_file(project: str, source: Path) -> nn.Module:

@@ -1,14 +1,33 @@
-"""Arguments of a kernel besides operands and results: the sizes of a call, and the edges of a convolution."""
+"""A call that a kernel is built for, and arguments besides operands and results: sizes, and edges of a convolution."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tpgen.form.call import Call
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
+
 _CHECKED, _NARROW_SRC, _NARROW_DST = 1, 2, 4  # bits of `Edges.how`, as kernels/cpp/edges.h has them
+
+
+class KernelSpec(NamedTuple):
+    """A call of a form, in a dtype, of rows or of edges: all that a kernel is built for."""
+
+    description: Any  # `AnyDescription`
+    call: Call
+    dtype: torch.dtype
+    indexed: bool = False
+
+
+def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
+    """Choose a function of a `KernelSpec` by what its form consists of."""
+    functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
+    return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Findings that a program is given in the place of those it cannot look for, while it is written down.
 
 Pairs of edges and species of rows depend on numbers.  Modules ask the `Recording` for them, and say what they are to be
-found from: each call of the program finds them anew, and where it cannot, the program does not hold for the call.
+found from.  Where a call cannot find them, the program does not hold for it.  What was found for the same list of edges
+is given again, and the program says whether it is still right: in dynamics, lists stay longer than positions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.networks.groups import Groups, find_groups
 
+_ROUNDING = 64  # units in the last place of the longest vector: other pairs differ by whole lengths
+
 
 def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     """The pairs of edges as a program takes them; None where some edge is in none."""
@@ -26,6 +29,12 @@ def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
     if found is None or found.numbers != found.pairs:
         return None
     return [found.order, found.place, found.number, found.first, found.second]
+
+
+def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
+    """Distance of the vectors of pairs from negatives of each other, less what rounding makes: positive for others."""
+    first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
+    return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
 
 def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
@@ -49,13 +58,18 @@ def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: 
 
 
 class Finding(NamedTuple):
-    """A kind of what depends on numbers: how a call finds its tensors, and what modules get, made of these."""
+    """A kind of what depends on numbers: how a call finds its tensors, and what modules get, made of these.
+
+    ``wrong`` is a number that a program computes of these and their sources, positive where they are not those of the
+    call: then what was found for the same first source can be given again.
+    """
 
     find: Callable[..., list[Tensor] | None]
     made: Callable[..., Any]
+    wrong: Callable[..., Tensor] | None = None
 
 
-FINDINGS = {"pairs": Finding(pairs_among, _pairs), "groups": Finding(groups_among, Groups)}
+FINDINGS = {"pairs": Finding(pairs_among, _pairs, unlike), "groups": Finding(groups_among, Groups)}
 
 
 class Recording:

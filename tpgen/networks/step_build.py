@@ -18,6 +18,7 @@ from tpgen._version import __version__
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
+from tpgen.networks.packages import write_package
 from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -64,7 +65,7 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
         program = export(graph, inputs, dynamic_shapes=tuple(map(_open, shapes_of(graph))))
-        _torch.compile_package(program, package_path=held, inductor_configs=options)
+        write_package(program, held, options)
     return held.getvalue()
 
 

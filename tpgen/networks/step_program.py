@@ -46,10 +46,15 @@ class Program:
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
-        given = self.written.complete([*self.slots.tensors(), *tensors])
-        if given is None or not _hold(self.shapes, self.like, given):
-            return None
-        return self.written.results(self.function(given))
+        inputs = [*self.slots.tensors(), *tensors]
+        made = self._made(inputs, again=False)
+        if made is not None and not self.written.right(made):
+            made = self._made(inputs, again=True)
+        return None if made is None else self.written.results(made)
+
+    def _made(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
+        given = self.written.complete(inputs, again)
+        return self.function(given) if given is not None and _hold(self.shapes, self.like, given) else None
 
 
 def _hold(shapes: Sequence[tuple[int | str, ...]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:

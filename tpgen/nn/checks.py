@@ -93,10 +93,16 @@ def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, wh
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
     if index.shape != (edges,):
         raise InputError(f"{name}: must hold one index for each of the {edges} edges, got {tuple(index.shape)}")
-    if look and index.numel() and values_at_hand(index):
+    if look:
+        check_range(name, index, limit, f" ({what})")
+
+
+def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = "indices") -> None:
+    """Raise `InputError` where an index points to none of so many, if its numbers can be looked at."""
+    if index.numel() and values_at_hand(index):
         low, high = (int(v) for v in torch.aminmax(index))
-        if low < 0 or high >= limit:
-            raise InputError(f"{name}: indices run from 0 to {limit - 1} ({what}), got {low} to {high}")
+        if low < 0 or high >= count:
+            raise InputError(f"{name}: {of} run from 0 to {count - 1}{what}, got {low} to {high}")
 
 
 def check_batches(operands: Sequence[Tensor]) -> None:

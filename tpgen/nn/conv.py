@@ -3,7 +3,7 @@
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 from e3nn.util.jit import compile_mode
@@ -77,65 +77,54 @@ class TensorProductConv(TensorProduct):
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
                 return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
-            if edge_dst is None:
-                raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
-            if not isinstance(x, Tensor):
-                node = leaf_call(self, x, y, weight, edge_src, edge_dst, num_nodes, check_index)
-                if node is not None:
-                    return node
-            made = self._quick_edges(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
-            if made is not None:
-                return made
-            check_edge_index("edge_src", edge_src)
-            check_edge_index("edge_dst", edge_dst)
+            return self._by_ends(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
+        return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
+
+    def _by_ends(
+        self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
+    ) -> Tensor:
+        """The sum over edges with both ends given: left to a tracer, by the usual call, or looked at first."""
+        if dst is None:
+            raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
+        if not isinstance(x, Tensor):
+            node = leaf_call(self, x, y, weight, src, dst, num_nodes, check)
+            if node is not None:
+                return node
+        made = self._quick_edges(x, y, weight, src, dst, num_nodes, check)
+        if made is not None:
+            return made
+        check_edge_index("edge_src", src)
+        check_edge_index("edge_dst", dst)
         if not self._by_kernel:  # graphs are written for int64; kernels read either
-            edge_src, edge_dst = edge_src.long(), edge_dst.long()
-        if torch.jit.is_scripting():
-            return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
+            src, dst = src.long(), dst.long()
         w = self._given_weight(weight)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
-        self._check_edges(x, y, w, edge_src, edge_dst, nodes, check_index)
+        self._check_edges(x, y, w, src, dst, nodes, check)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
-            return self._traced(x, y, w, edge_src, edge_dst, nodes)
+            return self._traced(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
-            description = self._checked if check_index else self._trusting
-            return kernel_conv(x, y, w, edge_src, edge_dst, nodes, description)
-        return self._evaluate("forward", x, y, w, edge_src, edge_dst, nodes)
+            return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
+        return self._evaluate("forward", x, y, w, src, dst, nodes)
 
     def _ordered(
-        self,
-        x: Tensor,
-        y: Tensor,
-        weight: Optional[Tensor],  # noqa: UP045
-        edges: EdgeOrder,
-        edge_dst: Optional[Tensor],  # noqa: UP045
-        num_nodes: Optional[int],  # noqa: UP045
-        check_index: bool,
+        self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         """The sum over edges that are sorted already."""
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        return self.forward(x, y, weight, src, dst, nodes, check_index)
+        return self.forward(x, y, weight, src, dst, nodes, check)
 
     def _quick_edges(
-        self,
-        x: Tensor,
-        y: Tensor,
-        weight: Optional[Tensor],  # noqa: UP045
-        src: Tensor,
-        dst: Tensor,
-        num_nodes: Optional[int],  # noqa: UP045
-        check_index: bool,
-    ) -> Optional[Tensor]:  # noqa: UP045
+        self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int | None, check: bool
+    ) -> Tensor | None:
         """The sum of a usual call by a kernel, or None."""
         nodes = x.shape[0] if num_nodes is None and isinstance(x, Tensor) and x.dim() else num_nodes
         if type(nodes) is not int or not (isinstance(src, Tensor) and isinstance(dst, Tensor)):
             return None
-        description = self._checked if check_index else self._trusting
-        return quick_call(self, description, x, y, weight, src, dst, nodes)
+        return quick_call(self, self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
 
     def _write_programs(self) -> None:
         super()._write_programs()
@@ -163,9 +152,11 @@ class TensorProductConv(TensorProduct):
         check_index: bool,
     ) -> Tensor:
         nodes = x.size(0) if num_nodes is None else num_nodes
-        if self._by_kernel:  # noqa: SIM102  alone, so that TorchScript can rule it out
+        if self._by_kernel:  # alone, so that TorchScript can rule it out
             if not check_index:
                 return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
+        else:
+            src, dst = src.long(), dst.long()
         return self._forward_program(x, y, w, src, dst, nodes)
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:

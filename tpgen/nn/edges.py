@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen._torch import pytree
 from tpgen.errors import InputError
 from tpgen.kernels.cuda.orders import known_order
-from tpgen.nn.checks import check_edge_index, values_at_hand
+from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class EdgeOrder:
             check_edge_index(name, index)
         _check_ends(ends, num_nodes)
         for name, index in ends.items():
-            _check_range(name, index, num_nodes)
+            check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
         return _known(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
@@ -112,14 +112,6 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         )
     if isinstance(num_nodes, bool) or not isinstance(num_nodes, (int, torch.SymInt)) or num_nodes < 0:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
-
-
-def _check_range(name: str, index: Tensor, num_nodes: int) -> None:
-    """Raises `InputError` where an index points to no node, if numbers can be looked at."""
-    if values_at_hand(index) and index.numel():
-        low, high = (int(v) for v in torch.aminmax(index))
-        if low < 0 or high >= num_nodes:
-            raise InputError(f"{name}: indices run from 0 to {num_nodes - 1} (num_nodes), got {low} to {high}")
 
 
 def _known(edges: EdgeOrder) -> EdgeOrder:

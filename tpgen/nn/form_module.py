@@ -54,7 +54,7 @@ class FormModule(PlannedModule):
         return run_form(self._form(direction), program, config, self.output_mask)
 
     def asked(self) -> dict[str, Any]:
-        return {"layout": self.layout, "backend": self.backend, **super().asked()}
+        return {"layout": self.layout, **super().asked()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments

@@ -91,7 +91,8 @@ class PlannedModule(Constants):
     def asked(self) -> dict[str, Any]:
         """Options of an inspection that say how the module is written and run."""
         like = self.get_buffer(self._place)
-        return {"strategy": self.choice.strategy, "dtype": like.dtype, "device": str(like.device)}
+        where = {"dtype": like.dtype, "device": str(like.device)}
+        return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         """Operands of a call of so many rows, without values; those that the module owns are none of them."""

@@ -24,7 +24,7 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
-from tpgen.nn.checks import check_options, values_at_hand
+from tpgen.nn.checks import check_options, check_range, values_at_hand
 from tpgen.nn.planned import PlannedModule, follow
 from tpgen.planner.plan import OUT, Operand, Plan
 
@@ -140,7 +140,7 @@ class PolynomialModule(PlannedModule):
 
     def _check_elements(self, index: Tensor) -> None:
         assert self.num_elements is not None
-        check_elements(self._index, index, self.num_elements)
+        check_range(self._index, index, self.num_elements, of="elements")
 
     def _fit_weights(self, given: Any, rows: int) -> list[Tensor]:
         """The weights given to a call: a set for each element; without elements one for all rows, or one for each."""
@@ -260,14 +260,6 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
     if index.shape[0] != rows:
         raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
     return index
-
-
-def check_elements(name: str, index: Tensor, count: int) -> None:
-    """Raise `InputError` where an element is out of range."""
-    if index.numel() and values_at_hand(index):
-        low, high = (int(v) for v in torch.aminmax(index))
-        if low < 0 or high >= count:
-            raise InputError(f"{name}: elements run from 0 to {count - 1}, got {low} to {high}")
 
 
 def _one_hot(y: Tensor, index: Tensor) -> bool:

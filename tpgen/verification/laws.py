@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tpgen.planner.equivariance import random_rotation
+from tpgen.planner.equivariance import rotation_of
 from tpgen.verification.findings import Pair
 from tpgen.verification.subject import STILL, Named, Subject
 
@@ -82,7 +82,7 @@ def equivariant(subject: Subject) -> Outcomes:
     if subject.undeclared:
         return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
-    turns = [random_rotation(generator) for _ in range(3)]
+    turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
     rotations = named("rotations", _turned(subject, straight, turns[:2]))

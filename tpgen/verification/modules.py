@@ -17,7 +17,7 @@ from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
-from tpgen.nn.polynomial_module import PolynomialModule
+from tpgen.nn.polynomial_module import PolynomialModule, row_shape
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation
 from tpgen.planner.plan import OUT, Operand
@@ -186,7 +186,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
 
     def operands(own: bool) -> Named:
         counts = {o.name: NODES if o.name in at else rows for o in plan.inputs}
-        found = {o.name: _draw(like.dtype, generator, *_shape(o, counts[o.name], channels)) for o in plan.inputs}
+        found = {o.name: _draw(like.dtype, generator, counts[o.name], *row_shape(o, channels)) for o in plan.inputs}
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
             shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
@@ -241,12 +241,6 @@ def _weight_names(module: PolynomialModule) -> list[str]:
     if not names:
         return [""] * len(module.plan.weights)
     return [names[id(p)] for p in module._weights(None, 0)]
-
-
-def _shape(o: Operand, rows: int, channels: int) -> tuple[int, ...]:
-    if not o.channels:
-        return (rows, o.dim)
-    return (rows, channels, o.dim) if o.layout == "channel" else (rows, channels * o.dim)
 
 
 def _polynomial_frame(o: Operand) -> Frame:

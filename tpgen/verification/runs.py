@@ -124,7 +124,7 @@ def saved(subject: Subject) -> Outcomes:
     """A copy that loads the state, and the module out of a file: the same bits."""
     found: dict = {}
     expected = _values(subject)
-    for part, again in (("state_dict", _from_state), ("file", _from_file)):
+    for part, again in (("state_dict", _from_state), ("file", from_file)):
         try:
             module = again(subject.module)
         except Exception as error:
@@ -145,7 +145,8 @@ def _from_state(module: nn.Module) -> nn.Module:
     return copy
 
 
-def _from_file(module: nn.Module) -> nn.Module:
+def from_file(module: nn.Module) -> nn.Module:
+    """Save a module into memory as a file, and load it anew."""
     held = io.BytesIO()
     torch.save(module, held)
     held.seek(0)

@@ -12,9 +12,8 @@ from tpgen.cli import main
 from tpgen.errors import BackendError
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explain_network import explain_network
-from tpgen.inspection.costs.gpu import OnGpu, polynomial_on, product_on
+from tpgen.inspection.costs.gpu import OnGpu, plan_on
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import NAMED, chip_named, chip_of
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct
@@ -58,8 +57,8 @@ def test_a_convolution_reads_its_nodes_once() -> None:
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_polynomials(name: str) -> None:
     problem = POLYNOMIALS[name]
-    sizes = [Sizes(rows, problem.elements, problem.channels) for rows in (1_000, 100_000)]
-    small, large = (polynomial_on("A100", problem.plan, one) for one in sizes)
+    sizes = {"elements": problem.elements, "channels": problem.channels}
+    small, large = (plan_on("A100", problem.plan, rows, **sizes) for rows in (1_000, 100_000))
     assert small.passes["forward"].seconds < large.passes["forward"].seconds < large.passes["backward"].seconds
     assert all(0 < one.share <= 1 for one in (*small.passes.values(), *large.passes.values()))
     found = explain(problem.plan, rows=1_000, ceilings=GIVEN, gpu="A100", channels=problem.channels)
@@ -68,9 +67,9 @@ def test_polynomials(name: str) -> None:
 
 
 def test_what_has_no_kernel_there_says_why() -> None:
-    mixing = product_on("A100", PROBLEMS["self-connection"].plan, 1_000)
+    mixing = plan_on("A100", PROBLEMS["self-connection"].plan, 1_000)
     assert "no kernel: matrix products of the library are faster" in str(mixing)
-    half = product_on("A100", PROBLEMS["mace-medium"].plan, 1_000, dtype=torch.float16)
+    half = plan_on("A100", PROBLEMS["mace-medium"].plan, 1_000, dtype=torch.float16)
     assert "no kernel: kernels compute in float32, float64 or bfloat16, not in float16" in str(half)
 
 
@@ -120,7 +119,7 @@ class Network(torch.nn.Module):
 def test_a_network_is_the_sum_of_its_calls_and_says_what_takes_most() -> None:
     found = explain_network(Network(), [10], ceilings=GIVEN, gpu="a100")
     twice, large = found.products
-    calls = [product_on("A100", PROBLEMS["nequip-aspirin"].plan, rows).passes for rows in (10, 20)]
+    calls = [plan_on("A100", PROBLEMS["nequip-aspirin"].plan, rows).passes for rows in (10, 20)]
     wanted = {name: sum(passes[name].seconds for passes in calls) for name in calls[0]}
     assert twice.gpu_seconds == pytest.approx(wanted)
     assert (found.gpu, large.gpu_seconds, large.on_gpu) == ("A100", {}, 0.0)

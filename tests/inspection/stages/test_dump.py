@@ -224,5 +224,5 @@ def test_what_is_no_plan_is_refused() -> None:
         dump_stage(Linear("1x0e", "1x0e"), "code")  # type: ignore[arg-type]
     with pytest.raises(EmitError, match=r"not of str$"):
         dump_stage("article", "code")  # type: ignore[arg-type]
-    with pytest.raises(EmitError, match="of a polynomial: unknown option 'layout'; known options: strategy, dtype"):
+    with pytest.raises(EmitError, match="of a polynomial: unknown option 'layout'; known options: strategy, backend"):
         dump_stage(POLYNOMIALS["harmonics"].plan, "code", layout="ir_mul")

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.cuda.fakes import Products
-from tpgen.kernels.cuda import target
-from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.runtime.load import KernelSpec
+from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
@@ -25,7 +23,7 @@ def expanding(spec: KernelSpec, _chip: object) -> str | None:
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
     """A process whose CPU is a CUDA device, as far as kernels know: the first of two, of capability 9.0."""
     library = Products(tmp_path)
-    library.install(monkeypatch, target, generate_cuda)
+    library.install(monkeypatch)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None, obstacle=expanding)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     target_of.cache_clear()

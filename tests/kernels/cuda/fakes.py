@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.kernels.cuda.standin import StandIn
-from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda import driver, kernel, polynomial_kernel, product_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
-from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, JOIN_ENTRY, SUM_ENTRY
 
-_ENTRIES = (ENTRY, SUM_ENTRY, JOIN_ENTRY, COLLECT_ENTRY)
 # What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
 
@@ -41,6 +39,7 @@ class FakeLibrary:
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder, list[str]()
         self.sources: list[Any] = []
+        self.functions: list[tuple[int, str]] = []  # the number of the source of each function, and its name
         self.built: dict[int, Any] = {}
         self.failing: dict[str, int] = {}
         self.device, self.contexts, self.streams = 0, list[int](), list(STREAMS)
@@ -55,21 +54,23 @@ class FakeLibrary:
 
         return call
 
-    def install(self, monkeypatch: pytest.MonkeyPatch, target: ModuleType, generate: Callable[..., Any]) -> None:
-        """Put these devices in the place of those of a target, which gets its texts from `generate`."""
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put these devices in the place of those that kernels run on."""
 
-        def generated(*given: Any) -> Any:
-            self.sources.append(generate(*given))
+        def generated(placement: Any) -> CudaSource:
+            self.sources.append(generate_cuda(placement))
             return self.sources[-1]
 
         fake = Driver(self)
         for name, value in {
-            generate.__name__: generated,
+            "generate_cuda": generated,
             "need_driver": lambda: fake,
             "cubin": machine_code,
-            "_device_of": lambda tensors: self.device,
+            "device_of": lambda tensors: self.device,
         }.items():
-            monkeypatch.setattr(target, name, value)
+            monkeypatch.setattr(kernel, name, value)
+        for module in (product_kernel, polynomial_kernel):
+            monkeypatch.setattr(module, "device_of", lambda tensors: self.device)
         for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": self.streams}.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
         monkeypatch.setattr(driver, "capturing", lambda device: False)
@@ -106,6 +107,10 @@ class FakeLibrary:
         codes = (machine_code(source.text, source.placement.chip.arch) for source in self.sources)
         library._obj.value = next(n for n, known in enumerate(codes, 1) if known == code)
 
+    def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
+        self.functions.append((library.value, name.decode()))
+        made._obj.value = len(self.functions)
+
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
         count._obj.value = 1
 
@@ -114,7 +119,7 @@ class FakeLibrary:
 
         The default stream is that of the current context; any other says its context.
         """
-        n, name = self.function(handle.value)
+        n, name = self.functions[handle.value - 1]
         source = self.sources[n - 1]
         assert (rest[6].value or 0) == self.streams[self.device]
         assert self.contexts == [CONTEXTS[self.device]] or (rest[6].value and not self.contexts)
@@ -124,10 +129,6 @@ class FakeLibrary:
             folder.mkdir()
             self.built[n] = self.stand_in(source, folder)
         self.launch(n, name, blocks, rest)
-
-    @abstractmethod
-    def function(self, handle: int) -> tuple[int, str]:
-        """The number of the source of a function, and its name."""
 
     @abstractmethod
     def stand_in(self, source: Any, folder: Path) -> Any:
@@ -141,25 +142,18 @@ class FakeLibrary:
 class Products(FakeLibrary):
     """The same of kernels of products."""
 
-    def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
-        made._obj.value = len(_ENTRIES) * library.value + _ENTRIES.index(name.decode())
-
-    def function(self, handle: int) -> tuple[int, str]:
-        n, entry = divmod(handle, len(_ENTRIES))
-        return n, ("run", "add", "put_together", "collect_of")[entry]
-
     def stand_in(self, source: Any, folder: Path) -> StandIn:
         return StandIn([source], [COPIES[self.device]], folder)
 
     def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
         pointers, library = rest[7], self.built[n].library
-        if name == "add":
+        if name == SUM_ENTRY:
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
             library.call("add_0", blocks, rest[2], rest[5], 0, *read, ctypes.c_int.from_address(pointers[2]))
-        elif name == "put_together":
+        elif name == JOIN_ENTRY:
             runs = ctypes.c_int.from_address(pointers[1])
             library.call("put_together_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]), runs)
-        elif name == "collect_of":
+        elif name == COLLECT_ENTRY:
             read = [ctypes.c_void_p.from_address(pointers[k]) for k in range(4)]
             library.call("collect_of_0", blocks, rest[2], rest[5], 0, *read)
         else:

@@ -8,9 +8,8 @@ from itertools import product
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.cuda.placement import place_form
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
@@ -44,8 +43,8 @@ class Kernel:
         return "convolutions" if self.indexed else "products"
 
     def source(self, arch: int) -> CudaSource:
-        schedule = plan_schedule(form_of(self.plan, self.layout), cuda_target(self.dtype))
-        return generate_cuda(schedule, self.opened, chip_of(arch), self.indexed)
+        form = form_of(self.plan, self.layout)
+        return generate_cuda(place_form(form, self.dtype, self.opened, chip_of(arch), self.indexed))
 
     def __str__(self) -> str:
         parts = (self.problem, "+".join(self.opened), self.layout, "conv" if self.indexed else "rows", self.dtype)
@@ -62,10 +61,10 @@ class Call:
 
     family = "polynomials"
 
-    def source(self, arch: int) -> CudaPolynomialSource:
+    def source(self, arch: int) -> CudaSource:
         plan = POLYNOMIALS[self.problem].plan
         sweep = describe_polynomial(plan).sweep(named_call(plan, self.call))
-        return generate_polynomial(plan, sweep, self.dtype, chip_of(arch))
+        return generate_cuda(place_polynomial(plan, sweep, self.dtype, chip_of(arch)))
 
     def __str__(self) -> str:
         return f"{self.problem}-{self.call}-{self.dtype}"

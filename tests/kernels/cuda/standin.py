@@ -18,9 +18,10 @@ from torch import Tensor
 
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.cuda.counts import AnyPlacement
-from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.sweep.terms import SLOTS
 

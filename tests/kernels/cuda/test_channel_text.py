@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.kernels.cuda.test_products import Case, check
+from tests.kernels.plans import forward_spec
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError
 from tpgen.form.form import form_of
@@ -64,5 +64,5 @@ def test_more_parts_than_constant_memory_holds_are_refused(monkeypatch: pytest.M
     place_cuda.cache_clear()
     with pytest.raises(EmitError, match=r"is 282 parts, whose table takes \d+ bytes of constant memory"):
         place_cuda(schedule, ("out",), chip_of(90))
-    assert "use strategy='grouped'" in str(obstacle(form, torch.float32, chip_of(90)))
+    assert "use strategy='grouped'" in str(obstacle(forward_spec(wide(9_000)), chip_of(90)))
     place_cuda.cache_clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.plans import VARIANTS, mode_plan
+from tests.kernels.plans import VARIANTS, forward_spec, mode_plan
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.form.form import form_of
@@ -105,6 +105,4 @@ def test_auto_knows_which_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(chosen["article"]) == "kernel (a generated CUDA C++ kernel, compiled at the first call)"
     assert chosen["self-connection"].strategy == "grouped"
     assert "; no kernel: matrix products of the library are faster: about" in chosen["self-connection"].reason
-    assert (
-        target.slower(form_of(find_problem("article").plan, "mul_ir"), torch.float32, torch.device("cuda", 0)) is None
-    )
+    assert target.slower(forward_spec(find_problem("article").plan), chip_of(90)) is None

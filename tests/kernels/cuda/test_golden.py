@@ -9,8 +9,7 @@ import pytest
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.cuda.placement import cuda_target
-from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.cuda.placement import place_form
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -37,8 +36,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     plan, layout, dtype, opened, arch, indexed = GOLDEN[name]
-    schedule = plan_schedule(form_of(plan, layout), cuda_target(dtype))
-    text = generate_cuda(schedule, opened, chip_of(arch), indexed).text
+    text = generate_cuda(place_form(form_of(plan, layout), dtype, opened, chip_of(arch), indexed)).text
     file = FOLDER / f"{name}.cu"
     if request.config.getoption("--accept-golden"):
         FOLDER.mkdir(exist_ok=True)
@@ -52,7 +50,7 @@ def test_every_golden_file_is_of_a_test() -> None:
 
 def test_every_line_of_a_path_says_so() -> None:
     plan, layout, dtype, opened, arch, _ = GOLDEN["backward"]
-    source = generate_cuda(plan_schedule(form_of(plan, layout), cuda_target(dtype)), opened, chip_of(arch)).source
+    source = generate_cuda(place_form(form_of(plan, layout), dtype, opened, chip_of(arch))).source
     lines = source.text.split("\n")
     for path in plan.paths:
         mine = [lines[n - 1].strip() for n in source.lines_of(path.index)]

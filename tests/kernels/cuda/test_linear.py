@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from tests.kernels.cuda.standin import StandIn
+from tests.kernels.plans import forward_spec
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.cuda.target import obstacle
-from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -38,7 +38,7 @@ def plan_of(name: str, shared: bool) -> Plan:
 
 
 def source_of(plan: Plan, layout: str, dtype: str, opened: tuple[str, ...], arch: int = 90) -> CudaSource:
-    return generate_cuda(plan_schedule(form_of(plan, layout), cuda_target(dtype)), opened, chip_of(arch))
+    return generate_cuda(place_form(form_of(plan, layout), dtype, opened, chip_of(arch)))
 
 
 def operands_of(plan: Plan, dtype: str) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ def check(ways: Iterable[tuple[str, str, int]], folder: Path) -> None:
 
 def test_the_library_has_the_large_ones() -> None:
     chip = chip_of(90)
-    narrow, wide = (form_of(make_linear_plan(irreps, irreps), "mul_ir") for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
-    assert graphs_are_faster(narrow, "float32", chip) is None
-    assert "matrix products of the library are faster" in str(graphs_are_faster(wide, "float32", chip))
-    assert obstacle(narrow, torch.float32, chip) is None
+    narrow, wide = (make_linear_plan(irreps, irreps) for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
+    assert graphs_are_faster(form_of(narrow), "float32", chip) is None
+    assert "matrix products of the library are faster" in str(graphs_are_faster(form_of(wide), "float32", chip))
+    assert obstacle(forward_spec(narrow), chip) is None

@@ -19,7 +19,8 @@ from tpgen.kernels.cuda.counts import multiplications
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomials.model import predict_polynomial
+from tpgen.kernels.cuda.polynomial_model import predict_polynomial
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import terms_of
@@ -167,7 +168,7 @@ def test_no_polynomial_is_predicted_to_beat_its_arithmetic(name: str, dtype: str
     least = 2 * sizes.rows * problem.channels * sum(multiplications(t) for s in sweep.rows for t in terms_of(s))
     for chip in CHIPS.values():
         with suppress(EmitError):  # no room
-            seconds = predict_polynomial(problem.plan, sweep, dtype, chip, sizes).seconds(sizes.rows)
+            seconds = predict_polynomial(place_polynomial(problem.plan, sweep, dtype, chip), sizes).seconds(sizes.rows)
             assert seconds >= 0.99 * least / chip.flops(dtype), chip.name
 
 

@@ -14,15 +14,14 @@ from torch import Tensor
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import form_of
-from tpgen.kernels.arguments import Edges, Sizes
+from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.interpreter.interpret import interpret
-from tpgen.kernels.placement.planning import CHANNEL_LETTER, plan_schedule
+from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import path_terms
@@ -50,10 +49,9 @@ class Case:
 
     @property
     def source(self) -> CudaSource:
-        schedule = plan_schedule(form_of(self.plan, self.layout), cuda_target(self.dtype))
         chip = chip_of(ARCHITECTURES[self.copies])
         chip = replace(chip, bandwidth=1e9, cache=1) if self.slow else chip
-        return generate_cuda(schedule, self.opened, chip, self.indexed)
+        return generate_cuda(place_form(form_of(self.plan, self.layout), self.dtype, self.opened, chip, self.indexed))
 
     @property
     def operands(self) -> dict[str, Tensor]:

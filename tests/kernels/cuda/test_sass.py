@@ -15,14 +15,15 @@ import pytest
 
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Call, Kernel
 from tests.machine import needs_nvdisasm, needs_nvrtc
-from tpgen.inspection.stages.cuda import AnySource, sass_of
+from tpgen.inspection.stages.cuda import sass_of
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.counts import instructions
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.polynomials.launch import Geometry
-from tpgen.kernels.cuda.polynomials.model import _row
-from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.polynomial_model import _row
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.tasks import Geometry
 from tpgen.kernels.runtime.polynomials import CALLS
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
@@ -30,19 +31,19 @@ pytestmark = [needs_nvrtc, needs_nvdisasm]
 _OPERATION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
 
 
-def operations(source: AnySource) -> Counter[str]:
+def operations(source: CudaSource) -> Counter[str]:
     """The instructions of all kernels of a source, by name."""
     found = (_OPERATION.match(line) for line in sass_of(source).splitlines())
     return Counter(operation[1] for operation in found if operation)
 
 
-def executed(source: AnySource) -> int:
+def executed(source: CudaSource) -> int:
     """Those that some warp executes."""
     found = operations(source)
     return found.total() - found["NOP"]
 
 
-def without(source: AnySource, called: str) -> AnySource:
+def without(source: CudaSource, called: str) -> CudaSource:
     """The same kernels, which leave a call out."""
     text = re.sub(called, "", source.text)
     assert text != source.text

@@ -12,7 +12,8 @@ from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import Edges
-from tpgen.kernels.cuda import driver, orders, target
+from tpgen.kernels.cuda import driver, orders
+from tpgen.kernels.cuda.product_kernel import _DESTINATIONS, ordered_edges
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
 from tpgen.planner.problems import PROBLEMS
@@ -151,15 +152,15 @@ def test_a_captured_convolution_sorts_in_its_graph(gpu: Products, monkeypatch: p
     """A replay may find other edges in the same tensors, and no order of outside may be pointed to."""
     src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
     edges = Edges(src, dst, 2, 3, True)
-    known = target._gather("out", edges, 0)[1]
+    known = ordered_edges("out", edges, 0)[1]
     monkeypatch.setattr(driver, "capturing", lambda device: True)
     monkeypatch.setattr(orders, "in_range", None)  # which would wait
-    found = [target._gather("out", edges, 0)[1] for _ in range(2)]
+    found = [ordered_edges("out", edges, 0)[1] for _ in range(2)]
     pointers = {gather.order.data_ptr() for gather in (known, *found) if gather and gather.order is not None}
     assert len(pointers) == 3
     assert all(torch.equal(gather.order, known.order) for gather in found)
     dst.fill_(0)
-    assert target._gather("out", edges, 0)[1].order.tolist() == [0, 1, 2, 3]
+    assert ordered_edges("out", edges, 0)[1].order.tolist() == [0, 1, 2, 3]
 
 
 def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,7 @@ def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -
     edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
 
     def gathered() -> list[torch.Tensor]:
-        found = target._gather("out", Edges(edge_index[0], edge_index[1], 2, 3, True), 0)[1]
+        found = ordered_edges("out", Edges(edge_index[0], edge_index[1], 2, 3, True), 0)[1]
         assert found is not None
         assert [found.src.tolist(), found.dst.tolist()] == edge_index.tolist()
         assert found.src.dtype == found.dst.dtype == torch.int64
@@ -202,7 +203,7 @@ def test_whether_edges_are_in_range_is_asked_once(
     src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
     with torch.no_grad():
         for _ in range(3):
-            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == 0
+            assert ordered_edges("out", Edges(src, dst, 2, 3, True), 0)[0] == 0
             if written:
                 src[0] = 1
     assert asked == ([2, 3, 2, 2] if written else [2, 3])
@@ -211,8 +212,8 @@ def test_whether_edges_are_in_range_is_asked_once(
 def test_nothing_is_kept_of_what_counts_no_writes(gpu: Products) -> None:
     with torch.inference_mode():
         src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
-        for wanted in (0, target._DESTINATIONS):
-            assert target._gather("out", Edges(src, dst, 2, 3, True), 0)[0] == wanted
+        for wanted in (0, _DESTINATIONS):
+            assert ordered_edges("out", Edges(src, dst, 2, 3, True), 0)[0] == wanted
             dst[0] = 3
 
 

@@ -12,13 +12,13 @@ from tests.kernels.cuda.fakes import Products
 from tests.kernels.plans import operands
 from tpgen.form.form import form_of
 from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda import target
+from tpgen.kernels.cuda import product_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.launch import Join
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomials.launch import polynomial_bytes
-from tpgen.kernels.cuda.polynomials.model import geometry_expected
-from tpgen.kernels.cuda.polynomials.placement import place_polynomial
+from tpgen.kernels.cuda.polynomial_model import geometry_expected
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.tasks import polynomial_bytes
 from tpgen.kernels.cuda.workspace import order_bytes, product_bytes
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.call import OUT, X1, X2, FormCall, ProductCall, W
@@ -60,8 +60,8 @@ def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
 
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[int]()
-    sums_of = target._sums
-    monkeypatch.setattr(target, "_sums", lambda *given: made.append(sums_of(*given)) or made[-1])
+    room = product_kernel.room_for_sums
+    monkeypatch.setattr(product_kernel, "room_for_sums", lambda *given: made.append(room(*given)) or made[-1])
     rows = 2  # so few that no device has too few blocks for them
     given = {name: x.float() for name, x in operands(SHARED, rows).items()}
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from tests.kernels.plans import VARIANTS, mode_plan
 from tpgen.errors import InputError, PlanError
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.forms import _forms
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call

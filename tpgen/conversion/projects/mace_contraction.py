@@ -54,7 +54,7 @@ class MaceContraction(nn.Module):
         """The contraction, as MACE's."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
-            called = called or any(map(has_more, self.contractions))  # type: ignore[arg-type]
+            called = called or any(map(_called_itself, self.contractions))  # type: ignore[arg-type]
         elements = None if called or not runs_on(x) else chosen_by(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
@@ -78,6 +78,12 @@ class MaceContraction(nn.Module):
             self._tpgen_signs = []
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _called_itself(contraction: Any) -> bool:
+    """Whether one of MACE's contractions must run, as somebody hooked it or one of its steps since."""
+    steps = contraction._modules.values()
+    return has_more(contraction) or any(has_hooks(s) or any(map(has_hooks, s._modules.values())) for s in steps)
 
 
 def _signed(weight: Tensor, signs: list[float]) -> Tensor:

@@ -27,6 +27,7 @@ from tpgen.conversion.swap import Swap
 from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
 from tpgen.functions.bessel_kernel import CutBessel
 from tpgen.functions.lengths import lengths_of, note_lengths
+from tpgen.networks.recording import recorded_program
 
 _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
 _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
@@ -62,6 +63,9 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         if torch.compiler.is_compiling() or _has_more(self):
             return super().__call__(data)
         asked = self._is_asked(data)
+        alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
+        if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
+            return self._of_pairs(data)
         rows = _by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
         if rows is None:
             data = super().__call__(data)
@@ -72,8 +76,21 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
             if lengths is not None:
                 note_lengths(data[self.edge_invariant_field], lengths)
         if keys.EDGE_VECTORS_KEY in data and not asked:
-            alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
             mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike)
+        return data
+
+    def _of_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As NequIP's, of a program: what costs most where there are few atoms is computed once for each pair."""
+        lengths = data[self.norm_length_field]
+        mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
+        compute = super().__call__
+        for name in (keys.EDGE_CUTOFF_KEY, self.edge_invariant_field):
+
+            def rows(x: Tensor, name: str = name) -> Tensor:
+                return compute({self.norm_length_field: x})[name]
+
+            data[name] = once_for_pairs(rows, lengths)
+        carry_over(lengths, data[self.edge_invariant_field])
         return data
 
     def _is_asked(self, data: dict[str, Tensor]) -> bool:

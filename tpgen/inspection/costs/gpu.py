@@ -1,7 +1,7 @@
-"""Times that a GPU should take for a product or a polynomial, by the model of its kernels; no GPU is needed.
+"""Times that a GPU should take for a plan, by the model of its kernels; no GPU is needed.
 
 >>> from tpgen.planner.problems import find_problem
->>> print(product_on("H200", find_problem("mace-large").plan, rows=40_000))
+>>> print(plan_on("H200", find_problem("mace-large").plan, rows=40_000))
 forward 464 µs, 100 % of a copy's bandwidth; backward 590 µs, 100 %
 """
 
@@ -12,22 +12,14 @@ from dataclasses import dataclass
 import torch
 
 from tpgen.errors import BackendError, TpgenError
-from tpgen.form.form import form_of
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.stages.cuda import number_type
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.chips import Chip, chip_named
-from tpgen.kernels.cuda.choice import graphs_are_faster
-from tpgen.kernels.cuda.model import Prediction, predict
-from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomials.launch import polynomial_bytes
-from tpgen.kernels.cuda.polynomials.model import geometry_expected, predict_polynomial
-from tpgen.kernels.cuda.polynomials.placement import place_polynomial
-from tpgen.kernels.cuda.workspace import product_bytes
-from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.runtime.description import DIRECTIONS
-from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
+from tpgen.kernels.cuda.model import Prediction
+from tpgen.kernels.runtime.description import DIRECTIONS, described
 from tpgen.planner.plan import Plan
 from tpgen.text import duration, quantity
 
@@ -81,61 +73,39 @@ class OnGpu:
         return f"kernels: {self}" + (f"; {quantity(most, 'B')} beside operands and results" if most else "")
 
 
-def product_on(
+def plan_on(
     gpu: str,
     plan: Plan,
     rows: int,
     layout: str | tuple[str, ...] = "mul_ir",
     dtype: torch.dtype = torch.float32,
     nodes: int | None = None,
+    channels: int = 1,
+    elements: int = 1,
 ) -> OnGpu:
-    """Both passes of a product, a linear layer, or with ``nodes`` of a convolution.
+    """Both passes of a plan, or with ``nodes`` of a convolution.
 
     Raises `BackendError` for a GPU that `tpgen.kernels.cuda.chips` has not.
     """
-    chip = chip_named(gpu)
+    chip, passes, reason = chip_named(gpu), dict[str, Pass](), ""
+    ends = dict.fromkeys(("x1", "out"), nodes) if nodes else None
+    sizes = CallSizes(torch.device("cuda"), rows, ends, 0, elements, channels, by_element=1 < elements < rows)
     try:
-        form, number = form_of(plan, layout), number_type(dtype)
-        reason = graphs_are_faster(form, number, chip)
-        if reason:
-            raise BackendError(reason)
-        schedule = plan_schedule(form, cuda_target(number))
-        per_node = rows / nodes if nodes else 1.0
-        placed = {name: place_cuda(schedule, opened, chip, nodes is not None) for name, opened in DIRECTIONS.items()}
+        number_type(dtype)
+        description = described(plan, layout)
+        specs = [KernelSpec(description, call, dtype, bool(nodes)) for call in description.calls()]
+        if slower := cuda.slower(specs[0], chip):
+            raise BackendError(slower)
+        found = [_pass(cuda.speed(s, sizes, chip), rows, cuda.workspace(s, sizes, chip)) for s in specs]
+        passes = dict(zip(DIRECTIONS, found, strict=True))
     except TpgenError as error:
-        return _none(chip, dtype, error)
-    ends = dict.fromkeys(("x1", "out"), nodes or 0)
-    passes = {name: _pass(predict(p, per_node), rows, product_bytes(p, rows, ends)) for name, p in placed.items()}
-    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
-
-
-def polynomial_on(gpu: str, plan: Plan, sizes: Sizes, dtype: torch.dtype = torch.float32) -> OnGpu:
-    """Both passes of a polynomial."""
-    chip, kernels = chip_named(gpu), describe_polynomial(plan)
-    try:
-        sweeps = {name: kernels.sweep(named_call(plan, name)) for name in DIRECTIONS}
-        placed = {name: place_polynomial(plan, sweep, number_type(dtype), chip) for name, sweep in sweeps.items()}
-    except TpgenError as error:
-        return _none(chip, dtype, error)
-    indexed = 1 < sizes.elements < sizes.rows
-    passes = {
-        name: _pass(
-            predict_polynomial(plan, sweeps[name], number_type(dtype), chip, sizes),
-            sizes.rows,
-            polynomial_bytes(geometry_expected(p, sizes), dtype, indexed),
-        )
-        for name, p in placed.items()
-    }
-    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes)
+        reason = str(error)
+    return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes, reason)
 
 
 def gpu_ceilings(chip: Chip, dtype: torch.dtype) -> Ceilings:
     """Ceilings of a chip, outside of its tensor cores."""
     return Ceilings(chip.bandwidth, chip.flops(DTYPES.get(dtype, "float32")), f"{chip.name} as published")
-
-
-def _none(chip: Chip, dtype: torch.dtype, error: TpgenError) -> OnGpu:
-    return OnGpu(chip.name, gpu_ceilings(chip, dtype), {}, str(error))
 
 
 def _pass(found: Prediction, rows: int, workspace: int) -> Pass:

@@ -16,7 +16,12 @@ from tpgen.nn.planned import PlannedModule
 
 
 def product_seconds(request: Request, nodes: int | None, seconds: float) -> tuple[dict[str, float], Ceilings]:
-    """Seconds of ``forward`` and of ``backward`` (forward and backward) on random operands, and the ceilings.
+    """Seconds of the `passes` of a request, and the ceilings."""
+    return measured_together(passes(request, nodes), request.dtype, request.device, seconds)
+
+
+def passes(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
+    """Calls of ``forward`` and of ``backward`` (forward and backward) on random operands.
 
     With ``nodes`` it is the convolution, on random edges between them.
     """
@@ -33,7 +38,7 @@ def product_seconds(request: Request, nodes: int | None, seconds: float) -> tupl
             x.grad = None
         run().sum().backward()
 
-    return measured_together({"forward": forward, "backward": backward}, request.dtype, request.device, seconds)
+    return {"forward": forward, "backward": backward}
 
 
 def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:

@@ -12,16 +12,9 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.form.sampling import polynomial_shape
-from tpgen.inspection.costs.gpu import OnGpu, polynomial_on
-from tpgen.inspection.stages.cuda import AnySource, number_type, shown_chip
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
 from tpgen.inspection.stages.served import of_factors, of_statements
-from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
-from tpgen.kernels.placement.polynomial import PolynomialPlacement
-from tpgen.kernels.runtime.polynomials import CALLS, PolynomialDescription, describe_polynomial, named_call
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.polynomials import CALLS, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
 from tpgen.nn.faces import sizes_of
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Leg, Plan
@@ -37,9 +30,7 @@ class PolynomialRequest(Request):
     channels: int = 32
     elements: int = 1  # weights are chosen row by row where there are more
 
-    _not_asked: ClassVar[tuple[str, ...]] = (
-        *("plan", "direction", "layout", "backend", "streams", "dynamic", "fullgraph", "mode", "max_bytes"),
-    )
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "direction", "layout", "streams")
     _said: ClassVar[str] = "of a polynomial: "
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
@@ -81,14 +72,7 @@ class PolynomialRequest(Request):
         return self.elements
 
     @property
-    def kernels(self) -> PolynomialDescription:
-        return describe_polynomial(self.plan)
-
-    def why_no_kernel(self) -> str | None:
-        return kernel_supported(self.plan, dtype=self.dtype, device=self.device)
-
-    @property
-    def placement(self) -> PolynomialPlacement:
+    def placement(self) -> Any:
         return self.kernels.placement(self.call, self.dtype)
 
     @property
@@ -107,12 +91,8 @@ class PolynomialRequest(Request):
         return [(text, ()) for text in str(self.placement).split("\n")]
 
     @property
-    def cpp(self) -> GeneratedSource:
-        return self.kernels.source(self.call, self.dtype)
-
-    @property
-    def cuda(self) -> AnySource:
-        return generate_polynomial(self.plan, self.kernels.sweep(self.call), number_type(self.dtype), shown_chip())
+    def _on_edges(self) -> bool:
+        return False
 
     @property
     def title(self) -> str:
@@ -132,7 +112,8 @@ class PolynomialRequest(Request):
 
     @property
     def module_options(self) -> dict[str, Any]:
-        return {**sizes_of(self.plan, self.channels, self.elements), "strategy": self.strategy}
+        sizes = sizes_of(self.plan, self.channels, self.elements)
+        return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
     @property
     def channels_of_a_row(self) -> int:
@@ -153,9 +134,6 @@ class PolynomialRequest(Request):
     def bytes(self, nodes: int | None = None) -> int:
         shapes = [polynomial_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
         return self.dtype.itemsize * sum(map(prod, shapes))
-
-    def on(self, gpu: str, nodes: int | None = None) -> OnGpu:
-        return polynomial_on(gpu, self.plan, Sizes(self.rows, self.elements, self.channels), self.dtype)
 
     @property
     def facts(self) -> dict[str, Any]:

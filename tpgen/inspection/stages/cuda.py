@@ -12,31 +12,18 @@ from pathlib import Path
 import torch
 
 from tpgen.errors import BackendError
-from tpgen.form.form import Form
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.driver import capability, why_no_driver
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
-from tpgen.kernels.cuda.target import cuda_source
 
-AnySource = CudaSource | CudaPolynomialSource
 _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
 def shown_chip() -> Chip:
     """The chip of this machine's GPU; an H200 where there is none."""
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
-
-
-def shown_source(form: Form, dtype: torch.dtype, opened: tuple[str, ...]) -> CudaSource:
-    """The kernel of a form with some slots open, for this machine's GPU.
-
-    Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
-    """
-    number_type(dtype)
-    return cuda_source(form, dtype, opened, shown_chip(), bool(form.indices))
 
 
 def number_type(dtype: torch.dtype) -> str:
@@ -46,13 +33,13 @@ def number_type(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
-def ptx_of(source: AnySource, numbered: bool = False) -> str:
+def ptx_of(source: CudaSource, numbered: bool = False) -> str:
     """NVRTC's virtual instructions; ``numbered`` ones say which line of the source they are for."""
     arch = source.placement.chip.arch
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
-def sass_of(source: AnySource) -> str:
+def sass_of(source: CudaSource) -> str:
     """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
     tool = next(disassemblers(), None)
     if tool is None:

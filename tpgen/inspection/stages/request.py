@@ -18,15 +18,19 @@ from tpgen.compiler.backends import script
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
 from tpgen.errors import EmitError, unknown
+from tpgen.form.call import Call
 from tpgen.form.form import SHARED, Form, layouts_of
-from tpgen.inspection.costs.gpu import OnGpu, product_on
-from tpgen.inspection.stages.cuda import AnySource, shown_source
-from tpgen.kernels.cpp.generate import write_placement
+from tpgen.inspection.costs.gpu import OnGpu, plan_on
+from tpgen.inspection.stages.cuda import number_type, shown_chip
+from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.target import place as place_on_gpu
 from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.placement.place import Placement, place
+from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
-from tpgen.kernels.runtime.description import Description, describe
+from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.kernels.sweep.sweep import Sweep
 from tpgen.planner.plan import Leg, Plan
@@ -158,10 +162,24 @@ class Request(Config):
         return kernel_supported(self.plan, self.layout, self.dtype, self.device)
 
     @property
+    def _on_edges(self) -> bool:
+        """Whether rows are edges."""
+        return bool(self.form.indices)
+
+    @property
+    def kernels(self) -> Any:
+        """The description of its kernels."""
+        return described(self.computed, self.layouts)
+
+    @property
+    def call(self) -> Call:
+        """The call of a kernel of the direction."""
+        return call_of(self.opened)
+
+    @property
     def placement(self) -> Any:
         """Placement of a kernel of the direction, with its sweep."""
-        schedule = Description(self.computed, self.layouts).schedule(self.dtype)
-        found: Placement = place(schedule, self.opened, bool(self.form.indices))
+        found: Placement = place(self.kernels.schedule(self.dtype), self.opened, self._on_edges)
         return found
 
     @property
@@ -178,12 +196,18 @@ class Request(Config):
 
     @property
     def cpp(self) -> GeneratedSource:
-        return write_placement(self.placement, bool(self.form.indices))
+        source: GeneratedSource = self.kernels.source(self.call, self.dtype, self._on_edges)
+        return source
 
     @property
-    def cuda(self) -> AnySource:
-        """The CUDA kernel, for this machine's GPU or a named one."""
-        return shown_source(self.form, self.dtype, self.opened)
+    def cuda(self) -> CudaSource:
+        """The CUDA kernel, for this machine's GPU, or an H200 where there is none.
+
+        Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
+        """
+        number_type(self.dtype)
+        spec = KernelSpec(self.kernels, self.call, self.dtype, self._on_edges)
+        return generate_cuda(place_on_gpu(spec, shown_chip()))
 
     # --- costs ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +230,7 @@ class Request(Config):
     @property
     def scheduled(self) -> dict[int, str]:
         """The schedule of a kernel by path."""
-        schedule = Description(self.computed, self.layouts).schedule(self.dtype)
+        schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
 
     @property
@@ -252,7 +276,7 @@ class Request(Config):
 
     def on(self, gpu: str, nodes: int | None = None) -> OnGpu:
         """The time that kernels should take on a GPU."""
-        return product_on(gpu, self.plan, self.rows, self.layout, self.dtype, nodes)
+        return plan_on(gpu, self.plan, layout=self.layout, dtype=self.dtype, nodes=nodes, **self.sizes)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -39,12 +39,8 @@ def generate(
 
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open: see `place`.
     """
-    return write_placement(place(schedule, opened, indexed, raised), indexed)
-
-
-def write_placement(placement: Placement, indexed: bool = False) -> GeneratedSource:
-    """The source of a placement; an indexed one reads x1 and writes out where its edges say."""
-    schedule, w = placement.schedule, Writer()
+    placement, w = place(schedule, opened, indexed, raised), Writer()
+    schedule = placement.schedule
     paths = [term.path for term in schedule.terms]
     title, *lines = str(schedule).split("\n")
     with w.part("schedule"):

@@ -25,10 +25,10 @@ _UNIT = 20  # of a unit, for its places
 class Work:
     """Costs of one step, as the text has it."""
 
-    longest: int  # instructions of the warp that has most
-    issued: int  # of all warps
+    longest: float  # instructions of the warp that has most
+    issued: float  # of all warps
     arithmetic: int  # those of them that multiply and add
-    touched: int  # accesses of a warp to shared memory
+    touched: float  # accesses of a warp to shared memory
     barriers: int
     cached: int = 0  # bytes of weights that all rows share
 

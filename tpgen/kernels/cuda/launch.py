@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,25 +23,6 @@ class EdgeRows:
     owners: int
     owner: str | None = None
     collected: Order | None = None  # in which what is scattered is added up
-
-
-class Launch(NamedTuple):
-    """A kernel on one device as the runtime in C++ launches it: the fields of `struct Launch` of its gpu.h."""
-
-    context: int
-    kernel: int
-    sum: int  # 0 where there is none
-    join: int
-    at_once: int  # blocks
-    rows: int  # of a step
-    threads: int
-    shared: int
-    number: int  # bytes
-    weights: int  # those that blocks add up, or 0
-    sum_threads: int
-    sum_shared: int
-    owner: int  # the place of its slot, or -1
-    owned: int
 
 
 def arguments(

@@ -25,7 +25,6 @@ from tpgen.kernels.cuda.chips import LATENCY, Chip
 from tpgen.kernels.cuda.counts import AnyPlacement, work_of
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.launch import blocks_of
-from tpgen.kernels.cuda.sums import WeightSum
 
 _BARRIER = 40  # cycles that all warps wait for each other
 _EXPOSED = 500  # cycles of a step in which each warp waits: for tables, for sums over lanes, for what is taken away
@@ -127,8 +126,7 @@ def predict(placement: AnyPlacement, edges_per_node: float = 20.0) -> Prediction
 
 def _sum(p: AnyPlacement, rows: int) -> float:
     """Seconds of the sum over all blocks of the gradient of weights that all rows share."""
-    found = WeightSum(p.dim["w"], p.number)
-    return found.seconds(blocks_expected(p, rows), p.chip)
+    return p.weight_sum.seconds(blocks_expected(p, rows), p.chip)
 
 
 def blocks_expected(p: AnyPlacement, rows: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tpgen.form.form import Form
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
@@ -14,6 +15,7 @@ from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
+from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.remember import remembered
 
@@ -26,9 +28,14 @@ def cuda_target(dtype: str) -> Target:
     return Target(dtype, lanes=1, registers=255)
 
 
+def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
+    """Placement of a kernel that opens some slots of a form, given in any order; raises as `place_cuda` does."""
+    return place_cuda(plan_schedule(form, cuda_target(dtype)), opened, chip, indexed)
+
+
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Placement of a kernel that opens some slots, given in any order.
+    """Placement of a schedule with some slots open.
 
     Raises `EmitError` where it has no room, and as `place` does.
     """

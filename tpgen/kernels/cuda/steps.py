@@ -14,6 +14,9 @@ from functools import cached_property
 from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
+from tpgen.kernels.cuda.sums import WeightSum
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -84,6 +87,23 @@ class RowSteps(OpenedSlots):
     @property
     def threads(self) -> int:
         return self.warps * LANES
+
+    @property
+    def entries(self) -> dict[str, tuple[int, int]]:
+        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
+        found = {ENTRY: (self.threads, self.shared)}
+        if self.sums_weights:
+            found[SUM_ENTRY] = (SUM_THREADS, self.weight_sum.shared)
+        if self.owner:
+            found[JOIN_ENTRY] = (self.threads, 0)
+        if self.scattered:
+            found[COLLECT_ENTRY] = (self.threads, 0)
+        return found
+
+    @property
+    def weight_sum(self) -> WeightSum:
+        """The launch that adds up the blocks' parts of the gradient of weights that all rows share."""
+        return WeightSum(self.dim["w"], self.number)
 
     # -- rows --
 

@@ -9,7 +9,6 @@ import torch
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.launch import Join
 from tpgen.kernels.cuda.model import blocks_expected
-from tpgen.kernels.cuda.sums import WeightSum
 
 _INDEX = torch.int64.itemsize
 # Numbers of each edge while it is sorted: keys and places, each before, after and in the room of torch's own sort.
@@ -28,7 +27,8 @@ def product_bytes(p: AnyPlacement, rows: int, nodes: dict[str, int] | None = Non
     >>> product_bytes(place_cuda(schedule, ("out",), chip_of(90)), 40_000)
     0
     """
-    working = Join(p, blocks_expected(p, rows)).bytes + _weight_sums(p, rows)
+    blocks = blocks_expected(p, rows)
+    working = Join(p, blocks).bytes + (p.weight_sum.bytes(blocks) if p.sums_weights else 0)
     working += rows * sum(map(p.row_bytes, p.scattered))
     return order_bytes(rows, [(nodes or {})[o] for o in p.sorted_by], working) + narrow * rows * _INDEX
 
@@ -38,9 +38,3 @@ def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
     kept = [rows + n + 1 for n in owners]
     making = sum(kept[:-1]) + _SORTED * rows if kept else 0
     return max(sum(kept) * _INDEX + working, making * _INDEX)
-
-
-def _weight_sums(p: AnyPlacement, rows: int) -> int:
-    if not p.sums_weights:
-        return 0
-    return WeightSum(p.dim["w"], p.number).bytes(blocks_expected(p, rows))

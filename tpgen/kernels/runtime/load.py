@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tpgen.form.call import Call
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import CallSizes, Edges, Sizes
+from tpgen.kernels.arguments import CallSizes, Edges, KernelSpec, Sizes
 from tpgen.kernels.build import build
 from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.interpreter.polynomial import interpret as interpret_polynomial
@@ -24,15 +23,6 @@ from tpgen.planner.plan import Operand
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
-
-
-class KernelSpec(NamedTuple):
-    """A call of a form, in a dtype, of rows or of edges: all that a kernel is built for."""
-
-    description: Any  # `AnyDescription`
-    call: Call
-    dtype: torch.dtype
-    indexed: bool = False
 
 
 # given tensors and results, each in the order of the call, sizes, edges, the element of every row -> fault, 0 for none

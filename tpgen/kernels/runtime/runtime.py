@@ -16,18 +16,18 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
-from tpgen.kernels.arguments import Edges
+from tpgen.kernels.arguments import Edges, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.runtime.call import (
     DESTINATIONS,
-    SLOT_BITS,
     SOURCES,
     FormCall,
     ProductCall,
+    mask_of,
 )
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
-from tpgen.kernels.runtime.load import Kernel, KernelSpec
+from tpgen.kernels.runtime.load import Kernel
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
@@ -295,7 +295,7 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
 
 def _mask(call: Slots) -> int:
     opened = [slot.operand for slot in call.opened]
-    return sum(bit for bit, name in zip(SLOT_BITS, SLOTS, strict=True) if name in opened)
+    return mask_of(name in opened for name in SLOTS)
 
 
 def _ends(index: Tensor | None) -> tuple[int, int]:

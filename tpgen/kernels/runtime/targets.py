@@ -16,16 +16,14 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.form import Layout
-from tpgen.kernels.arguments import CallSizes
+from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
-from tpgen.kernels.cuda.polynomials import target as cuda_polynomials
-from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described, schedule
-from tpgen.kernels.runtime.load import Kernel, KernelSpec
-from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
+from tpgen.kernels.runtime.load import Kernel
+from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
 NOTHING = "nothing to compute: the product has no paths that contribute, so its result is zero"
@@ -55,8 +53,8 @@ class KernelTarget:
     chip: Callable[[torch.device], Any] = lambda _device: None
     # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
     rounds_sums: bool = False
-    # why a graph is faster all the same: asked for `auto` alone
-    slower: Callable[[KernelSpec, torch.device], str | None] = lambda *_: None
+    # why a graph is faster all the same, by `chip`: asked for `auto` alone
+    slower: Callable[[KernelSpec, Any], str | None] = lambda *_: None
 
 
 @cache
@@ -101,7 +99,7 @@ def why_no_kernel(
     target = target_of(torch.device(device).type)
     if reason or target is None:
         return reason
-    return target.slower(_forward(plan, layout, dtype), torch.device(device))
+    return target.slower(_forward(plan, layout, dtype), target.chip(torch.device(device)))
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
@@ -129,17 +127,11 @@ def _forward(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
 
 @remembered("obstacles to kernels")
 def _obstacle(asked: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
-    return asked(spec, chip)
+    return _TOO_LARGE(spec) or asked(spec, chip)
 
 
-def _by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Choose a function of a target by what forms consist of."""
-    functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
-    return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
-
-
-def _takes_long(spec: KernelSpec, _chip: Any) -> str | None:
-    """Why the forward program of a polynomial is too large."""
+def _takes_long(spec: KernelSpec) -> str | None:
+    """Why the forward program of a polynomial is too large, whatever the target."""
     try:
         operations = spec.description.sweep(spec.call).operations
     except BackendError as error:
@@ -147,6 +139,9 @@ def _takes_long(spec: KernelSpec, _chip: Any) -> str | None:
     if operations <= _COMFORTABLE:
         return None
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
+
+
+_TOO_LARGE = by_form(lambda _spec: None, _takes_long)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
@@ -184,90 +179,40 @@ def _reused(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     return memory.empty(shape, dtype)
 
 
-# -- CUDA C++ on a GPU -------------------------------------------------------------------------------------------------
-
-
-def _on_gpu(spec: KernelSpec) -> Kernel:
-    opened, _ = spec.description.read(spec.call)
-    return cuda.CudaKernel(spec.description.form, opened, spec.dtype, spec.indexed)
-
-
-def _gpu_obstacle(spec: KernelSpec, chip: Any) -> str | None:
-    if spec.call.levels:
-        return "second derivatives are expanded into calls without levels on a GPU"
-    return cuda.obstacle(spec.description.form, spec.dtype, chip)
-
-
-def _gpu_text(spec: KernelSpec, chip: Any) -> str:
-    form = spec.description.form
-    there = {o.name for o in form.operands if o.dim}
-    opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
-    made = opened and not spec.call.levels
-    return cuda.cuda_source(form, spec.dtype, opened, chip, spec.indexed).text if made else ""
-
-
-def _gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
-    return cuda.workspace(spec.description.form, spec.description.read(spec.call)[0], spec.dtype, sizes)
-
-
-def _gpu_slower(spec: KernelSpec, device: torch.device) -> str | None:
-    return cuda.slower(spec.description.form, spec.dtype, device)
-
-
-def _polynomial_on_gpu(spec: KernelSpec) -> Kernel:
-    return cuda_polynomials.CudaPolynomialKernel(*_swept(spec), spec.dtype)
-
-
-def _polynomial_gpu_text(spec: KernelSpec, chip: Any) -> str:
-    return generate_polynomial(*_swept(spec), DTYPES[spec.dtype], chip).text
-
-
-def _no_room(spec: KernelSpec, chip: Any) -> str | None:
-    return _takes_long(spec, chip) or cuda_polynomials.obstacle(*_swept(spec), spec.dtype, chip)
-
-
-def _polynomial_gpu_workspace(spec: KernelSpec, sizes: CallSizes) -> int:
-    return cuda_polynomials.workspace(*_swept(spec), spec.dtype, sizes)
-
-
-def _swept(spec: KernelSpec) -> tuple[Plan, Any]:
-    return spec.description.plan, spec.description.sweep(spec.call)
-
-
 KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cpp": KernelTarget(
         device="cpu",
         about="the CPU",
         missing=_no_compiler,
-        obstacle=_by_form(_no_schedule, _takes_long),
+        obstacle=by_form(_no_schedule, lambda *_: None),
         load=load.CompiledKernel,
         empty=_reused,
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
-        text=_by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
-        workspace=_by_form(load.product_bytes, load.polynomial_bytes),
+        text=by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
+        workspace=by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
     ),
     "cuda": KernelTarget(
         device="cuda",
         about="CUDA GPUs",
         missing=cuda.missing,
-        obstacle=_by_form(_gpu_obstacle, _no_room),
+        obstacle=cuda.obstacle,
         chip=cuda.chip_at,
-        load=_by_form(_on_gpu, _polynomial_on_gpu),
+        load=cuda.load,
         empty=_plain,
         remedy="",
         language="CUDA C++",
-        text=_by_form(_gpu_text, _polynomial_gpu_text),
-        workspace=_by_form(_gpu_workspace, _polynomial_gpu_workspace),
-        slower=_by_form(_gpu_slower, lambda *_: None),
+        text=cuda.text,
+        workspace=cuda.workspace,
+        slower=cuda.slower,
     ),
     "interpreter": KernelTarget(
         device=None,
         about="plain PyTorch",
         missing=lambda _device: None,
-        obstacle=_by_form(lambda *_: None, _takes_long),
-        load=_by_form(load.interpreted, load.interpreted_polynomial),
+        obstacle=lambda *_: None,
+        load=by_form(load.interpreted, load.interpreted_polynomial),
         empty=_plain,
         remedy="",
         language="Python",

@@ -11,13 +11,13 @@ import torch
 
 from tpgen.errors import BackendError, unknown
 from tpgen.form.form import Layout
+from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import cuda_taken
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.runtime.description import described
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.planner.plan import Plan
 

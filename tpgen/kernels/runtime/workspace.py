@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tpgen.form.call import Call as Slots
-from tpgen.kernels.arguments import CallSizes
+from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall
-from tpgen.kernels.runtime.load import KernelSpec
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature, Counts
 from tpgen.kernels.runtime.targets import target_of

@@ -13,10 +13,10 @@ from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
 from tests.kernels.cuda.emulator.products import GRAINS
 from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct
+from tpgen.kernels.cuda.tasks import Geometry, call_struct
 
 _ROOM = 1 << 20  # bytes of memory for tables and margins
 
@@ -24,7 +24,7 @@ _ROOM = 1 << 20  # bytes of memory for tables and margins
 class EmulatedPolynomial:
     """The kernels of one call, as NVRTC compiles them for the chip of their placement."""
 
-    def __init__(self, source: CudaPolynomialSource, ptx: str = "") -> None:
+    def __init__(self, source: CudaSource, ptx: str = "") -> None:
         self.placement = source.placement
         self.ptx = ptx or need_nvrtc().ptx(source.text, source.placement.chip.arch)
         self.module = parse(self.ptx)
@@ -48,13 +48,8 @@ class EmulatedPolynomial:
         parts = [arena.place(x.fill_(torch.nan)) for x in scratch]
         order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
         call = call_struct(geometry, operands, room, parts, order)
-        launches = [("tpgen_kernel", geometry.blocks, p.shared)]
-        if p.folded:
-            launches.append(("tpgen_sum", geometry.blocks_of_weights, p.added * p.lane_bytes))
-        if p.summed:
-            launches.append(("tpgen_channels", geometry.blocks_of_channels, 0))
-        for entry, blocks, shared in launches:
-            self.issued = launch(self.module, entry, arena, [call], (blocks, p.threads, shared), seed)
+        for entry, block in p.entries.items():
+            self.issued = launch(self.module, entry, arena, [call], (geometry.blocks[entry], *block), seed)
         return [x.double() for x in room]
 
 

@@ -12,10 +12,11 @@ from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
 from tpgen.kernels.cuda.counts import AnyPlacement
-from tpgen.kernels.cuda.generate import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY, CudaSource
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.sums import THREADS, WeightSum
 from tpgen.kernels.sweep.terms import SLOTS
 

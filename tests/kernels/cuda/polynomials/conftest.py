@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.cuda.polynomials.fakes import Polynomials
-from tpgen.kernels.cuda.polynomials import target
-from tpgen.kernels.cuda.polynomials.generate import generate_polynomial
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 
@@ -19,7 +17,7 @@ from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polynomials]:
     """A process whose CPU is a CUDA device, as far as kernels of polynomials know: the first of two."""
     library = Polynomials(tmp_path)
-    library.install(monkeypatch, target, generate_polynomial)
+    library.install(monkeypatch)
     row = replace(KERNEL_TARGETS["cuda"], device="cpu", missing=lambda device: None)
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     caches = (target_of, kernels_of)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.kernels.cuda.fakes import FakeLibrary
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
+from tpgen.kernels.cuda.generate import CudaSource
 
 
 class Polynomials(FakeLibrary):
@@ -17,16 +17,8 @@ class Polynomials(FakeLibrary):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.launched = list[str]()
-        self.functions: list[tuple[int, str]] = []
 
-    def _cuLibraryGetKernel(self, made: Any, library: Any, name: bytes) -> None:
-        self.functions.append((library.value, name.decode()))
-        made._obj.value = len(self.functions)
-
-    def function(self, handle: int) -> tuple[int, str]:
-        return self.functions[handle - 1]
-
-    def stand_in(self, source: CudaPolynomialSource, folder: Path) -> PolynomialStandIn:
+    def stand_in(self, source: CudaSource, folder: Path) -> PolynomialStandIn:
         return PolynomialStandIn([source], folder)
 
     def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 from tests.kernels.cuda.standin import Library, _inside, _untouched
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.orders import order_of
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource
-from tpgen.kernels.cuda.polynomials.launch import Geometry, call_struct
-from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.tasks import Geometry, call_struct
 
 _ENTRIES = ("kernel", "sum", "channels")
 _RUN = """extern "C" const char* run_{entry}_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
@@ -28,7 +28,7 @@ _RUN = """extern "C" const char* run_{entry}_{n}(unsigned blocks, unsigned count
 class PolynomialStandIn:
     """The kernels of some sources."""
 
-    def __init__(self, sources: Sequence[CudaPolynomialSource], folder: Path, counted: bool = False) -> None:
+    def __init__(self, sources: Sequence[CudaSource], folder: Path, counted: bool = False) -> None:
         self.sources = sources
         text = []
         for n, source in enumerate(sources):
@@ -60,13 +60,9 @@ class PolynomialStandIn:
         return [x.clone() for _, x in room]
 
     def _launch(self, n: int, geometry: Geometry, seed: int, call: ctypes.Array) -> None:
-        p = geometry.placement
-        self.library.call(f"run_kernel_{n}", geometry.blocks, p.threads, p.shared, seed, call)
-        if p.folded:
-            shared = p.added * p.lane_bytes
-            self.library.call(f"run_sum_{n}", geometry.blocks_of_weights, p.threads, shared, seed, call)
-        if p.summed:
-            self.library.call(f"run_channels_{n}", geometry.blocks_of_channels, p.threads, 0, seed, call)
+        for entry, block in geometry.placement.entries.items():
+            name = entry.removeprefix("tpgen_")
+            self.library.call(f"run_{name}_{n}", geometry.blocks[entry], *block, seed, call)
 
 
 def _scratch(placement: CudaPolynomialPlacement) -> list[str]:

@@ -14,10 +14,11 @@ from torch import Tensor
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
-from tpgen.kernels.runtime.load import KernelSpec, interpreted_polynomial
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.runtime.load import interpreted_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -45,8 +46,8 @@ class Case:
         return describe_polynomial(self.plan).sweep(named_call(self.plan, self.call))
 
     @property
-    def source(self) -> CudaPolynomialSource:
-        return generate_polynomial(self.plan, self.sweep, self.dtype, chip_of(self.arch))
+    def source(self) -> CudaSource:
+        return generate_cuda(place_polynomial(self.plan, self.sweep, self.dtype, chip_of(self.arch)))
 
     @property
     def index(self) -> Tensor | None:

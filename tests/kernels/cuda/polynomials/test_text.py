@@ -15,8 +15,9 @@ from tests.kernels.cuda.polynomials.test_calls import Case
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, symmetric
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.generate import header
-from tpgen.kernels.cuda.polynomials.generate import CudaPolynomialSource, generate_polynomial
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.prelude import header
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 
@@ -27,9 +28,9 @@ GOLDEN = {
 }
 
 
-def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaPolynomialSource:
+def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaSource:
     sweep = describe_polynomial(plan).sweep(named_call(plan, call))
-    return generate_polynomial(plan, sweep, dtype, chip_of(arch))
+    return generate_cuda(place_polynomial(plan, sweep, dtype, chip_of(arch)))
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -82,7 +83,7 @@ def test_what_is_missing_shows(tmp_path: Path) -> None:
         assert any(sign in found for found in signs), (what, signs)
 
 
-def _changed(source: CudaPolynomialSource, before: str, after: str) -> CudaPolynomialSource:
+def _changed(source: CudaSource, before: str, after: str) -> CudaSource:
     assert before in source.text
     text = source.text.replace(before, after).replace("DEVICE void row(", f"{_HALF_A_WARP}DEVICE void row(")
     return replace(source, source=replace(source.source, text=text))

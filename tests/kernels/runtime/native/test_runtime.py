@@ -22,7 +22,6 @@ from tpgen.kernels.runtime.call import OUT, X2, ProductCall, slots_in
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.native import source
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.planner.presets import channelwise, fully_connected
 
@@ -246,8 +245,9 @@ def test_a_trace_leaves_the_number_of_nodes_open() -> None:
 
 
 def test_a_torch_that_lacks_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_needed", lambda: ["aoti_torch_get_sizes", "torch_does_all"])
-    with pytest.warns(UserWarning, match="kernels are called from Python.*has no torch_does_all; TPGEN_NATIVE=0"):
+    needs = 'extern "C" int torch_does_all(); extern "C" int tpgen_register() { return torch_does_all(); }'
+    monkeypatch.setattr(native, "process_text", lambda: needs)
+    with pytest.warns(UserWarning, match="(?s)kernels are called from Python.*torch_does_all.*TPGEN_NATIVE=0"):
         assert native._runtime.__wrapped__() is None
 
 

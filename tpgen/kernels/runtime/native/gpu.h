@@ -24,7 +24,7 @@ static bool is_at(const Tensor& x, Place place) { return !x || (on_gpu(x) && pla
 
 // -- what is known of kernels ----------------------------------------------------------------------------------------
 
-// A product's kernel on one device, as `Launch` of kernels/cuda/launch.py has it.
+// A product's kernel on one device, as kernels/cuda/product_kernel.py has it.
 struct Launch {
   void *context, *kernel, *sum, *join;
   i64 at_once, rows, threads, shared;    // blocks that run at once; rows of a step; of a block
@@ -32,7 +32,7 @@ struct Launch {
   i64 weights, sum_threads, sum_shared;  // weights whose gradients blocks add up, 0: none
   i64 owner, owned;                      // the slot that rows of edges are summed into, -1: none; its numbers
 };
-// The kernels of a polynomial's call, as `FormLaunch` of kernels/cuda/polynomials/launch.py has them.
+// The kernels of a polynomial's call, as kernels/cuda/polynomial_kernel.py has them.
 struct FormLaunch {
   void *context, *rows, *weights, *channels;     // the last two may be missing
   i64 at_once, threads, shared, weights_shared;  // blocks that run at once; of a block

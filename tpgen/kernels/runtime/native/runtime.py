@@ -32,9 +32,8 @@ from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
-from tpgen.kernels.cuda.launch import Launch
 from tpgen.kernels.runtime.memory import empty
-from tpgen.kernels.runtime.native.source import lacking, libtorch, process_text
+from tpgen.kernels.runtime.native.source import libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
@@ -108,7 +107,7 @@ class Runtime:
         return bool(self._launches)
 
     def set_launch(
-        self, product: int, indexed: bool, dtype: torch.dtype, mask: int, device: int, launch: Launch
+        self, product: int, indexed: bool, dtype: torch.dtype, mask: int, device: int, launch: Sequence[int]
     ) -> None:
         """Enter the kernel that opens the slots of a mask, as it is launched on a device."""
         fields = (ctypes.c_int64 * len(launch))(*launch)
@@ -179,17 +178,14 @@ def runtime() -> Runtime | None:
 def _runtime() -> Runtime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
-    reason: Any = lacking()
     try:
-        if not reason:
-            return Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
+        return Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
     except BackendError as error:
-        reason = error
-    warnings.warn(
-        f"kernels are called from Python, some ten microseconds slower a call: {reason}; "
-        "TPGEN_NATIVE=0 does so without this message",
-        stacklevel=2,
-    )
+        warnings.warn(
+            f"kernels are called from Python, some ten microseconds slower a call: {error}; "
+            "TPGEN_NATIVE=0 does so without this message",
+            stacklevel=2,
+        )
     return None
 
 

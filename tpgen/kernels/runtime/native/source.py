@@ -1,9 +1,7 @@
-"""The text of the runtime, from the headers beside this file, and what torch must have for it."""
+"""The text of the runtime, from the headers beside this file."""
 
 from __future__ import annotations
 
-import ctypes
-import re
 from functools import cache
 from pathlib import Path
 
@@ -39,18 +37,3 @@ def libtorch() -> str:
     """The file of the library that exports torch's stable functions; empty where there is none of a known name."""
     files = (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")
     return next((str(file) for file in sorted(files) if file.suffix in (".so", ".dylib")), "")
-
-
-def lacking() -> str:
-    """Say what the torch in use lacks for the runtime; empty where nothing is missing."""
-    file = libtorch()
-    if not file:
-        return f"torch {torch.__version__} brings no libtorch_cpu"
-    exported = ctypes.CDLL(file)
-    missing = [name for name in _needed() if not hasattr(exported, name)]
-    return f"torch {torch.__version__} has no {missing[0]}" if missing else ""
-
-
-def _needed() -> list[str]:
-    """Every function of torch that is declared."""
-    return re.findall(r"^int (\w+)\(", _header("torch"), re.MULTILINE)

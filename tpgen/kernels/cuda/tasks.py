@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,34 +13,12 @@ from torch import Tensor
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.groups import LANES, power_of_two
 from tpgen.kernels.cuda.orders import Order
-from tpgen.kernels.cuda.polynomials.generate import COUNTS
-from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.polynomial_text import COUNTS
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.workspace import order_bytes
 
-_MOST_SLOTS = 64  # as form.h has it
 SPAN = 64  # rows of a warp in one task, at most
-
-
-class FormLaunch(NamedTuple):
-    """The kernels of a call on one device as the runtime in C++ launches them: `struct FormLaunch` of its gpu.h."""
-
-    context: int
-    rows: int
-    weights: int  # 0 where there is none
-    channels: int
-    at_once: int  # blocks
-    threads: int
-    shared: int
-    weights_shared: int
-    number: int  # bytes
-    added: int
-    most_rounds: int
-    dims: tuple[int, ...]  # of operands that are summed over channels
-
-    @property
-    def fields(self) -> list[int]:
-        """Numbers of the structure, in its order."""
-        return [*self[:-1], len(self.dims), *self.dims, *[0] * (_MOST_SLOTS - len(self.dims))]
 
 
 @dataclass(frozen=True)
@@ -85,17 +62,16 @@ class Geometry:
         return {name: known[name] for name in COUNTS}
 
     @property
-    def blocks(self) -> int:
-        return self.tasks * self.chunks
-
-    @property
-    def blocks_of_weights(self) -> int:
-        return self.sizes.elements * -(-self.sizes.channels // LANES)
-
-    @property
-    def blocks_of_channels(self) -> int:
-        widest = max((self.placement.operands[s].dim for s in self.placement.summed), default=0)
-        return -(-self.sizes.rows * widest // self.placement.threads)
+    def blocks(self) -> dict[str, int]:
+        """Blocks of each kernel, in the order of their launches."""
+        p, sizes = self.placement, self.sizes
+        widest = max((p.operands[s].dim for s in p.summed), default=0)
+        found = {
+            ENTRY: self.tasks * self.chunks,
+            SUM_ENTRY: sizes.elements * -(-sizes.channels // LANES),
+            CHANNELS_ENTRY: -(-sizes.rows * widest // p.threads),
+        }
+        return {name: found[name] for name in p.entries}
 
     def scratch(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
         """Room for the sums of all tasks, and for those of each operand that is summed over channels."""

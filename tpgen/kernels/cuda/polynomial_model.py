@@ -4,53 +4,36 @@ It counts as `tpgen.kernels.cuda.model` does.  A warp computes one row of 32 cha
 registers; coefficients, and the sums of their gradients, are what it touches in shared memory.
 
 >>> from tpgen.kernels.cuda.chips import chip_of
+>>> from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 >>> from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 >>> from tpgen.planner.problems import POLYNOMIALS
 >>> problem = POLYNOMIALS["small-contraction"]
 >>> sweep = describe_polynomial(problem.plan).sweep(named_call(problem.plan, "forward"))
 >>> sizes = Sizes(100_000, problem.elements, problem.channels)
->>> str(predict_polynomial(problem.plan, sweep, "float32", chip_of(90), sizes))
+>>> str(predict_polynomial(place_polynomial(problem.plan, sweep, "float32", chip_of(90)), sizes))
 '43 % of the copy bandwidth'
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, log2
 
 from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda.chips import LATENCY, Chip
-from tpgen.kernels.cuda.counts import multiplications
+from tpgen.kernels.cuda.chips import LATENCY
+from tpgen.kernels.cuda.counts import Work, multiplications
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.model import BANKS, PACE, REGISTERS, Prediction, cycles, no_time
-from tpgen.kernels.cuda.polynomials.launch import Geometry
-from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, place_polynomial
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.prelude import SUM_ENTRY
+from tpgen.kernels.cuda.tasks import Geometry
 from tpgen.kernels.placement.polynomial import component_runs
-from tpgen.kernels.sweep.monomials import PolynomialSweep, stored_value, terms_of
+from tpgen.kernels.sweep.monomials import stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement
-from tpgen.planner.plan import Plan
 
 _OVERHEAD = 40  # instructions of a row for its places
 _REGISTERS = 168  # of a thread
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Instructions that multiply and add, others, and accesses to shared memory, of one warp."""
-
-    arithmetic: float
-    other: float
-    touched: float
-
-    @property
-    def issued(self) -> float:
-        return self.arithmetic + self.other
-
-    def cycles(self, chip: Chip, dtype: str) -> float:
-        """Cycles of a multiprocessor that does nothing else."""
-        return cycles(chip, dtype, self.issued, self.arithmetic)
 
 
 def geometry_expected(p: CudaPolynomialPlacement, sizes: Sizes) -> Geometry:
@@ -62,10 +45,9 @@ def _blocks(p: CudaPolynomialPlacement) -> int:
     return min(p.blocks_at_once, max(1, REGISTERS // (_REGISTERS * p.threads)))
 
 
-def predict_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip, sizes: Sizes) -> Prediction:
-    """The prediction for a batch; raises `EmitError` where a kernel does not fit the chip."""
-    p = place_polynomial(plan, sweep, dtype, chip)
-    geometry, blocks = geometry_expected(p, sizes), _blocks(p)
+def predict_polynomial(p: CudaPolynomialPlacement, sizes: Sizes) -> Prediction:
+    """The prediction for a batch."""
+    geometry, blocks, chip = geometry_expected(p, sizes), _blocks(p), p.chip
     row, once = _row(p, geometry), _once(p)
     units = geometry.span * geometry.width / LANES  # warps' rounds of a task
     size = _bytes(geometry)
@@ -78,11 +60,11 @@ def predict_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chi
         bytes=size,
         memory=memory,
         latency=warps * rows / (instructions * PACE + LATENCY) / one,
-        issue=rows / (row.cycles(chip, dtype) + once.cycles(chip, dtype) / units) / one,
+        issue=rows / (_cycles(p, row) + _cycles(p, once) / units) / one,
         shared=rows / (row.touched + once.touched / units + size * rows / BANKS) / one,
         cache=float("inf"),
         after=partial(_weights, geometry) if p.folded else no_time,
-        launches=1 + bool(p.folded) + bool(p.summed),
+        launches=len(p.entries),
     )
 
 
@@ -92,12 +74,16 @@ def _weights(geometry: Geometry, _rows: int) -> float:
     chip, per_block = p.chip, ceil(p.added / (p.warps * p.together))
     waits = per_block * ceil(geometry.tasks / sizes.elements / p.ahead) + 1
     longest = max(sum(multiplications(t) for _, terms in part for t in terms) for part in p.epilogue)
-    rounds = ceil(geometry.blocks_of_weights / (chip.processors * _blocks(p)))
+    rounds = ceil(geometry.blocks[SUM_ENTRY] / (chip.processors * _blocks(p)))
     read = geometry.tasks * p.added * sizes.channels * p.lane_bytes / LANES
     return max(rounds * (waits * LATENCY + longest * PACE) / chip.clock, read / chip.cache_bandwidth)
 
 
-def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
+def _cycles(p: CudaPolynomialPlacement, work: Work) -> float:
+    return cycles(p.chip, p.target.dtype, work.issued, work.arithmetic)
+
+
+def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> Work:
     """One round of a warp."""
     turned = sum(size for s in (*p.inputs, *p.stored) for _, size in component_runs(p.operands[s]) if size > 1)
     moved = sum(p.operands[s].dim for s in (*p.inputs, *p.stored))
@@ -105,13 +91,19 @@ def _row(p: CudaPolynomialPlacement, geometry: Geometry) -> _Work:
     added = sum(_adds(s) for s in p.sweep.rows)
     summed = sum(p.operands[s].dim for s in p.summed) * 2 * log2(max(2, geometry.width))
     touched = read + 2 * added + 2 * turned
-    return _Work(_arithmetic(p.sweep.rows), _OVERHEAD + moved + summed + touched, touched)
+    return _work(p.sweep.rows, _OVERHEAD + moved + summed + touched, touched)
 
 
-def _once(p: CudaPolynomialPlacement) -> _Work:
+def _once(p: CudaPolynomialPlacement) -> Work:
     """Work of all warps of a block for a task: coefficients, and the sums of their gradients."""
     touched = p.kept + 2 * p.warps * p.added
-    return _Work(_arithmetic(p.sweep.prologue), sum(len(p.read[s]) for s in p.weights) + touched, touched)
+    return _work(p.sweep.prologue, sum(len(p.read[s]) for s in p.weights) + touched, touched)
+
+
+def _work(statements: Iterable[Statement], other: float, touched: float) -> Work:
+    """Instructions of one warp, which waits for no other."""
+    arithmetic = sum(multiplications(term) for s in statements for term in terms_of(s))
+    return Work(arithmetic + other, arithmetic + other, arithmetic, touched, barriers=0)
 
 
 def _bytes(geometry: Geometry) -> float:
@@ -126,7 +118,3 @@ def _bytes(geometry: Geometry) -> float:
 def _adds(statement: Statement) -> bool:
     target = stored_value(statement)
     return isinstance(target, Component) and target.operand.startswith("@")
-
-
-def _arithmetic(statements: Iterable[Statement]) -> int:
-    return sum(multiplications(term) for s in statements for term in terms_of(s))

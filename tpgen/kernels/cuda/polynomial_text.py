@@ -1,4 +1,4 @@
-"""A placed polynomial to CUDA C++: deterministic, without includes.
+"""The text of a placed polynomial.
 
 Three kernels: the rows; the gradients of weights, from the sums of all tasks of an element; the sums over channels.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpgen.kernels.cpp.polynomial import Phrases, RowText
-from tpgen.kernels.cpp.text import GeneratedSource, Writer
-from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.generate import ENTRY, SUM_ENTRY, Placed, header, write_numbers
+from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.polynomials.placement import CudaPolynomialPlacement, Sum, place_polynomial
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, Sum
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, header, write_numbers
 from tpgen.kernels.placement.polynomial import slot_name
-from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.kernels.sweep.statements import Component
-from tpgen.planner.plan import Plan
 from tpgen.planner.polynomial_plan import terms_text
 
-CHANNELS_ENTRY = "tpgen_channels"
 COUNTS = ("rows", "elements", "channels", "width", "span")
 _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
 # Statements of a row: more stand in a function of their own, so that what the loop over rows keeps takes no registers.
@@ -36,23 +32,15 @@ _LANES = Phrases(
     "set<{2}>(o_{0} + {1} * call.channels, l, d_{0} + {1});",
 )
 
-CudaPolynomialSource = Placed[CudaPolynomialPlacement]
 
+class PolynomialText:
+    """Writes the kernels of a placed polynomial."""
 
-def generate_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialSource:
-    """The source of a call.  Raises `EmitError` where its coefficients do not fit the chip."""
-    placement = place_polynomial(plan, sweep, dtype, chip)
-    return CudaPolynomialSource(_Text(placement).write(), placement)
+    def __init__(self, at: CudaPolynomialPlacement, w: Writer) -> None:
+        self.at, self.sweep, self.w = at, at.sweep, w
+        self.row = RowText(at, w, _LANES)
 
-
-class _Text:
-    """Writes one source."""
-
-    def __init__(self, at: CudaPolynomialPlacement) -> None:
-        self.at, self.sweep, self.w = at, at.sweep, Writer()
-        self.row = RowText(at, self.w, _LANES)
-
-    def write(self) -> GeneratedSource:
+    def write(self) -> None:
         self._prelude()
         if self.at.coefficients:
             self._prologue()
@@ -63,7 +51,6 @@ class _Text:
             self._weights_kernel()
         if self.at.summed:
             self._channels_kernel()
-        return self.w.done()
 
     def _prelude(self) -> None:
         w, at = self.w, self.at

@@ -18,6 +18,7 @@ from tpgen.errors import EmitError
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
 from tpgen.kernels.sweep.monomials import PolynomialSweep, gathered
 from tpgen.kernels.sweep.statements import Component, Product
@@ -46,6 +47,13 @@ class CudaPolynomialPlacement(PolynomialPlacement):
     @property
     def threads(self) -> int:
         return self.warps * LANES
+
+    @property
+    def entries(self) -> dict[str, tuple[int, int]]:
+        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
+        weights = {SUM_ENTRY: (self.threads, self.added * self.lane_bytes)} if self.folded else {}
+        channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.summed else {}
+        return {ENTRY: (self.threads, self.shared), **weights, **channels}
 
     @property
     def kept(self) -> int:

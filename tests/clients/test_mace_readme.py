@@ -1,0 +1,33 @@
+"""The first program of README.md, as it stands there: a calculator of MACE's, converted in its place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
+
+README = Path(__file__).parents[2] / "README.md"
+CALLED = """
+from ase.build import molecule
+water, stock = molecule("H2O"), MACECalculator(model_paths="my.model", device="cpu")
+import numpy as np
+found = [(calculator.calculate(water), calculator.results["forces"])[1] for calculator in (stock, calculator)]
+print("forces differ by", np.abs(found[1] - found[0]).max() / np.abs(found[0]).max())
+"""
+
+
+def test_a_calculator_is_converted_in_its_place(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python no-run\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    torch.save(mace(8, torch.float64, "8x0e+8x1o").model, tmp_path / "my.model")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program + CALLED], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 modules compute" not in done.stdout
+    assert "tpgen kernel" in done.stdout
+    assert float(done.stdout.rpartition("forces differ by")[2]) < 1e-12

@@ -1,0 +1,138 @@
+"""Kernels on CUDA devices: compiled for each capability, loaded on each device, launched on the current stream."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.cubins import cubin
+from tpgen.kernels.cuda.driver import Function, function, need_driver
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.prelude import ENTRY
+
+
+@dataclass(frozen=True)
+class _Built:
+    """The kernels of a call for all devices of a capability."""
+
+    source: CudaSource
+    code: bytes
+
+    @cached_property
+    def library(self) -> ctypes.c_void_p:
+        return need_driver().load(self.code)
+
+
+class Loaded(NamedTuple):
+    """The kernels of a call on one device."""
+
+    placement: Any
+    device: int
+    functions: Mapping[str, Function]
+    at_once: int  # blocks of the first, that of the rows
+
+    @property
+    def context(self) -> int:
+        return need_driver().context(self.device).value or 0
+
+    @property
+    def stream(self) -> int:
+        return driver.stream_of(self.device)
+
+    def address(self, name: str) -> int:
+        """The address of a kernel, 0 where there is none."""
+        return self.functions[name].address if name in self.functions else 0
+
+
+class Given(NamedTuple):
+    """Tensors, sizes and indices of one call of kernels."""
+
+    operands: Sequence[Tensor]
+    results: Sequence[Tensor]
+    sizes: Sizes
+    edges: Edges | None = None
+    elements: Tensor | None = None  # the element of each row
+
+
+class CudaKernel(ABC):
+    """A call of a form; compiled for a device when it is first met there."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec = spec
+        self._built: dict[int, _Built] = {}  # by capability
+        self._loaded: dict[int, Loaded] = {}
+
+    @staticmethod
+    @abstractmethod
+    def place(spec: KernelSpec, chip: Chip) -> Any:
+        """Place a call on a chip.  Raises `EmitError` where it has no room."""
+
+    @abstractmethod
+    def fields(self, loaded: Loaded) -> list[int] | None:
+        """List what the runtime in C++ launches the kernels by; None where that knows not all of them."""
+
+    @abstractmethod
+    def order(self, loaded: Loaded, call: Given) -> tuple[int, Any]:
+        """Sort rows by their owners: a fault or 0, and what is known of the rows."""
+
+    @abstractmethod
+    def start(self, loaded: Loaded, call: Given, order: Any) -> None:
+        """Launch all kernels, in the context of their device."""
+
+    def on(self, device: int) -> Loaded:
+        """The kernels on a device.
+
+        Raises `BackendError` where they are met there first while a CUDA graph is captured.
+        """
+        if device not in self._loaded:
+            driver.refuse_while_capturing(device)
+            with need_driver().on(device):
+                self._loaded[device] = self._load(device)
+        return self._loaded[device]
+
+    def compile(self, like: Tensor) -> None:
+        """Compile it for the device of a tensor, ahead of its first call."""
+        self._built_for(driver.capability(device_of([like])))
+
+    def launch(self, like: Tensor) -> tuple[int, list[int]] | None:
+        """The device of a tensor, and how the runtime in C++ launches them there; None where that cannot."""
+        device = device_of([like])
+        fields = self.fields(self.on(device))
+        return None if fields is None else (device, fields)
+
+    def __call__(self, *given: Any) -> int:
+        """Launch the kernels of a `Given` on the current stream; a fault where edges or the index point nowhere."""
+        call = Given(*given)
+        loaded = self.on(device_of(call.operands))
+        fault, order = self.order(loaded, call)
+        if not fault:
+            with need_driver().on(loaded.device):
+                self.start(loaded, call, order)
+        return fault
+
+    def _load(self, device: int) -> Loaded:
+        """Load them on a device, whose context is current."""
+        built = self._built_for(driver.capability(device))
+        placement = built.source.placement
+        entries = placement.entries.items()
+        functions = {name: function(need_driver(), built.library, device, name, *block) for name, block in entries}
+        return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.processors(device))
+
+    def _built_for(self, arch: int) -> _Built:
+        if arch not in self._built:
+            source = generate_cuda(self.place(self.spec, chip_of(arch)))
+            self._built[arch] = _Built(source, cubin(source.text, arch))
+        return self._built[arch]
+
+
+def device_of(tensors: Sequence[Tensor]) -> int:
+    return tensors[0].get_device()

@@ -1,0 +1,78 @@
+"""Polynomials on CUDA devices: rows sorted by their elements, tasks launched, and what follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
+from tpgen.kernels.cuda.orders import Order, is_inside, known_order, recall_inside, recall_order
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, place_polynomial
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.tasks import SPAN, Geometry, call_struct
+
+_MOST_SLOTS = 64  # as form.h has it
+_ELEMENTS = 2  # the fault of an index out of range
+
+
+class PolynomialKernel(CudaKernel):
+    """A call of a polynomial."""
+
+    @staticmethod
+    def place(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
+        description = spec.description
+        return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
+
+    def fields(self, loaded: Loaded) -> list[int]:
+        p = loaded.placement
+        dims = [p.operands[s].dim for s in p.summed]
+        fields = {  # of `struct FormLaunch`
+            "context": loaded.context,
+            "rows": loaded.address(ENTRY),
+            "weights": loaded.address(SUM_ENTRY),
+            "channels": loaded.address(CHANNELS_ENTRY),
+            "at_once": loaded.at_once,
+            "threads": p.threads,
+            "shared": p.shared,
+            "weights_shared": loaded.functions[SUM_ENTRY].shared if p.folded else 0,
+            "number": p.lane_bytes // LANES,
+            "added": p.added,
+            "most_rounds": SPAN,
+            "summed": len(dims),
+        }
+        return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
+
+    def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
+        """The order of rows that is known of an index in range; none while a CUDA graph is captured, which sorts."""
+        if driver.capturing(device_of([like])) or not recall_inside(index, elements):
+            return None
+        return recall_order(index, elements)
+
+    def __call__(self, *given: Any) -> int:
+        call = Given(*given)
+        if call.sizes.rows:
+            return super().__call__(*given)
+        for x in call.results:
+            x.zero_()
+        return 0
+
+    def order(self, loaded: Loaded, call: Given) -> tuple[int, Order | None]:
+        index, elements = call.elements, call.sizes.elements
+        if index is None:
+            return 0, None
+        capturing = driver.capturing(loaded.device)
+        order = known_order(index, elements, capturing)
+        return (0 if capturing or is_inside(index, elements) else _ELEMENTS), order
+
+    def start(self, loaded: Loaded, call: Given, order: Order | None) -> None:
+        geometry, like = Geometry(loaded.placement, call.sizes, loaded.at_once), call.operands[0]
+        scratch = geometry.scratch(like.dtype, like.device)
+        struct = call_struct(geometry, call.operands, call.results, scratch, order)
+        for name, blocks in geometry.blocks.items():
+            loaded.functions[name].launch(blocks, loaded.stream, struct)

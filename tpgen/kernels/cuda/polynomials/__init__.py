@@ -1,1 +1,0 @@
-"""Kernels of polynomials on a GPU: placement, text, prediction, launch."""

@@ -1,0 +1,34 @@
+"""The head of every CUDA text: types of numbers, what is counted with, headers; and names of kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tpgen.kernels.cpp.text import Writer, read_header
+
+ENTRY, SUM_ENTRY, JOIN_ENTRY, COLLECT_ENTRY = "tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_collect"
+CHANNELS_ENTRY = "tpgen_channels"
+_TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
+
+
+def header(name: str) -> str:
+    """The text of a header beside this file."""
+    return read_header(Path(__file__).with_name(f"{name}.h"))
+
+
+def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
+    """The numbers in memory and in registers, what is counted with, and what a device brings."""
+    real, num = _TYPES[dtype]
+    w.line("typedef long long i64; typedef unsigned long long u64;")
+    w.line(f"typedef {real} real;  // in memory")
+    w.line(f"typedef {num} num;  // in registers")
+    for count in counts:
+        w.line(f"enum {{ {count} }};")
+    w.raw("#ifndef TPGEN_DEVICE")
+    w.raw(header("device"))
+    w.raw("#endif")
+    if dtype == "bfloat16":
+        w.raw(header("numbers"))
+    else:
+        w.line("DEVICE num widen(real x) { return x; }")
+        w.line("DEVICE real narrow(num x) { return x; }")

@@ -1,0 +1,137 @@
+"""Products, convolutions and linear layers on CUDA devices: edges sorted, the rows launched, and what follows them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.arguments import Edges, KernelSpec
+from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.counts import AnyPlacement
+from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
+from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
+from tpgen.kernels.cuda.orders import (
+    is_inside,
+    known_order,
+    known_wide,
+    recall_inside,
+    recall_order,
+    recall_wide,
+)
+from tpgen.kernels.cuda.placement import place_form
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
+from tpgen.kernels.sweep.terms import SLOTS
+
+_SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
+_SOURCES, _DESTINATIONS = 2, 3  # faults
+
+
+class ProductKernel(CudaKernel):
+    """A form of paths with open slots."""
+
+    @staticmethod
+    def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
+        description = spec.description
+        return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, spec.indexed)
+
+    def fields(self, loaded: Loaded) -> list[int] | None:
+        p = loaded.placement
+        if p.scattered:  # what edges have of nodes is added up by Python's launch
+            return None
+        fields = {  # of `struct Launch`
+            "context": loaded.context,
+            "kernel": loaded.address(ENTRY),
+            "sum": loaded.address(SUM_ENTRY),
+            "join": loaded.address(JOIN_ENTRY),
+            "at_once": loaded.at_once,
+            "rows": p.rows,
+            "threads": p.threads,
+            "shared": p.shared,
+            "number": p.number,
+            "weights": p.dim["w"] if p.sums_weights else 0,
+            "sum_threads": SUM_THREADS,
+            "sum_shared": p.weight_sum.shared,
+            "owner": SLOTS.index(p.owner) if p.owner else -1,
+            "owned": p.dim[p.owner] if p.owner else 0,
+        }
+        return [*fields.values()]
+
+    def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
+        """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
+        device = device_of([like])
+        loaded = None if driver.capturing(device) else self._loaded.get(device)
+        return None if loaded is None else _recalled(loaded.placement.owner, edges)
+
+    def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
+        p, edges = loaded.placement, call.edges
+        return (0, None) if edges is None else ordered_edges(p.by, edges, loaded.device, bool(p.scattered))
+
+    def start(self, loaded: Loaded, call: Given, order: EdgeRows | None) -> None:
+        """The rows; then sums that lie across the ends of runs, those of nodes, and those over all blocks."""
+        placement, _, functions, at_once = loaded
+        stream, rows = loaded.stream, call.sizes.rows
+        operands = {slot: _aligned(x) for slot, x in zip(SLOTS, call.operands, strict=False)}
+        results = dict(zip(self.spec.description.read(self.spec.call)[0], call.results, strict=True))
+        blocks = blocks_of(placement, rows, at_once)
+        join, sums = Join(placement, blocks), room_for_sums(placement, blocks, results.get("w"))
+        ends = join.room(call.operands[0].device) if join.needed else None
+        parts = {slot: edge_rows(rows, results[slot]) for slot in placement.scattered}
+        written = results | parts
+        struct = arguments([*map(operands.get, SLOTS)], [*map(written.get, SLOTS)], rows, order, sums, ends)
+        functions[ENTRY].launch(blocks, stream, struct)
+        if join.needed:
+            functions[JOIN_ENTRY].launch(join.blocks, stream, struct, ctypes.c_int(blocks))
+        for slot, part in parts.items():
+            collect = Collect(placement, len(results[slot]))
+            if collect.blocks and order:
+                pointers = collect.arguments(part, order, results[slot])
+                functions[COLLECT_ENTRY].launch(collect.blocks, stream, *pointers)
+        if sums is not None:
+            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (sums, results["w"])]
+            functions[SUM_ENTRY].launch(placement.weight_sum.blocks, stream, *pointers, ctypes.c_int(len(sums)))
+
+
+def room_for_sums(placement: AnyPlacement, blocks: int, d_w: Tensor | None) -> Tensor | None:
+    """Room for each block's part of the gradient of weights that all rows share."""
+    if d_w is None or not placement.sums_weights or not d_w.numel():
+        return None
+    dtype = torch.float32 if d_w.dtype == torch.bfloat16 else d_w.dtype
+    return torch.empty(blocks, d_w.numel(), dtype=dtype, device=d_w.device)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
+    return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
+
+
+def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool = False) -> tuple[int, EdgeRows | None]:
+    """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
+    capturing = driver.capturing(device)
+    index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
+    order = known_order(index, owners, capturing).order if owner else None
+    if edges.check and not capturing:
+        if not is_inside(edges.src, edges.sources):
+            return _SOURCES, None
+        if not is_inside(edges.dst, edges.destinations):
+            return _DESTINATIONS, None
+    src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
+    collected = known_order(edges.src, edges.sources, capturing) if scattered else None
+    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
+
+
+def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:
+    """Recall what `ordered_edges` has found of edges."""
+    ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
+    if edges.check and not all(recall_inside(*end) for end in ends):
+        return None
+    index, owners = ends[owner != "x1"]
+    order = recall_order(index, owners) if owner else None
+    src, dst = recall_wide(edges.src), recall_wide(edges.dst)
+    if src is None or dst is None or (owner and order is None):
+        return None
+    return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)

@@ -1,0 +1,199 @@
+"""The text of a product's kernel: steps of rows, which blocks fetch, compute and deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.cuda.channel_text import ChannelText
+from tpgen.kernels.cuda.counts import AnyPlacement
+from tpgen.kernels.cuda.gather_placement import GatherPlacement
+from tpgen.kernels.cuda.gather_text import GathersText
+from tpgen.kernels.cuda.prelude import ENTRY, header, write_numbers
+from tpgen.kernels.cuda.rows_text import ENDS, RowsText
+from tpgen.kernels.cuda.steps import SLOTS_AREA
+
+
+class StepsText:
+    """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
+
+    def __init__(self, placement: AnyPlacement, w: Writer) -> None:
+        self.p, self.s, self.w = placement, placement.schedule, w
+        self.dtype = placement.schedule.target.dtype
+        self.body = GathersText(placement, w) if isinstance(placement, GatherPlacement) else ChannelText(placement, w)
+
+    def write(self) -> None:
+        self._in_part("placement", self._head)
+        self._prelude()
+        self._in_part("tables", self.body.write_constants)
+        self._in_part("a step", self._step)
+        self.body.write_functions()
+        rows = RowsText(self.p, self.w)
+        self._in_part("rows fetched", rows.write_call)
+        if self.p.indexed:
+            self._in_part("edges", self._edges)
+        self._in_part("rows fetched", rows.write_fetch)
+        self._in_part("a step", self._compute)
+        self._in_part("rows delivered", rows.write_deliver)
+        self._in_part("the kernel", self._kernel)
+        if self.p.sums_weights:
+            self._in_part("the kernel", self._sum)
+        if self.p.scattered:
+            self._in_part("the kernel", self._collect)
+
+    def _in_part(self, name: str, write: Callable[[], None]) -> None:
+        with self.w.part(name):
+            write()
+
+    def _head(self) -> None:
+        for line in str(self.p).split("\n"):
+            self.w.line(f"// {line}")
+
+    def _prelude(self) -> None:
+        w, p = self.w, self.p
+        counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
+        write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
+        w.raw(header("copies"))
+        w.raw(header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
+
+    # -- what a step works on --
+
+    def _step(self) -> None:
+        p, w = self.p, self.w
+        with w.block("struct Step", "};"):
+            for o in p.given:
+                w.line(f"const real* {o};")
+            for o in p.opened:
+                w.line(f"{'num' if p.added(o) else 'real'}* d_{o};")
+            for name, size in p.between.items():
+                if size:
+                    w.line(f"num* {name};")
+            w.line("int rows;")
+            if p.by:
+                w.line("int from, to;  // rows of one owner")
+
+    def _compute(self) -> None:
+        run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
+        with self.w.block(f"DEVICE void compute({run})"):
+            self.body.write_step()
+
+    def _edges(self) -> None:
+        """Write the functions that find the edges of a run, and the owners that they add to or read from."""
+        w, owner, held = self.w, self.p.owner, self.p.held
+        w.raw(header("edges"))
+        if self.p.by:
+            w.line(f"enum {{ {'OWNED' if owner else 'HELD'} = {self.p.dim[self.p.by]} }};")
+            w.line(f"DEVICE i64 owner_of(const Ends& e) {{ return e.{ENDS[self.p.by]}; }}")
+        if held:
+            w.line(f"DEVICE const real* held(const Call& call) {{ return call.{held}; }}")
+            w.line(f"DEVICE const real* held(const Step& s) {{ return s.{held}; }}")
+            w.raw(header("held"))
+        if owner:
+            w.line(f"DEVICE real* owned(const Call& call) {{ return call.d_{owner}; }}")
+            w.line(f"DEVICE num* owned(const Step& s) {{ return s.d_{owner}; }}")
+            w.raw(header("owners"))
+
+    # -- the kernel --
+
+    def _kernel(self) -> None:
+        p, w = self.p, self.w
+        with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
+            w.line("unsigned char* const shared = shared_memory();")
+            w.line("u64* const barriers = (u64*)shared;")
+            count = "STAGES + 1" if p.held else "STAGES"
+            w.line(f"if (threadIdx.x == 0) for (int n = 0; n < {count}; ++n) barrier_init(barriers + n);")
+            w.line("Step s;")
+            self._fixed_places()
+            w.line("int at = 0;")
+            w.line("unsigned parity = 0;")
+            if p.indexed:
+                self._run()
+            else:
+                w.line("__syncthreads();")
+                w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
+            self._steps()
+            if p.owner:
+                w.line("settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);")
+            w.line("delivered();")
+
+    def _fixed_places(self) -> None:
+        """Areas that stay where they are."""
+        p, w = self.p, self.w
+        kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened} | dict.fromkeys(p.given, "const real")
+        for name, place in p.areas.items():
+            if name == SLOTS_AREA:
+                continue
+            w.line(f"s.{name} = ({kinds.get(name, 'num')}*)(shared + {place});")
+        if p.schedule.shared_weights and "w" in p.given and p.dim["w"]:
+            w.line("s.w = call.w;")
+        if p.sums_weights:
+            w.line(f"s.d_w = call.sums + (i64)blockIdx.x * {p.dim['w']};")
+            w.line(f"clear(s.d_w, {p.dim['w']});")
+        if p.rows == 1:
+            w.line("s.rows = 1;")
+
+    def _run(self) -> None:
+        """An equal share of all edges, in their order."""
+        w, p = self.w, self.p
+        w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
+        w.line("const i64 end = run_begin(call, blockIdx.x + 1, gridDim.x);")
+        w.line(f"Ends* const slots = (Ends*)(shared + {p.slots_at});")
+        if p.owner:
+            w.line("clear(owned(s), OWNED);")
+            w.line("Run run = owners_of(call, begin, end);")
+        if p.held:
+            w.line("Run run = {-1, 0, barriers + STAGES};")
+        w.line("Ahead ahead = begin_run(call, slots, begin, end);")
+        w.line("int step = 0;")
+
+    def _steps(self) -> None:
+        w, p = self.w, self.p
+        size = -(-p.stage_bytes // 128) * 128
+        place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
+        if p.stage_count > 1:
+            with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
+                w.line("const i64 q = begin + n * by;")
+                self._fetch("q", place.format("(at + n) % STAGES"), "n")
+        with w.block("for (i64 q = begin; q < end; q += by)"):
+            w.line("delivered();")
+            w.line("const i64 later = q + (STAGES - 1) * by;")
+            self._fetch("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
+            if p.indexed:
+                w.line("look_ahead(call, ahead);")
+            w.line("fetched(barriers + at, parity);")
+            w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
+            self._places_of_step()
+            if p.indexed:
+                w.line("const Ends* const ends = ends_of_step(slots, step);")
+            w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
+            w.line(f"deliver_rows(call, s, {'ends' if p.indexed else 'q'}, s.rows);")
+            if p.indexed:
+                w.line("put_down(ahead, ends_of_step(slots, step + STAGES));")
+                w.line("++step;")
+            w.line("if (++at == STAGES) at = 0, parity ^= 1;")
+
+    def _fetch(self, first: str, place: str, step: str) -> None:
+        """Ask for the rows of a step, where there is one."""
+        which = f"ends_of_step(slots, {step})" if self.p.indexed else first
+        self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
+        self.w.line("fetch_end();")
+
+    def _places_of_step(self) -> None:
+        p, w = self.p, self.w
+        for o, place in p.stage.items():
+            w.line(f"s.{o} = (const real*)(stage + {place});")
+            if o in p.results and p.in_place(o) and not p.added(o):
+                w.line(f"s.d_{o} = (real*)(stage + {place});")
+        if p.rows > 1:
+            w.line("s.rows = rows_of(q, end);")
+
+    def _sum(self) -> None:
+        """The blocks' parts of the gradient of weights that all rows share, added up."""
+        self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
+        self.w.raw(header("sum"))
+
+    def _collect(self) -> None:
+        """The results of edges, added up for each node."""
+        (operand,) = self.p.scattered
+        self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
+        self.w.raw(header("collect"))
