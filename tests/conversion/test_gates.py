@@ -273,6 +273,10 @@ def _itself(gate: Gate) -> None:
     gate.register_forward_hook(lambda _module, _given, out: 2 * out)
 
 
+# e3nn 0.4.4 scripts its programs, and scripted modules refuse hooks
+HOOKED_PROGRAMS = () if isinstance(mixed().sc.cut._compiled_forward, torch.jit.ScriptModule) else (_hook_program,)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -281,8 +285,8 @@ def _itself(gate: Gate) -> None:
         (_hook, "of hooks inside it"),
         (_hook_function, "of hooks inside it"),
         (_hook_cut, "of hooks inside it"),
-        (_hook_program, "of hooks inside it"),
         (_hook_product, "of hooks inside it"),
+        *((hook, "of hooks inside it") for hook in HOOKED_PROGRAMS),
         (_other_product, r"of a part mul that is a tests\.Zero, not e3nn's"),
         (_other_function, "of an activation that is _shifted: tpgen's gates know silu, tanh, sigmoid, abs, relu"),
         (_module, r"of an activation that is SiLU\(\): tpgen's gates know silu, tanh, sigmoid, abs, relu"),
@@ -299,7 +303,7 @@ def test_a_changed_gate_stays(change: Callable[[Gate], None], why: str) -> None:
     torch.testing.assert_close(network["changed"](x), wanted)
 
 
-HOOKS = (_hook, _hook_function, _hook_cut, _hook_program, _hook_product)
+HOOKS = (_hook, _hook_function, _hook_cut, *HOOKED_PROGRAMS, _hook_product)
 INSIDE = (_forward, _forward_function, *HOOKS, _other_product, _other_function)
 
 

@@ -57,6 +57,11 @@ class ConvertedGate(Gate):
 
     stock = _stock
 
+    @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
+    def _has_hooked_programs(self) -> bool:
+        """Whether something is hooked to the programs of e3nn that cut the features; scripted ones take no hooks."""
+        return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
+
     def forward(self, features: Tensor) -> Tensor:
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
@@ -119,10 +124,9 @@ def _changed_since(module: Any) -> bool:
     parts = module._modules
     if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
         return True
-    cut = parts["sc"]._modules["cut"]
-    # a program of e3nn's is a module where it is not scripted, as after a file
-    looked_at = has_more(cut) or any(map(has_hooks, cut._modules.values()))
-    return looked_at or _functions(module) != module._tpgen_functions
+    if has_more(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
+        return True
+    return _functions(module) != module._tpgen_functions
 
 
 def _functions(module: Any) -> Functions:
