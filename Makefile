@@ -11,11 +11,11 @@ demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
 
 # One thread a worker: two workers with two threads each would fight over two cores.
-test: $(INSTALLED) browser
+test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The same and what takes minutes.
-test-all: $(INSTALLED) browser
+test-all: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 # Projects that tpgen has an adapter for, each in an environment of its own.  One that cannot be installed is said aloud, and
@@ -129,7 +129,7 @@ fuzz-clients: clients
 	    else echo "*** $$client IS NOT ATTACKED: it could not be installed"; fi; \
 	done
 
-# The explorer is tested in a real browser where one can be had; elsewhere those tests skip and say why.
+# Chromium, in which the explorer and the site are tested; as root it is installed. Without it those tests skip and say why.
 browser:
 	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
 	    { [ "$$(id -u)" = 0 ] && command -v apt-get && timeout 300 apt-get update && DEBIAN_FRONTEND=noninteractive \

@@ -217,7 +217,7 @@ def asked(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", INNER)
 def test_kinds_are_told_apart_by_tables(name: str) -> None:
-    """A new kind is a `Maker` and its module in `FACES`: rooms look up what they do by `Maker.form`."""
+    """A new kind is a `Maker` and its module in `MODULES`: code looks up what it does by `Maker.form`."""
     assert len(asked(name)) == ASKING.get(name, 0), f"{asked(name)}: look it up in a table by plan.maker.form"
 
 

@@ -13,7 +13,7 @@ from e3nn.o3 import Irreps
 from tests.machine import needs_compiler, needs_nvrtc
 from tpgen import Linear, SymmetricContraction, TensorProduct, TensorProductConv
 from tpgen.cli import main
-from tpgen.nn.faces import module_of
+from tpgen.nn.modules import module_of
 from tpgen.planner.plan import Operand
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.presets import channelwise

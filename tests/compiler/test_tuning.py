@@ -13,7 +13,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import _file, measured_choice
 from tpgen.kernels.build import cache
-from tpgen.nn.faces import module_of, sizes_of
+from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.harmonics import make_harmonics_plan
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan

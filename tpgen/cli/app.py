@@ -86,7 +86,7 @@ def _one_message() -> Iterator[None]:
 
 
 class _Commands(Spelled):
-    """Commands by name, each imported when it is asked for."""
+    """The group of commands: imports one when asked for, shows examples, turns errors into a line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

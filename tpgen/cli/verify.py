@@ -13,7 +13,7 @@ from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, json_option, known_options, run_options, subject_options
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
-from tpgen.nn.faces import module_of, sizes_of
+from tpgen.nn.modules import module_of, sizes_of
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import NAMES, Verification

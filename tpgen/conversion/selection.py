@@ -26,7 +26,7 @@ class Selection:
     only: tuple[str, ...] | None = None
 
     def why_not(self, names: set[str], parts: set[str]) -> str | None:
-        """Why a module must stay that goes by these names; to keep a part of what computes with it is to keep it."""
+        """Why a module is left out, or None; ``names`` are its own and its class's, ``parts`` those of its parts."""
         if name := next((name for name in self.keep if _is_any(name, names | parts)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_is_any(name, names) for name in self.only):

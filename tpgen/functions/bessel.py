@@ -101,7 +101,7 @@ _recorded = apply_of(_CutBessel)
 
 def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     """`bessel_slope` in torch's operations."""
-    fall = _fall(r, shape)
+    fall = _envelope_slope(r, shape)
     by_alone = fall * (0 if h is None else h)
     if g is None:
         return by_alone
@@ -113,7 +113,7 @@ def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor |
     return by_alone + (g * rows).sum(-1).reshape(r.shape)
 
 
-def _fall(r: Tensor, shape: CutBessel) -> Tensor:
+def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
     """The slope of the cutoff."""
     x, p = r / shape.cutoff, shape.power
     fall = x ** (p - 1) * (1 - x) ** 2 * (-p * (p + 1) * (p + 2) / 2 / shape.cutoff)

@@ -66,6 +66,7 @@ class _Shapes(fx.Interpreter):
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run once in eval mode, without gradients; modes and random state are restored."""
         with undisturbed(self.module):
             return super().run(*args, **kwargs)
 

@@ -58,7 +58,7 @@ class _Preset(TensorProduct):
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
     ) -> TensorProduct:
-        """A preset's instructions follow from its irreps: the module of any other plan is a plain `TensorProduct`."""
+        """A plain `TensorProduct` of the plan, whose instructions need not be those of a preset."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
     def _build(self, plan: Plan, module_options: dict[str, Any]) -> None:

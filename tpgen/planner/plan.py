@@ -165,7 +165,7 @@ class Path:
 
     @property
     def nonzeros(self) -> int:
-        """Entries of the constant that are not zero; none of an identity, which nothing is multiplied with."""
+        """Number of entries of the constant that are not zero; 0 for an identity, which multiplies nothing."""
         if self.entries is not None:
             return len(self.entries)
         return nonzeros(*self.ls) if len(self.inputs) > 1 else 0

@@ -37,7 +37,7 @@ def forces(subject: Subject) -> Outcomes:
 
 def _along(subject: Subject, along: Tensor, step: float) -> Tensor:
     name = subject.points or ""
-    return _energy(subject, subject({**subject.given, name: subject.given[name] + step * along}))
+    return _total_energy(subject, subject({**subject.given, name: subject.given[name] + step * along}))
 
 
 def slope(f: Callable[[float], Tensor], about: Tensor) -> Tensor:
@@ -56,7 +56,8 @@ def slope(f: Callable[[float], Tensor], about: Tensor) -> Tensor:
     return torch.stack(steps).sum() / step
 
 
-def _energy(subject: Subject, found: Named) -> Tensor:
+def _total_energy(subject: Subject, found: Named) -> Tensor:
+    """The energy among a call's results, summed and detached."""
     return found[subject.energy or ""].sum().detach()
 
 
@@ -99,7 +100,7 @@ def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)
-        return _energy(subject, found), found[subject.forces].detach()
+        return _total_energy(subject, found), found[subject.forces].detach()
     x = given[name].detach().requires_grad_()
     energy = subject({**given, name: x})[subject.energy or ""].sum()
     (slope,) = torch.autograd.grad(energy, x)

@@ -16,7 +16,7 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.proof import LIMIT as PROVEN
 from tpgen.errors import InputError, unknown
-from tpgen.nn.faces import module_of, sizes_of
+from tpgen.nn.modules import module_of, sizes_of
 from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.progress import Told, told

@@ -12,7 +12,7 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import measured_choice, strategies_of
 from tpgen.inspection.costs.tune import tune
 from tpgen.inspection.stages.calls import request_for
-from tpgen.nn.faces import module_of, sizes_of
+from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
 
 

@@ -153,7 +153,7 @@ def _found(marked: Any, x: Tensor) -> EdgePairs | None:
 
 
 def _is_seen(x: Tensor) -> bool:
-    """Whether a tensor is numbers at hand, or part of a program that is recorded."""
+    """True for a tensor that has values, and for one of which a program is being recorded."""
     return has_plain_numbers(x) or (recorded_program() is not None and is_traced(x))
 
 

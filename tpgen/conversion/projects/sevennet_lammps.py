@@ -29,7 +29,10 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
 
 
 def for_lammps(source: Path, **options: Any) -> LammpsSevenNet:
-    """Make the module that LAMMPS calls, from a checkpoint or the name of a model that SevenNet knows."""
+    """The module that LAMMPS calls, of a checkpoint or the name of a model that SevenNet knows.
+
+    SevenNet builds the model at the first step; it is converted then, with these options of `convert`.
+    """
     made = LammpsSevenNet(str(source))
     made.options = options
     return made

@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.inspection.clock import time_in_turns
 from tpgen.inspection.costs.roofline import Ceilings, measured_together
 from tpgen.inspection.stages.request import Request
-from tpgen.nn.faces import module_of
+from tpgen.nn.modules import module_of
 from tpgen.nn.planned import PlannedModule
 
 

@@ -16,7 +16,7 @@ from tpgen.inspection.stages.request import GRAPHS, Line, Request
 from tpgen.inspection.stages.served import of_factors, of_statements
 from tpgen.kernels.runtime.polynomials import CALLS, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
-from tpgen.nn.faces import sizes_of
+from tpgen.nn.modules import sizes_of
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Leg, Plan
 
 

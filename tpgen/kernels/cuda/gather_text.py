@@ -97,6 +97,7 @@ class _GatherText:
     # -- items --
 
     def _item(self) -> None:
+        """Write which row and copy a lane works on, and whether it is one that stores."""
         w, g = self.w, self.g
         mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
         by = g.width if g.neighbours_share else g.at_once

@@ -14,7 +14,7 @@ from tpgen.planner.plan import Maker, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.planner.product import PRODUCT
 
-FACES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL: Polynomial}
+MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL: Polynomial}
 
 
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
@@ -27,8 +27,8 @@ def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModu
     >>> module_of(plan, strategy="einsum", **sizes_of(plan, channels=1)).irreps_out
     1x1o
     """
-    face = TensorProductConv if edges else FACES[plan.maker]
-    return face.from_plan(plan, internal_weights=False, **options)
+    cls = TensorProductConv if edges else MODULES[plan.maker]
+    return cls.from_plan(plan, internal_weights=False, **options)
 
 
 def sizes_of(plan: Plan, channels: int = 3, elements: int = 1) -> dict[str, Any]:
