@@ -72,7 +72,9 @@ def _networks(heading: str) -> list[list[str]]:
 def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     """README and the home page say how fast steps are, and how much stock's own compilers gain with 64 atoms."""
     steps = {
-        atoms: [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "step" and f"{atoms} atoms" in row[0]]
+        atoms: [
+            float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "step" and f"{atoms} atoms" in row[0]
+        ]
         for atoms in (64, 512)
     }
     training = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "training"]
