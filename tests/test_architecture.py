@@ -168,7 +168,7 @@ FACTS = {
     "tpgen.kernels.runtime.native.functions": {"native_function"},
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},
-    "tpgen.kernels.runtime.call": {"opening_text", "slots_in", "slots_of", "sweeps_of"},
+    "tpgen.kernels.runtime.call": {"opening_text", "slots_of", "sweeps_of"},
     "tpgen.networks.named": {"_operators"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},

@@ -18,6 +18,7 @@ from tpgen.deployment.deploy import deploy
 from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.portable import portable
 from tpgen.errors import DeployError
+from tpgen.kernels.runtime.call import MASKS
 from tpgen.networks.program import network_program
 from tpgen.planner.presets import channelwise
 
@@ -29,7 +30,7 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     for atoms in (5, 3, 8):
         torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
     needed = kernels_in(program)
-    opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.fixed]
+    opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.call in MASKS]
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
     rest = [("out", False), ("out", False), ("x1 x2", False), ("x1", False), ("x2 w", True)]
     assert opened == [("out", True), *rest]
@@ -58,7 +59,7 @@ def test_second_derivatives_in_a_program_are_fused() -> None:
     for atoms in (5, 3, 8):
         found = program.module()(*inputs(atoms))
         torch.testing.assert_close(found, network(*inputs(atoms)), rtol=1e-12, atol=1e-12)
-    second = {each.call for each in kernels_in(program) if each.indexed and not each.fixed}
+    second = {each.call for each in kernels_in(program) if each.indexed and each.call not in MASKS}
     assert second == {"x1 x2 w out x2.1 w.1 -> x2 w out"}  # x1 does not depend on positions
 
 
@@ -100,7 +101,7 @@ class Harmonics(nn.Module):
 def test_what_is_converted_calls_kernels_of_polynomials() -> None:
     network, vectors = Harmonics(), torch.randn(5, 3)
     program = network_program(network, [vectors])
-    assert [needed.fixed for needed in kernels_in(program)] == [False] * 2  # values and gradients
+    assert [needed.call in MASKS for needed in kernels_in(program)] == [False] * 2  # values and gradients
     torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import pytest
 
 from tpgen.form.call import Call, expanded
+from tpgen.form.derivative import parts_of, summed
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
@@ -43,3 +47,34 @@ def test_each_way_to_share_levels_occurs_once(order: int) -> None:
         for slot in one.opened:
             levels = [s.levels for name, s in one.point.items() if name != slot.operand]
             assert sum(levels) == call.levels & ~slot.levels, "levels of the others, each once"
+
+
+BASE = 10**9
+
+
+def power(levels: int) -> int:
+    """A number for a product of levels: of up to three that are the same it is that of no others."""
+    return BASE ** sum(4**n for n in range(9) if levels >> n & 1)
+
+
+def multiplied(_raised: tuple[int, ...], point: Sequence[int | None], opened: tuple[int, ...]) -> list[int]:
+    """Open the operands of their product."""
+    return [prod(x for n, x in enumerate(point) if n != slot and x is not None) for slot in opened]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_parts_sum_to_the_derivative(order: int) -> None:
+    """Of ``a * b * c * g``, by numbers whose digits are what stands at each set of levels."""
+    names, call = ("a", "b", "c", "g"), Call.parse("a b c -> g")
+    for _ in range(order):
+        call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
+    given = {slot: n + 2 for n, slot in enumerate(call.given)}
+    wholes = [sum(x * power(slot.levels) for slot, x in given.items() if slot.operand == name) for name in names]
+    found = summed(parts_of(call, names), list(given.values()), len(call.opened), multiplied)
+    for slot, value in zip(call.opened, found, strict=True):
+        (whole,) = multiplied((), wholes, (names.index(slot.operand),))
+        assert value == whole // power(call.levels & ~slot.levels) % BASE
+
+
+def test_a_sum_of_nothing_is_zero() -> None:
+    assert summed((), [], 2, multiplied) == [None, None]

@@ -35,7 +35,7 @@ TEXT = describe(PLAN)
 def run_product() -> torch.Tensor:
     """A forward product whose kernel is looked up anew."""
     x1, x2, w, _ = operands(PLAN, 5, torch.float32).values()
-    return Kernels(TEXT).run_product(call(8, x1, x2, w))[0]
+    return Kernels(TEXT).run(call(8, x1, x2, w))[0]
 
 
 def libraries(directory: Path) -> list[Path]:
@@ -76,12 +76,12 @@ def test_warm_builds_what_a_convolution_with_forces_needs(fresh: Path) -> None:
 def test_a_new_thread_takes_torchs_number_of_threads() -> None:
     given, product = operands(PLAN, 5, torch.float32), Kernels(TEXT)
     forward = call(8, given["x1"], given["x2"], given["w"])
-    product.run_product(forward)  # built here: the thread is to do nothing but call the kernel
+    product.run(forward)  # built here: the thread is to do nothing but call the kernel
     runtime, before = ctypes.CDLL(openmp_runtime() or None), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(product.run_product, forward).result()
+            pool.submit(product.run, forward).result()
             assert pool.submit(runtime.omp_get_max_threads).result() == 1
     finally:
         torch.set_num_threads(before)

@@ -83,7 +83,7 @@ def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -
     x1, x2, w, src, dst = (x.detach() for x in graph(plan))
     product = kernels_of(describe(plan))
     call = ProductCall(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
-    wanted = product.run_product(call)
+    wanted = product.run(call)
     if runtime() is None:
         pytest.skip("no runtime on this machine")
     (found,) = product.quick(call._replace(src=src.int(), dst=dst.int()))

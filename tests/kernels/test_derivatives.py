@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
-from tpgen.kernels.runtime import ops
+from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import OUT, X1, X2, ProductCall, W
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -83,10 +83,10 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
 
     def listening(self: object, call: ProductCall) -> list[Tensor]:
         masks.append(call.mask)
-        return kernels_of(call.description).run_product(call)
+        return kernels_of(call.description).run(call)
 
-    monkeypatch.setattr(ops, "_WORTH_ASKING", 0)
-    monkeypatch.setattr(ops._Products, "quick", listening)
+    monkeypatch.setattr(forms, "_WORTH_ASKING", 0)
+    monkeypatch.setattr(forms._Products, "quick", listening)
 
     def force_step(product):
         inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network

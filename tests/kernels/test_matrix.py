@@ -80,9 +80,9 @@ def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
     x, w, g = operands(plan, rows)
     text, bits = describe(plan), {"x1": 1, "w": 4, "out": 8}
     call = ProductCall(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
-    together = kernels_of(text).run_product(call)
+    together = kernels_of(text).run(call)
     for slot, found in zip(opened, together, strict=True):
-        (alone,) = kernels_of(text).run_product(call._replace(mask=bits[slot]))
+        (alone,) = kernels_of(text).run(call._replace(mask=bits[slot]))
         assert_near(found, alone, 1e-13)
 
 

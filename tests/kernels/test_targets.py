@@ -116,7 +116,7 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_row_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = channelwise("3x0e+2x1o", "0e+1o", "0e+1o", shared_weights=False)
     monkeypatch.setattr("tpgen.kernels.runtime.runtime.kernels_of", Kernels)
-    monkeypatch.setattr("tpgen.kernels.runtime.ops.kernels_of", Kernels)
+    monkeypatch.setattr("tpgen.kernels.runtime.forms.kernels_of", Kernels)
     assert kernel_supported(plan) is None
     given = operands(plan, 3)
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
@@ -162,4 +162,4 @@ def test_operands_on_two_devices_are_refused() -> None:
     tensors = [torch.ones(2, n) for n in (8, 1, plan.weight_numel)]
     tensors[1] = tensors[1].to("meta")
     with pytest.raises(InputError, match="x2 must be on"):
-        product.run_product(call(8, *tensors))
+        product.run(call(8, *tensors))

@@ -172,8 +172,8 @@ class _Open(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         point = ctx.saved_tensors
 
-        def evaluate(replaced: int, moved: Sequence[Tensor | None], opened: Slots) -> list[Tensor]:
-            read = tuple(sorted({*ctx.read, replaced} & ctx.closed.partly_read))
+        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], opened: Slots) -> list[Tensor]:
+            read = tuple(sorted({*ctx.read, *raised} & ctx.closed.partly_read))
             values = ctx.closed.open(opened, read, ctx.rows, moved)
             return [_like(x, None if ctx.closed.shared[n] else point[n]) for n, x in zip(opened, values, strict=True)]
 

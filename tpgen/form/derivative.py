@@ -1,14 +1,13 @@
-r"""The rule of differentiation, for whatever computes open slots of a multilinear form.
+r"""Derivatives by whatever computes open slots of a multilinear form, without levels.
 
-At a point (one tensor for each slot), for cotangents :math:`c_s` of the slots s that were open,
+At a point (one tensor for each operand), for cotangents :math:`c_s` of the slots s that were open,
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
 
-so the derivative with respect to another slot t is a sum of :math:`\partial L/\partial t` at points where one tensor is
-replaced.  The same holds for tangents.  Applied again it gives every order; nothing else here or elsewhere knows how to
-differentiate a form.
+so a derivative is a sum of :math:`\partial L/\partial t` at points where one tensor is replaced, and so for tangents.
+A call at levels (`tpgen.form.call`) is such a sum in general: its parts are what it expands into.
 
->>> def evaluate(replaced, point, opened):  # L = x * y * g
+>>> def evaluate(raised, point, opened):  # L = x * y * g
 ...     x, y, g = point
 ...     return [{0: lambda: y * g, 1: lambda: x * g, 2: lambda: x * y}[slot]() for slot in opened]
 >>> pull_back(evaluate, (2.0, 3.0, None), opened=(2,), cotangents=[10.0], wanted=(0, 1))
@@ -19,14 +18,49 @@ differentiate a form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
-# (slot that something else stands in, point, open slots) -> a value for each open slot.  What stands in the replaced
-# slot counts where a term reads it, and only there: terms without it drop out.
-Evaluate = Callable[[int, Sequence[Any], tuple[int, ...]], Sequence[Any]]
+from tpgen.form.call import Call, Slot, expanded
+from tpgen.remember import remembered
+
+# (operands that something at a level stands in, what stands in each operand, operands to open) -> a value for each of
+# the last.  What stands in a replaced operand counts where a term reads it, and only there: terms without it drop out.
+Evaluate = Callable[[tuple[int, ...], Sequence[Any], tuple[int, ...]], Sequence[Any]]
 Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: it may write into the first
+
+
+class Part(NamedTuple):
+    """A call without levels that a call at levels is a sum of.  Operands, and what is given and opened, are numbers."""
+
+    raised: tuple[int, ...]  # operands whose place something at a level takes
+    point: tuple[int | None, ...]  # what is given in each operand
+    opened: tuple[int, ...]  # operands, in their order
+    results: tuple[int, ...]  # of what the call at levels opens: where each of these adds to
+
+
+def parts_of(call: Call, operands: Sequence[str]) -> tuple[Part, ...]:
+    """The parts of a call of a form that reads no operand twice."""
+    given = {slot: n for n, slot in enumerate(call.given)}
+    found = []
+    for one in expanded(call, operands):
+        slots = sorted(one.opened, key=lambda slot: operands.index(slot.operand))
+        raised = tuple(n for n, name in enumerate(operands) if name in one.raised)
+        point = tuple(given.get(one.point.get(name, Slot(name))) for name in operands)
+        opened = tuple(operands.index(slot.operand) for slot in slots)
+        found.append(Part(raised, point, opened, tuple(map(call.opened.index, slots))))
+    return tuple(found)
+
+
+def summed(parts: Iterable[Part], given: Sequence[Any], count: int, evaluate: Evaluate, add: Add = add) -> list[Any]:
+    """The sums of parts, as many as a call opens; None for one that is zero."""
+    totals: list[Any] = [None] * count
+    for part in parts:
+        point = [None if n is None else given[n] for n in part.point]
+        for n, value in zip(part.results, evaluate(part.raised, point, part.opened), strict=True):
+            totals[n] = value if totals[n] is None else add(totals[n], value)
+    return totals
 
 
 def pull_back(
@@ -37,33 +71,28 @@ def pull_back(
     wanted: Sequence[int],
     add: Add = add,
 ) -> list[Any]:
-    """Gradients of the slots that are wanted, None for the others, for cotangents of the slots that were open."""
-    totals: list[Any] = [None] * len(point)
-    for slot, cotangent in zip(opened, cotangents, strict=True):
-        _accumulate(totals, evaluate, point, slot, cotangent, wanted, add)
-    return totals
+    """Gradients of the operands that are wanted, None for the others, for cotangents of those that were open."""
+    there = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
+    found = dict(zip(wanted, _derived(evaluate, point, there, wanted, add), strict=True))
+    return [found.get(n) for n in range(len(point))]
 
 
 def push_forward(evaluate: Evaluate, point: Sequence[Any], opened: Sequence[int], tangents: Sequence[Any]) -> list[Any]:
-    """Tangents of the open slots, None where they are zero, for tangents of the point."""
-    totals: list[Any] = [None] * len(point)
-    for slot, tangent in enumerate(tangents):
-        _accumulate(totals, evaluate, point, slot, tangent, opened, add)
-    return [totals[slot] for slot in opened]
+    """Tangents of the open operands, None where they are zero, for tangents of the point."""
+    return _derived(evaluate, point, {n: t for n, t in enumerate(tangents) if t is not None}, opened, add)
 
 
-def _accumulate(
-    totals: list[Any],
-    evaluate: Evaluate,
-    point: Sequence[Any],
-    slot: int,
-    replacement: Any,
-    opened: Sequence[int],
-    add: Add,
-) -> None:
-    others = tuple(n for n in opened if n != slot)  # the form is linear in each slot
-    if replacement is None or not others:
-        return
-    moved = (*point[:slot], replacement, *point[slot + 1 :])
-    for n, value in zip(others, evaluate(slot, moved, others), strict=True):
-        totals[n] = value if totals[n] is None else add(totals[n], value)
+def _derived(
+    evaluate: Evaluate, point: Sequence[Any], raised: Mapping[int, Any], opened: Sequence[int], add: Add
+) -> list[Any]:
+    given = tuple(n for n, x in enumerate(point) if x is not None)
+    parts = _first(len(point), given, tuple(raised), tuple(opened))
+    return summed(parts, [*(point[n] for n in given), *raised.values()], len(opened), evaluate, add)
+
+
+@remembered("derivatives of forms")
+def _first(count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]) -> tuple[Part, ...]:
+    """The parts of a first derivative, for cotangents or tangents at level 1."""
+    names = [f"x{n}" for n in range(count)]
+    slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
+    return parts_of(Call(slots, tuple(Slot(names[n]) for n in opened)), names)

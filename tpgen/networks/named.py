@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,11 +12,13 @@ from torch import Tensor, fx
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import BackendError
 from tpgen.form.call import Call
-from tpgen.kernels.runtime.call import OUT, FormCall, opening_text, slots_in
+from tpgen.kernels.runtime.call import CALLS, FormCall, ProductCall, opening_text, slots_of
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
+from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.remember import Shelf
 
+_CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
 _products: Shelf[int, Kernels] = Shelf("products that programs call")
 _forms: Shelf[int, tuple[Kernels, str, bool]] = Shelf("other forms that programs call")
 
@@ -28,45 +29,26 @@ def call_by_name(graph: fx.Graph) -> None:
     Raises `BackendError` where there is no runtime in C++, and for a call without a kernel of its own.
     """
     for node in list(graph.nodes):
-        if node.target in _NAMED:
-            _NAMED[node.target](graph, node)
+        if node.target in _CALLS:
+            call = _CALLS[node.target](*node.args)
+            (_fixed if isinstance(call, ProductCall) else _listed)(graph, node, call)
     graph.eliminate_dead_code()
 
 
-def _product(graph: fx.Graph, node: fx.Node) -> None:
-    arguments: tuple[Any, ...] = (*node.args, None, None, 0)
-    x1, x2, w, text, src, dst, nodes = arguments[:7]
-    call = _named_product(x1, text, OUT, src is not None)
+def _fixed(graph: fx.Graph, node: fx.Node, call: Any) -> None:
+    """A call in a fixed number of arguments, which are nodes."""
+    x1, x2, w, g, src, dst, text, mask, nodes = call
+    name, value = _named_product(x1, text, mask, src is not None), node.meta["val"]
+    single = isinstance(value, Tensor)
     with graph.inserting_before(node):
-        made = graph.call_function(_operators().named_run.default, (x1, x2, w, call, OUT, None, src, dst, nodes))
-        made.meta["val"] = [node.meta["val"]]
-        only = graph.call_function(operator.getitem, (made, 0))
-    only.meta.update(node.meta)
-    node.replace_all_uses_with(only)
+        made = graph.call_function(_operators().named_run.default, (x1, x2, w, name, mask, g, src, dst, nodes))
+        found = graph.call_function(operator.getitem, (made, 0)) if single else made
+    found.meta.update(node.meta)
+    made.meta["val"] = [value] if single else value
+    node.replace_all_uses_with(found)
 
 
-def _gradients(graph: fx.Graph, node: fx.Node) -> None:
-    arguments: tuple[Any, ...] = (*node.args, None, None)
-    x1, x2, w, g, text, mask, src, dst = arguments[:8]
-    call = _named_product(x1, text, mask, src is not None)
-    with graph.inserting_before(node):
-        made = graph.call_function(_operators().named_run.default, (x1, x2, w, call, mask, g, src, dst, 0))
-    made.meta.update(node.meta)
-    node.replace_all_uses_with(made)
-
-
-def _polynomial(graph: fx.Graph, node: fx.Node) -> None:
-    arguments: Any = node.args
-    tensors, index, text, call = arguments
-    _listed(graph, node, FormCall(tensors, None, None, text, call, index))
-
-
-def _form(graph: fx.Graph, node: fx.Node) -> None:
-    arguments: Any = node.args
-    _listed(graph, node, FormCall(*arguments))
-
-
-def _listed(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _listed(graph: fx.Graph, node: fx.Node, call: Any) -> None:
     """A call for each kernel, whose results stand in order."""
     kernels, given = kernels_of(call.description), call.tensors[0]
     assert isinstance(given, fx.Node)
@@ -91,7 +73,7 @@ def _listed(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
                 found[-1].meta.update(node.meta, val=value)
     for user in list(node.users):
         if user.target is operator.getitem:
-            user.replace_all_uses_with(found[user.args[1]])
+            user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
 
 
 def _as_memory(graph: fx.Graph, x: Any) -> Any:
@@ -109,14 +91,6 @@ def _as_memory(graph: fx.Graph, x: Any) -> Any:
     made = graph.call_function(torch.ops.aten.as_strided.default, (rows, [1, width], [width, 1]))
     made.meta["val"] = x.meta["val"]
     return made
-
-
-_NAMED: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
-    torch.ops.tpgen.product.default: _product,
-    torch.ops.tpgen.gradients.default: _gradients,
-    torch.ops.tpgen.form.default: _form,
-    torch.ops.tpgen.polynomial.default: _polynomial,
-}
 
 
 def _named_product(x1: fx.Node, text: str, mask: int, indexed: bool) -> int:
@@ -153,7 +127,7 @@ def _shapes(
 ) -> list[Tensor]:
     own = nodes if src is not None else x2.shape[0], _products[name].product.dims[3]
     shapes = (own if x is None else x.shape for x in (x1, x2, w, g))
-    return [x1.new_empty(shape) for n, shape in enumerate(shapes) if n in slots_in(mask)]
+    return [x1.new_empty(shape) for name, shape in zip(SLOTS, shapes, strict=True) if name in slots_of(mask)]
 
 
 def _shapes_of_form(

@@ -103,4 +103,4 @@ class _Recorded(torch.autograd.Function):
 
 def _at(ctx: Any) -> Any:
     fast, general, _ = ctx.form
-    return lambda _replaced, moved, opened: open_slots(fast, general, moved, opened)
+    return lambda _raised, moved, opened: open_slots(fast, general, moved, opened)

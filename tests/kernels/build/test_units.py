@@ -40,7 +40,7 @@ def test_any_number_of_units_gives_the_same_bits(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("TPGEN_CACHE_DIR", str(directory))
         monkeypatch.setattr(units, "cores", lambda count=count: count)
         monkeypatch.setattr(build, "_loaded", {})
-        found.append([x for x in Kernels(describe(LARGE)).run_product(given) if x is not None])
+        found.append([x for x in Kernels(describe(LARGE)).run(given) if x is not None])
         files = list((directory / "kernels").iterdir())
         (source,) = (file for file in files if file.suffix == ".cpp" and "IN_UNIT" in file.read_text())
         made = [file.suffix for file in files if file.stem == source.stem]
@@ -63,7 +63,7 @@ case "$*" in *TPGEN_FROM=*) echo 'kernel.cpp:1: error: no such unit' >&2; exit 1
     monkeypatch.setenv("TPGEN_CXX", str(script))
     monkeypatch.setattr(units, "cores", lambda: 3)
     with pytest.raises(BackendError, match=r"(?s)TPGEN_FROM=.* -c .*error: no such unit.*source kept at") as caught:
-        Kernels(describe(LARGE)).run_product(call(7, *operands(LARGE, 5, torch.float32).values()))
+        Kernels(describe(LARGE)).run(call(7, *operands(LARGE, 5, torch.float32).values()))
     kept = Path(str(caught.value).split("kept at ")[1].split("\n")[0])
     assert all(f"// path {path.index}: " in kept.read_text() for path in LARGE.paths)
     assert not [file for file in fresh.iterdir() if ".o-" in file.name or ".so" in file.name]

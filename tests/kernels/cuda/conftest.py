@@ -28,7 +28,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Products]:
     monkeypatch.setitem(KERNEL_TARGETS, "cpp", row)
     target_of.cache_clear()
     products: dict[str, Kernels] = {}
-    for module in ("runtime", "ops"):
+    for module in ("runtime", "forms"):
         find = lambda text: products.setdefault(text, Kernels(text))  # noqa: E731
         monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.kernels_of", find)
     yield library

@@ -19,7 +19,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.driver import EntryPoints
-from tpgen.kernels.runtime import ops
+from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import OUT, ProductCall, W, opening_text
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
@@ -49,7 +49,7 @@ def on_edges(call: ProductCall, dtype: torch.dtype = torch.int64, nodes: int = 4
 
 def both(call: ProductCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
-    kernels = ops.kernels_of(call.description)
+    kernels = forms.kernels_of(call.description)
     return kernels._run(call.listed()), kernels.quick(call)
 
 
@@ -120,8 +120,8 @@ def frames(call: Any, *arguments: object) -> list[str]:
 def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> None:
     rows, edges = call_of("shared", 7), on_edges(call_of("rows", 7))
     for call in (rows, edges):
-        ops.kernels_of(call.description).run_product(call)
-    numbers = [ops.kernels_of(call.description)._number for call in (rows, edges)]
+        forms.kernels_of(call.description).run(call)
+    numbers = [forms.kernels_of(call.description)._number for call in (rows, edges)]
     use(silent)
     x1, x2, w, g, *_ = rows
     assert frames(torch.ops.tpgen_native.run.default._op, x1, x2, w, numbers[0], 7, g) == []
@@ -137,8 +137,8 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
 def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
     """Any other says its own, be it a green one; the context that was current is so again."""
     call = call_of("shared")
-    kernels = ops.kernels_of(call.description)
-    kernels.run_product(call)
+    kernels = forms.kernels_of(call.description)
+    kernels.run(call)
     for stream, pushes in ((0, 2), (7, 0)):
         use(silent, stream)
         assert kernels.quick(call)
@@ -147,8 +147,8 @@ def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
 
 def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
     call = on_edges(call_of("shared", 7))
-    kernels = ops.kernels_of(call.description)
-    kernels.run_product(call)
+    kernels = forms.kernels_of(call.description)
+    kernels.run(call)
     use(silent)
     assert kernels.quick(call)
     assert call.src is not None
@@ -169,13 +169,13 @@ def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
 
 def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Products) -> None:
     call = call_of("rows")
-    kernels = ops.kernels_of(call.description)
-    kernels.run_product(call)
+    kernels = forms.kernels_of(call.description)
+    kernels.run(call)
     use(silent, code=700)
     assert not kernels.quick(call)
     native_gpu.failing["cuLaunchKernel"] = 700
     with pytest.raises(BackendError, match=r"cuLaunchKernel failed: .*; a kernel read or wrote outside its tensors"):
-        kernels.run_product(call)
+        kernels.run(call)
 
 
 def test_no_rows_and_rows_that_begin_anywhere(native_gpu: Products) -> None:
@@ -237,8 +237,8 @@ def test_a_first_call_inside_a_capture_is_refused(native_gpu: Products, monkeypa
 def test_a_captured_convolution_is_left_to_python(silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No order of outside may be pointed to: a replay may find other edges."""
     call = on_edges(call_of("rows"))
-    kernels = ops.kernels_of(call.description)
-    kernels.run_product(call)
+    kernels = forms.kernels_of(call.description)
+    kernels.run(call)
     use(silent)
     assert kernels.quick(call)
     monkeypatch.setattr(driver, "capturing", lambda device: True)

@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.forms import _forms
+from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -101,9 +101,9 @@ def test_any_cotangents_and_slots(opened: tuple[str, ...], raised: tuple[str, ..
     shapes = {"x1": (ROWS, 32), "x2": (ROWS, 4), "w": (plan.weight_numel,), "out": (ROWS, plan.irreps_out.dim)}
     draw = torch.Generator().manual_seed(2)
     tensors = [torch.randn(shapes[o], generator=draw, dtype=torch.float64) for o in (*SLOTS, *raised)]
-    found = _forms.run(FormCall(tensors, None, None, text, call))
+    found = forms.run(FormCall(tensors, None, None, text, call))
     with expanding():
-        torch.testing.assert_close(found, _forms.run(FormCall(tensors, None, None, text, call)))
+        torch.testing.assert_close(found, forms.run(FormCall(tensors, None, None, text, call)))
     spec = KernelSpec(kernels_of(text).description, raised_call(opened, raised), torch.float64)
     results = [torch.empty_like(x) for x in found]
     targets.KERNEL_TARGETS["interpreter"].load(spec)(tensors, results, Sizes(ROWS))
@@ -120,7 +120,7 @@ def test_force_training_takes_one_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Kernels, "quick_form", counted)
     derivatives(SMALL, edges=True, third=False)
-    assert calls == {("x1", "x2", "w")}
+    assert calls - {()} == {("x1", "x2", "w")}
 
 
 def test_large_couplings_are_expanded() -> None:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from tpgen._torch import pytree
 from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
 from tpgen.errors import InputError, TpgenError
-from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
+from tpgen.kernels.runtime.call import CALLS, FormCall, ProductCall
 from tpgen.kernels.runtime.workspace import call_workspace
 from tpgen.text import quantity
 
@@ -111,19 +111,8 @@ def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
     return made.requires_grad_(wanted)
 
 
-def _workspace(call: Callable[..., FormCall], *given: Any, **named: Any) -> int:
-    return call_workspace(call(*given, **named))
+def _workspace(call: Callable[..., ProductCall | FormCall], *given: Any, **named: Any) -> int:
+    return call_workspace(call(*given, **named).listed())
 
 
-# The arguments of each operator as a call whose memory is known.
-_CALLS: dict[str, Callable[..., FormCall]] = {
-    "product": lambda x1, x2, w, text, src=None, dst=None, nodes=0: ProductCall(
-        x1, x2, w, None, src, dst, text, OUT, nodes
-    ).listed(),
-    "gradients": lambda x1, x2, w, g, text, mask, src=None, dst=None: ProductCall(
-        x1, x2, w, g, src, dst, text, mask
-    ).listed(),
-    "polynomial": lambda tensors, index, text, call: FormCall(tensors, None, None, text, call, index),
-    "form": FormCall,
-}
-WORKSPACE.update({f"tpgen::{name}": partial(_workspace, call) for name, call in _CALLS.items()})
+WORKSPACE.update({f"tpgen::{name}": partial(_workspace, call) for name, call in CALLS.items()})

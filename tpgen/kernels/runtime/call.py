@@ -5,12 +5,13 @@ A `FormCall` is any call of a form; a `ProductCall` one of a product without lev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
+from tpgen.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
 from tpgen.kernels.sweep.terms import SLOTS
@@ -60,6 +61,19 @@ class FormCall(NamedTuple):
         """The slots that are given and opened.  Raises `PlanError` where the text is no call."""
         return Slots.parse(self.call)
 
+    def listed(self) -> FormCall:
+        """Returns the call as it is."""
+        return self
+
+    def fixed(self) -> ProductCall | None:
+        """A product's call in a fixed number of arguments; None where it has levels, or other tensors."""
+        mask, given = MASKS.get(self.call), len(self.tensors)
+        if mask is None or self.elements is not None or given != (3 if mask == OUT else 4):
+            return None
+        x1, x2, w, *others = self.tensors
+        g = others[0] if others else None
+        return ProductCall(x1, x2, w, g, self.src, self.dst, self.description, mask, self.nodes)
+
 
 class ProductCall(NamedTuple):
     """Four operands, one of which may be open alone and absent, the slots to open, and the edges of a convolution."""
@@ -72,24 +86,17 @@ class ProductCall(NamedTuple):
     dst: Tensor | None
     description: str
     mask: int  # bits of the open slots
-    nodes: int = 0  # rows of the product, where it is indexed
-
-    @property
-    def point(self) -> tuple[Tensor | None, ...]:
-        """Tensors in the slots x1, x2, w, out; None for an operand that is not given."""
-        return self.x1, self.x2, self.w, self.g
-
-    @property
-    def indexed(self) -> bool:
-        """Whether rows are edges."""
-        return self.src is not None
+    nodes: int = 0  # rows of the product, where it is indexed and not given
 
     def listed(self) -> FormCall:
-        """Returns the call with its tensors as a list, those that it reads."""
+        """Returns the call with its tensors as a list, those that it reads.  Raises `InputError` for a mask of none."""
         x1, x2, w, g, src, dst, description, mask, nodes = self
-        tensors = (x1, x2, w) if g is None or mask == OUT else (x1, x2, w, g)
-        rows = nodes if g is None else g.shape[0] if g.dim() else 0
-        return FormCall(tensors, src, dst, description, opening_text(mask), None, rows)
+        if not 0 < mask < 16:
+            raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
+        if g is not None and mask == OUT:  # its rows alone are needed
+            nodes, g = g.shape[0] if g.dim() else 0, None
+        tensors = (x1, x2, w) if g is None else (x1, x2, w, g)
+        return FormCall(tensors, src, dst, description, opening_text(mask), None, nodes)
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
@@ -111,23 +118,16 @@ def opening_text(mask: int) -> str:
 
 
 @cache
-def slots_in(mask: int) -> tuple[int, ...]:
-    """Positions of the slots in a mask.
-
-    >>> slots_in(X1 | OUT)
-    (0, 3)
-    """
-    return tuple(n for n, bit in enumerate(SLOT_BITS) if mask & bit)
-
-
-@cache
 def slots_of(mask: int) -> tuple[str, ...]:
     """Names of the slots in a mask.
 
     >>> slots_of(X1 | OUT)
     ('x1', 'out')
     """
-    return tuple(SLOTS[n] for n in slots_in(mask))
+    return tuple(slot for slot, bit in zip(SLOTS, SLOT_BITS, strict=True) if mask & bit)
+
+
+MASKS = {opening_text(mask): mask for mask in range(1, 16)}  # of a product's calls without levels
 
 
 @cache
@@ -140,6 +140,50 @@ def sweeps_of(mask: int) -> tuple[int, ...]:
     return (mask & ~OUT, OUT) if mask & X1 and mask & OUT else (mask,)
 
 
-def mask_of(chosen: Any) -> int:
-    """The mask of the slots that are chosen, by position."""
-    return sum(bit for bit, yes in zip(SLOT_BITS, chosen, strict=False) if yes)
+def mask_of(call: Slots) -> int:
+    """The mask of the slots that a product's call opens."""
+    return sum(SLOT_BITS[SLOTS.index(slot.operand)] for slot in call.opened)
+
+
+# -- arguments of the operators ----------------------------------------------------------------------------------------
+
+
+def product_call(
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    description: str,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
+    nodes: int = 0,
+) -> ProductCall:
+    """A call from the arguments of ``tpgen::product``."""
+    return ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes)
+
+
+def gradients_call(
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    g: Tensor,
+    description: str,
+    mask: int,
+    src: Tensor | None = None,
+    dst: Tensor | None = None,
+) -> ProductCall:
+    """A call from the arguments of ``tpgen::gradients``."""
+    return ProductCall(x1, x2, w, g, src, dst, description, mask)
+
+
+def polynomial_call(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> FormCall:
+    """A call from the arguments of ``tpgen::polynomial``."""
+    return FormCall(tensors, None, None, description, call, index)
+
+
+# what each operator is given, as a call
+CALLS: dict[str, Callable[..., ProductCall | FormCall]] = {
+    "product": product_call,
+    "gradients": gradients_call,
+    "form": FormCall,
+    "polynomial": polynomial_call,
+}

@@ -1,59 +1,59 @@
-r"""The operator ``tpgen::form``: any call of a form, and the one rule that makes its derivatives calls again.
+r"""Operators: calls of a form, and the one rule that makes their derivatives calls again.
 
 The gradients of a form L at a point, pulled back along cotangents :math:`c_s` of each, are the gradients of
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle,
 
 a call at one more level (`tpgen.form.call`).  Kernels of polynomials take calls at any levels.  Of a product there are
-kernels of calls at one level, which read every tensor once, where the same sum by ``tpgen::gradients`` takes a call for
-each cotangent; where there is no such kernel, and for derivatives beyond, calls are expanded into those (`expanded`).
+kernels of calls at one level, which read every tensor once, where the same sum by calls without levels takes one for
+each cotangent; where there is no such kernel, and for derivatives beyond, calls are expanded into those.
+
+``tpgen::form`` is any call.  Those of products without levels are known to graphs as ``tpgen::product`` and
+``tpgen::gradients``, in a fixed number of arguments: so many small ones are made that a list shows.
+
+They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
+transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tpgen.form.call import Call, LevelFreeCall, Slot, expanded
-from tpgen.kernels.runtime import call as products
+from tpgen._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.form.call import Call, Slot
+from tpgen.form.derivative import Part, parts_of, summed
 from tpgen.kernels.runtime.batching import fold_batch
-from tpgen.kernels.runtime.call import FormCall, mask_of
+from tpgen.kernels.runtime.call import (
+    OUT,
+    SLOT_BITS,
+    FormCall,
+    ProductCall,
+    gradients_call,
+    opening_text,
+    polynomial_call,
+    product_call,
+)
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
 
+_EDGES = "Tensor? edge_src=None, Tensor? edge_dst=None"
 _INDICES = "Tensor? edge_src, Tensor? edge_dst, str description, str call, Tensor? index=None, SymInt num_nodes=0"
 SCHEMAS = (
+    f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor",
+    f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]",
     f"form(Tensor[] tensors, {_INDICES}) -> Tensor[]",
     "polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]",  # in programs of 0.1
 )
 for _schema in SCHEMAS:
     define(_schema)
+_product, _gradients = torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default
 _form = torch.ops.tpgen.form.default
-
-
-def call_form(call: FormCall) -> Sequence[Tensor]:
-    """The opened slots of any call, recorded for autograd where something asks for it."""
-    return _forms.form(call)
-
-
-def second_order(
-    call: products.ProductCall, cotangents: Mapping[str, Tensor], opened: tuple[str, ...]
-) -> Sequence[Tensor]:
-    """The opened slots of the sum over cotangents of the form where each stands in the place of its operand."""
-    assert call.g is not None
-    text = _text(opened, tuple(cotangents))
-    tensors = [call.x1, call.x2, call.w, call.g, *cotangents.values()]
-    return _forms.form(FormCall(tensors, call.src, call.dst, call.description, text))
-
-
-@remembered("calls of second derivatives")
-def _text(opened: tuple[str, ...], raised: tuple[str, ...]) -> str:
-    return str(raised_call(opened, raised))
 
 
 class _Forms(Operator[FormCall]):
@@ -71,17 +71,19 @@ class _Forms(Operator[FormCall]):
         return FormCall(tensors, src, dst, description, text, elements, nodes)
 
     def evaluate(self, call: FormCall) -> list[Tensor]:
-        return list(_form(*call))
+        operator, arguments = _in_graphs(call)
+        return _many(operator(*arguments))
+
+    def redispatch(self, keys: Any, call: FormCall) -> list[Tensor]:
+        operator, arguments = _in_graphs(call)
+        return _many(operator.redispatch(keys, *arguments))
 
     def run(self, call: FormCall) -> list[Tensor]:
         kernels = kernels_of(call.description)
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        return _filled(call, _expanded(call, call.slots, call.tensors))
-
-    def redispatch(self, keys: Any, call: FormCall) -> list[Tensor]:
-        return list(_form.redispatch(keys, *call))
+        return [x for x in _filled(call, _expanded(call)) if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
@@ -89,9 +91,12 @@ class _Forms(Operator[FormCall]):
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         kernels, own = kernels_of(call.description), call.slots
-        if kernels.description.any_level and not own.levels:
-            derived = _pulled_back(call.call, (True,) * len(own.opened), tuple(wanted))
-            kernels.build_together((call.call, derived), call.tensors[0], call.indexed)
+        if own.levels or own.opened != (Slot("out"),):
+            return
+        derived = _pulled_back(call.call, (True,), tuple(wanted))
+        parts = () if kernels.description.any_level else _sum_of(derived).parts
+        more = [opening_text(_mask(part.opened)) for part in parts] or [derived]
+        kernels.build_together((call.call, *more), call.tensors[0], call.indexed)
 
     def pull_back(
         self, call: FormCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
@@ -103,15 +108,18 @@ class _Forms(Operator[FormCall]):
         found = iter(self._derived(call, text, [*call.tensors, *there]))
         return [next(found) if yes else None for yes in wanted]
 
-    def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
         return _filled(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
-        if kernels_of(call.description).description.any_level:
-            return self.form(call._replace(tensors=tensors, call=text))
-        return _expanded(call, Call.parse(text), tensors)
+        derived, kernels = call._replace(tensors=tensors, call=text), kernels_of(call.description)
+        if kernels.description.any_level:
+            return self.form(derived)
+        if _sum_of(text).fuses and not kernels.expands(derived) and not _transformed(tensors):
+            return self.form(derived)
+        return _expanded(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick_form(call)
@@ -123,52 +131,148 @@ class _Forms(Operator[FormCall]):
         return fold_batch(size, dims, call)
 
 
+forms = _Forms()
+
+
+def _in_graphs(call: FormCall) -> tuple[Any, tuple]:
+    """The operator by which graphs know a call, and its arguments."""
+    fixed = call.fixed()
+    if fixed is None or kernels_of(call.description).description.any_level:
+        return _form, call
+    return _of_product(fixed)
+
+
+def _of_product(call: ProductCall) -> tuple[Any, tuple]:
+    x1, x2, w, g, src, dst, description, mask, nodes = call
+    if g is None:
+        return _product, (x1, x2, w, description, src, dst, nodes)
+    return _gradients, (x1, x2, w, g, description, mask, src, dst)
+
+
+def _many(made: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else list(made)
+
+
+def _transformed(tensors: Sequence[Tensor]) -> bool:
+    return any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors)
+
+
 @remembered("calls of gradients")
 def _pulled_back(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
     """The call of the gradients, as text: small polynomials notice how it is made."""
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
-def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor]:
-    """Results of a call, zeros of the operand's shape where a slot is zero."""
+def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Results of a call, zeros of the operand's shape where a slot is zero; None where no tensor says a shape."""
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
-    pairs = zip(call.slots.opened, found, strict=True)
-    return [torch.zeros_like(like[slot.operand]) if x is None else x for slot, x in pairs]
+    pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
+    return [torch.zeros_like(given) if x is None and given is not None else x for given, x in pairs]
 
 
-def _expanded(call: FormCall, derived: Call, tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """The opened slots of a call of a product, by calls without levels; None where a slot is zero."""
-    at = dict(zip(derived.given, tensors, strict=True))
-    empty = {n for n, dim in zip(SLOTS, kernels_of(call.description).product.dims, strict=True) if not dim}
-    totals: dict[Slot, Tensor] = {}
-    for one in expanded(derived, SLOTS):
-        if empty.isdisjoint(one.raised):  # no path reads an operand without numbers: a layer's second inputs
-            for slot, value in zip(one.opened, _gradients(call, one, at), strict=True):
-                totals[slot] = added(totals[slot], value) if slot in totals else value
-    return [totals.get(slot) for slot in derived.opened]
+# -- products: what has no kernel of its own ---------------------------------------------------------------------------
 
 
-def _gradients(call: FormCall, one: LevelFreeCall, at: Mapping[Slot, Tensor]) -> list[Tensor]:
-    """A call without levels, its results in the order of what it opens."""
-    description = call.description
-    if "w" in one.raised:  # unweighted paths do not depend on what stands in the weights' place
-        description = kernels_of(description).product.weighted
-    x1, x2, w, g = (at.get(one.point.get(name, Slot(name))) for name in SLOTS)
-    names = [slot.operand for slot in one.opened]
-    if names == ["out"]:
-        nodes = call.nodes if g is None else g.shape[0]
-        return [torch.ops.tpgen.product(x1, x2, w, description, call.src, call.dst, nodes)]
-    mask = mask_of([name in names for name in SLOTS])
-    made = torch.ops.tpgen.gradients(x1, x2, w, g, description, mask, call.src, call.dst)
-    found = dict(zip([name for name in SLOTS if name in names], made, strict=True))
-    return [found[name] for name in names]
+class _Sum(NamedTuple):
+    """A product's call as a sum of calls without levels, and whether it is one that a single kernel may compute."""
+
+    parts: tuple[Part, ...]
+    fuses: bool
 
 
-def _polynomial_call(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> FormCall:
-    """A call from the arguments of ``tpgen::polynomial``."""
-    return FormCall(tensors, None, None, description, call, index)
+@remembered("calls as sums of calls without levels")
+def _sum_of(text: str) -> _Sum:
+    call = Call.parse(text)
+    parts, raised = parts_of(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
+    return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
 
 
-_forms = _Forms()
-register(_forms, "form", FormCall)
-register(_forms, "polynomial", _polynomial_call)
+def _expanded(call: FormCall) -> list[Tensor | None]:
+    """The opened slots of a call by calls without levels; None where a slot is zero."""
+    product, (src, dst, description) = kernels_of(call.description).product, call[1:4]
+    empty = {n for n, dim in enumerate(product.dims) if not dim}
+
+    def evaluate(raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]) -> Sequence[Tensor]:
+        x1, x2, w, g = point
+        # unweighted paths do not depend on what stands in the weights' place
+        text = product.weighted if SLOTS.index("w") in raised else description
+        mask, nodes = _mask(opened), call.nodes
+        if mask == OUT and g is not None:  # its rows alone are needed
+            nodes, g = g.shape[0], None
+        return products.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes))
+
+    # no path reads an operand without numbers: a layer's second inputs
+    parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]
+    return summed(parts, call.tensors, len(call.slots.opened), evaluate, added)
+
+
+def _mask(opened: Sequence[int]) -> int:
+    return sum(SLOT_BITS[n] for n in opened)
+
+
+# -- products: the quick way -------------------------------------------------------------------------------------------
+
+# Asking costs as long as the gradients of so many numbers.
+_WORTH_ASKING = 2**14
+
+
+class _Products(Operator[ProductCall]):
+    """Calls of products in a fixed number of arguments: what is usual in few steps, all else as the form's call."""
+
+    indices = 2
+
+    def split(self, call: ProductCall) -> tuple[tuple[Tensor | None, ...], tuple]:
+        return call[:6], call[6:]
+
+    def call(self, tensors: Sequence[Any], rest: tuple) -> ProductCall:
+        return ProductCall(*tensors, *rest)
+
+    def quick(self, call: ProductCall) -> Sequence[Tensor]:
+        return kernels_of(call.description).quick(call)
+
+    def needs_grad(self, call: ProductCall) -> bool:
+        x1, x2, w, g, *_ = call
+        return x1.requires_grad or x2.requires_grad or w.requires_grad or (g is not None and g.requires_grad)
+
+    def asks(self, call: ProductCall) -> bool:
+        numbers = call.x1.numel() + call.w.numel()
+        return not isinstance(numbers, int) or numbers >= _WORTH_ASKING  # a symbol while torch traces
+
+    def pull_back(
+        self, call: ProductCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        x1, x2, w, _, src, dst, description, mask, _ = call
+        if mask != OUT:
+            return forms.pull_back(call.listed(), cotangents, wanted)
+        (g,), mask = cotangents, wanted[0] | wanted[1] << 1 | wanted[2] << 2
+        if g is None or not mask:
+            return (None,) * len(SLOT_BITS)
+        rest = iter(self.form(ProductCall(x1, x2, w, g, src, dst, description, mask)))
+        return [*[next(rest) if yes else None for yes in wanted[:3]], None]
+
+    def run(self, call: ProductCall) -> list[Tensor]:
+        return list(self.quick(call)) or forms.run(call.listed())
+
+    def recorded(self, keys: Any, call: ProductCall) -> list[Tensor]:
+        return list(self.at_once(call)) or forms.recorded(keys, call.listed())
+
+    def evaluate(self, call: ProductCall) -> list[Tensor]:
+        operator, arguments = _of_product(call)
+        return _many(operator(*arguments))
+
+    def transformed(self, call: ProductCall) -> list[Tensor]:
+        return forms.transformed(call.listed())
+
+    def batched(self, call: ProductCall) -> list[Tensor]:
+        return forms.batched(call.listed())
+
+    def shapes(self, call: ProductCall) -> list[Tensor]:
+        return forms.shapes(call.listed())
+
+
+products = _Products()
+
+register(products, "product", product_call, single=True)
+register(products, "gradients", gradients_call)
+register(forms, "form", FormCall)
+register(forms, "polynomial", polynomial_call)

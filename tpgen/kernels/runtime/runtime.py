@@ -18,13 +18,7 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.runtime.call import (
-    DESTINATIONS,
-    SOURCES,
-    FormCall,
-    ProductCall,
-    mask_of,
-)
+from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel
@@ -80,7 +74,9 @@ class Kernels:
         return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute a call with its tensors as a list."""
+        """Compute a call with its tensors as a list; nothing as above."""
+        if not self.description.any_level and (fixed := call.fixed()):
+            return self.quick(fixed)
         tensors, src, dst, _, text, elements, _ = call
         if self._launched and (launched := self._launched.of_form(call)) is not None:
             return launched
@@ -102,7 +98,7 @@ class Kernels:
         if self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
         if self._entered(native):
-            native.set_kernel(self._number, spec.indexed, spec.dtype, _mask(spec.call), address)
+            native.set_kernel(self._number, spec.indexed, spec.dtype, mask_of(spec.call), address)
             self._native = native.run
 
     def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
@@ -118,10 +114,10 @@ class Kernels:
         if self.description.any_level:
             launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
         elif self._entered(native) and (entry := launch(like)):
-            native.set_launch(self._number, indexed, like.dtype, _mask(call), *entry)
+            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *entry)
             self._native = native.run
             if indexed:
-                launched.enter_sorting(kernel, like, _mask(call))
+                launched.enter_sorting(kernel, like, mask_of(call))
 
     def _entered(self, native: Runtime) -> bool:
         """Whether the runtime knows the product, by a number that it gives at first."""
@@ -158,7 +154,7 @@ class Kernels:
             number, text = NOTHING if more else number, f"{self._text} {call} {dtype} {indexed}"
         if native is None or number == NOTHING:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(text, number, form=text != self._text)
+        return native.name(text, number)
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
@@ -229,15 +225,10 @@ class Kernels:
         signature.check_kinds(call, sizes.rows)
         return signature, counts
 
-    def run_product(self, call: ProductCall) -> list[Tensor]:
-        """The open slots of a product's call without levels, in slot order."""
-        if not 0 < call.mask < 16:
-            raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {call.mask}")
-        return list(self.quick(call)) or self._run(call.listed())
-
-    def run(self, call: FormCall) -> list[Tensor]:
+    def run(self, call: FormCall | ProductCall) -> list[Tensor]:
         """The opened slots of a call."""
-        return list(self.quick_form(call)) or self._run(call)
+        listed = call.listed()
+        return list(self.quick_form(listed)) or self._run(listed)
 
     def _run(self, call: FormCall) -> list[Tensor]:
         signature = self.signature(call.call, call.indexed)
@@ -291,11 +282,6 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     elif tasks:
         with ThreadPoolExecutor(len(tasks)) as pool:
             list(pool.map(lambda task: task(), tasks))
-
-
-def _mask(call: Slots) -> int:
-    opened = [slot.operand for slot in call.opened]
-    return mask_of(name in opened for name in SLOTS)
 
 
 def _ends(index: Tensor | None) -> tuple[int, int]:

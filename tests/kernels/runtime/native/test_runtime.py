@@ -18,8 +18,9 @@ from tpgen import _torch
 from tpgen.errors import InputError
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
-from tpgen.kernels.runtime.call import OUT, X2, ProductCall, slots_in
+from tpgen.kernels.runtime.call import OUT, X2, ProductCall
 from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.forms import products
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -36,13 +37,13 @@ def in_python(call: ProductCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor
     """The open slots by a product that the runtime does not know."""
     with monkeypatch.context() as patch:
         patch.setattr(runtime_of_forms, "runtime", lambda: None)
-        return Kernels(call.description).run_product(call)
+        return Kernels(call.description).run(call)
 
 
 def by_runtime(call: ProductCall) -> list[Tensor]:
     """The same by the runtime alone."""
     product = kernels_of(call.description)
-    product.run_product(call)  # builds the kernel
+    product.run(call)  # builds the kernel
     return list(product.quick(call))
 
 
@@ -84,7 +85,7 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("how", STRIDES)
 def test_operands_of_any_strides(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call = call_of("per row", 7, edges=True)
-    x1, x2, w, g = map(STRIDES[how], call.point)
+    x1, x2, w, g = map(STRIDES[how], call[:4])
     strided = call._replace(x1=x1, x2=x2, w=w, g=g, src=STRIDES["every other column"](call.src))
     assert same(by_runtime(strided), in_python(strided, monkeypatch))
 
@@ -111,7 +112,7 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
     leaves = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
 
     def second() -> list[Tensor]:
-        (made,) = ops._products.form(call)
+        (made,) = products.form(call)
         first = torch.autograd.grad(made.sin().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
@@ -205,7 +206,7 @@ def test_a_large_result_without_memory_is_left_to_python(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(native, "empty", full)
     assert not kernels_of(call.description).quick(call)
-    assert kernels_of(call.description).run_product(call)[0].shape == (
+    assert kernels_of(call.description).run(call)[0].shape == (
         call.x1.shape[0],
         PLANS["per row"].irreps_out.dim,
     )
@@ -268,7 +269,7 @@ def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_slots_come_in_their_order() -> None:
     call = call_of("per row", 15)
-    assert [x.shape for x in by_runtime(call)] == [call.point[n].shape for n in slots_in(15)]
+    assert [x.shape for x in by_runtime(call)] == [x.shape for x in call[:4]]
 
 
 def test_traces_keep_the_number_of_nodes_open() -> None:

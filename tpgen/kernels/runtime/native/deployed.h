@@ -1,5 +1,5 @@
 // The operators of a program without Python: kernels stand in files beside this library, a table says which does what.
-// Needs: torch, product, form, and the tables `KERNELS` and `FORMS` with `FEATURES`, `TORCH` and `BUILT_WITH`.
+// Needs: torch, form, and the table `FORMS` with `FEATURES`, `TORCH` and `BUILT_WITH`.
 
 extern "C" {
 int snprintf(char*, unsigned long, const char*, ...);
@@ -74,13 +74,17 @@ static void* load(const char* name, i64 sum) {
   if (!found) refuse("a kernel cannot be loaded: ", dlerror(), "copy the whole folder again, or deploy anew");
   return found;
 }
-static bool same(const char* known, Handle given) {
-  const char* text = 0;
-  u64 length = 0;
-  torch_string_c_str(given, &text);
-  torch_string_length(given, &length);
-  return strlen(known) == length && !memcmp(known, text, length);
-}
+// text of torch, which holds it
+struct Text {
+  const char* at;
+  u64 length;
+  explicit Text(u64 given) : at(0), length(0) {
+    torch_string_c_str((Handle)given, &at);
+    torch_string_length((Handle)given, &length);
+  }
+  Text(const char* at) : at(at), length(strlen(at)) {}
+  bool is(const char* known) const { return strlen(known) == length && !memcmp(known, at, length); }
+};
 static void open_kernels() {
   static char versions[64];
   snprintf(versions, sizeof versions, "%d.%d", (int)(aoti_torch_abi_version() >> 56),
@@ -89,10 +93,6 @@ static void open_kernels() {
     refuse("built with torch " BUILT_WITH ", and this is torch ", versions, "use that torch or a later one, or deploy anew");
   if (const char* lacking = lacking_feature())
     refuse("built for a processor with ", lacking, "deploy on the machine that it is to run on");
-  for (const Entry& entry : KERNELS) {
-    if (*refusal) return;
-    entry.product->kernels[entry.edges][entry.dtype][entry.mask] = load(entry.file, entry.sum);
-  }
   for (Form& f : FORMS)
     if (!*refusal) f.kernel = load(f.file, f.sum);
 }
@@ -104,16 +104,17 @@ static void describe(const Tensor& x, char*& at, const char* end) {
   for (i64 d = 0; d < x.dim && at < end; ++d) at += snprintf(at, end - at, d ? ", %lld" : " (%lld", x.sizes[d]);
   if (at < end) at += snprintf(at, end - at, x.dim ? ")" : " none");
 }
-static void say(const Call& c, int fault, char* message) {
+// why a kernel of a call was not run, or stopped
+static void say(const Form& f, const Arguments& a, int fault, char* message) {
   char *at = message, *end = message + TEXT;
-  if (fault != UNFIT) {
-    snprintf(message, TEXT, "tpgen: %s", fault < 4 ? FAULTS[fault] : "a kernel stopped");
-    return;
-  }
-  at += snprintf(at, TEXT, "tpgen: operands do not fit the product, or are of a dtype it was not deployed for: shapes");
-  for (const Tensor& x : c.operands) describe(x, at, end);
-  const i64* d = c.product.dims;
-  if (at < end) snprintf(at, end - at, "; rows have %lld, %lld, %lld and %lld numbers", d[0], d[1], d[2], d[3]);
+  if (fault == 2 && a.index) snprintf(message, TEXT, "tpgen: index: an element is out of range");
+  else if (fault != UNFIT) snprintf(message, TEXT, "tpgen: %s", fault < 4 ? FAULTS[fault] : "a kernel stopped");
+  if (fault != UNFIT) return;
+  at += snprintf(at, TEXT, "tpgen: tensors do not fit the call '%.60s': shapes", f.call);
+  for (u64 n = 0; n < a.count; ++n) describe(a.x[n], at, end);
+  if (at < end) at += snprintf(at, end - at, "; rows have");
+  for (i64 n = 0; n < f.count && at < end; ++n) at += snprintf(at, end - at, " %lld", f.given[n].dim);
+  if (at < end) snprintf(at, end - at, " numbers");
 }
 
 // The rules of differentiation are tpgen's, in Python.  Without them a call would be a constant to autograd, and what
@@ -141,69 +142,28 @@ static bool differentiated(const Tensor* x, u64 count) {
 }
 enum Level { VALUES, TRANSFORMS };  // of the dispatcher: where calls are computed, and where torch.func takes them
 
-// Compute a call, or throw what torch throws; the description is given up.
-static void compute(Call& c, bool known, Level level, Handle description, char* message) {
-  torch_delete_string(description);
-  if (*refusal) snprintf(message, TEXT, "%s", refusal);
-  else if (level == TRANSFORMS || differentiated(c.operands, 4)) snprintf(message, TEXT, "%s", VALUES_ALONE);
-  else if (!known) snprintf(message, TEXT, "tpgen: a product that was not deployed; deploy the network that calls it, one network for each process");
-  else if (const int fault = run(c)) say(c, fault, message);
+static bool takes_edges(const Form& f) {
+  for (i64 n = 0; n < f.count; ++n) if (f.given[n].count == SOURCES) return true;
+  return false;
 }
-static Product* product_of(Handle description) {
-  for (const Entry& entry : KERNELS) if (same(entry.description, description)) return entry.product;
-  return 0;
-}
-
-static const Product NONE = {};
-template <Level level>
-static void product_boxed(u64* stack, u64, u64) {
-  char message[TEXT] = "";
-  {
-    const Product* p = product_of((Handle)stack[3]);
-    Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)0}, optional(stack[4]),
-              optional(stack[5]), OUT, (i64)stack[6], {}};
-    compute(c, p, level, (Handle)stack[3], message);
-    stack[0] = (u64)c.results[3].give();
-  }
-  if (*message) fail(message);
-}
-template <Level level>
-static void gradients_boxed(u64* stack, u64, u64) {
-  char message[TEXT] = "";
-  {
-    const Product* p = product_of((Handle)stack[4]);
-    Call c = {p ? *p : NONE, {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], (Handle)stack[3]}, optional(stack[6]),
-              optional(stack[7]), (i64)stack[5], 0, {}};
-    compute(c, p, level, (Handle)stack[4], message);
-    Handle list = 0;
-    if (!*message) torch_new_list_reserve_size(4, &list);
-    for (Tensor& x : c.results) if (list && x) torch_list_push_back(list, (u64)x.give());
-    stack[0] = (u64)list;
-  }
-  if (*message) fail(message);
-}
-
 // Compute a call: each of its kernels opens some slots, in order.
-static Handle compute(Handle description, Handle call, Level level, Arguments& a, char* message) {
+static Handle compute(Text description, Text call, Level level, Arguments& a, char* message) {
   Handle list = 0;
-  int fault = UNFIT;
+  bool known = false;
   torch_new_list_reserve_size(4, &list);
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
   else if (level == TRANSFORMS || differentiated(a.x, a.count)) snprintf(message, TEXT, "%s", VALUES_ALONE);
-  else {
-    const int dtype = position(a.x[0].dtype);
-    bool known = false;
-    for (const Form& f : FORMS) {
-      if (f.dtype != dtype || f.count != (i64)a.count || !same(f.call, call) || !same(f.description, description)) continue;
-      Tensor results[MOST_SLOTS];
-      if (!known || !fault) fault = run(f, a, results);
-      known = true;
-      for (Tensor& r : results) if (!fault && r) torch_list_push_back(list, (u64)r.give());
-    }
-    if (!known) snprintf(message, TEXT, "tpgen: a call or a dtype that was not deployed; deploy the network that calls it");
-    else if (fault) snprintf(message, TEXT, "tpgen: %s", fault == UNFIT ? "tensors do not fit the call"
-                             : fault != 2 ? "a kernel stopped" : a.src ? FAULTS[2] : "index: an element is out of range");
+  for (const Form& f : FORMS) {
+    const bool counted = f.mask ? f.count <= (i64)a.count : f.count == (i64)a.count;  // out alone does not read itself
+    if (*message || !counted || f.dtype != position(a.x[0].dtype) || takes_edges(f) != bool(a.src)) continue;
+    if (!call.is(f.call) || !description.is(f.description)) continue;
+    Tensor results[MOST_SLOTS];
+    known = true;
+    if (const int fault = run(f, a, results)) say(f, a, fault, message);
+    for (Tensor& r : results) if (r) torch_list_push_back(list, (u64)r.give());
   }
+  if (!*message && !known)
+    snprintf(message, TEXT, "tpgen: a call or a dtype that was not deployed; deploy the network that calls it, one network for each process");
   if (!*message) return list;
   torch_delete_list(list);
   return 0;
@@ -214,10 +174,32 @@ static void form_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     Arguments a(stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
-    const Handle description = (Handle)stack[form ? 3 : 2], call = (Handle)stack[form ? 4 : 3];
-    stack[0] = (u64)compute(description, call, level, a, message);
-    torch_delete_string(description);
-    torch_delete_string(call);
+    const u64 description = stack[form ? 3 : 2], call = stack[form ? 4 : 3];
+    stack[0] = (u64)compute(Text(description), Text(call), level, a, message);
+    torch_delete_string((Handle)description);
+    torch_delete_string((Handle)call);
+  }
+  if (*message) fail(message);
+}
+// `tpgen::product`, or `tpgen::gradients` with a cotangent behind the operands and a mask behind the description.
+template <Level level, bool gradients>
+static void product_boxed(u64* stack, u64, u64) {
+  static const char* const names[] = {" x1", " x2", " w", " out"};
+  char message[TEXT] = "", call[32];
+  {
+    const u64 *text = stack + 3 + gradients, *ends = text + 1 + gradients, description = *text;
+    const i64 mask = gradients ? (i64)text[1] : (i64)OUT;
+    Arguments a(stack, 3 + gradients, ends[0], ends[1], gradients ? -1 : (i64)ends[2]);
+    if (gradients && a.x[3].dim) a.nodes = a.x[3].sizes[0];
+    char* at = call + snprintf(call, sizeof call, mask == OUT ? "x1 x2 w ->" : "x1 x2 w out ->");
+    for (int n = 0; n < 4; ++n) if (mask >> n & 1) at += snprintf(at, call + sizeof call - at, "%s", names[n]);
+    const Handle list = compute(Text(description), Text(call), level, a, message);
+    stack[0] = (u64)list;
+    if (list && !gradients) {
+      torch_list_get_item(list, 0, stack);
+      torch_delete_list(list);
+    }
+    torch_delete_string((Handle)description);
   }
   if (*message) fail(message);
 }
@@ -233,7 +215,7 @@ static int enter(const char* key, Boxed product, Boxed gradients, Boxed form, Bo
 }
 template <Level level>
 static int enter(const char* key) {
-  return enter(key, product_boxed<level>, gradients_boxed<level>, form_boxed<level, true>, form_boxed<level, false>);
+  return enter(key, product_boxed<level, false>, product_boxed<level, true>, form_boxed<level, true>, form_boxed<level, false>);
 }
 static int registered = [] {
   setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 0);  // of packages: or operands that do not fit give wrong numbers

@@ -1,5 +1,65 @@
 // One call of a form's kernel without Python, its tensors as a list: sizes that agree, room for the results, the kernel.
-// Needs: torch, product.
+// Needs: torch.
+
+enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
+enum { UNFIT = -1 };  // beside the faults of kernels
+enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // what a kernel must know of a call with edges, as in cpp/edges.h
+
+typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
+typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
+                       const void*, const void*, i64, i64, i64);
+
+static int position(int dtype) {
+  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
+  for (int n = 0; n < 3; ++n) if (known[n] == dtype) return n;
+  return -1;
+}
+static const i64 BYTES[] = {4, 8, 2};
+
+static bool is_narrow(const Tensor& index) { return index.dtype == aoti_torch_dtype_int32(); }
+static bool fits_index(const Tensor& index, i64 edges) {
+  return index.is(edges) && (index.dtype == aoti_torch_dtype_int64() || is_narrow(index));
+}
+
+enum { MOST_AXES = 8 };
+// a dense tensor without values; no handle where there is no room
+struct Place { int type, index; };  // a device
+static const Place CPU = {aoti_torch_device_type_cpu(), 0};
+static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
+  i64 steps[MOST_AXES], count = 1;
+  if (dim > MOST_AXES) return 0;
+  for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
+  Handle made = 0;
+  return aoti_torch_empty_strided(dim, sizes, steps, dtype, place.type, place.index, &made) ? 0 : made;
+}
+// who makes room for large results, the dtype by its position; nobody: they are left to others
+static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
+// room for a result; large ones from so many bytes on, where there is a limit
+static Handle room(const i64* sizes, i64 dim, int dtype, i64 limit) {
+  i64 size = BYTES[position(dtype)];
+  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
+  if (!limit || size < limit) return empty(sizes, dim, dtype);
+  return make_large ? make_large(sizes, dim, position(dtype)) : 0;
+}
+static bool make_dense(Tensor& x) {
+  if (!x || x.dense()) return true;
+  Handle made = empty(x.sizes, x.dim, x.dtype);
+  if (!made) return false;
+  const bool copied = !aoti_torch_copy_(made, x.handle, 0);
+  x.take(made);
+  return copied;
+}
+
+// a kernel by the addresses that it takes, of rows or of edges
+static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, const Tensor& dst, i64 sources, i64 nodes, i64 check) {
+  unsigned threads;
+  torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
+  if (!src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
+  const i64 how = (check ? CHECKED : 0) | (is_narrow(src) ? NARROW_SRC : 0) | (is_narrow(dst) ? NARROW_DST : 0);
+  return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, src.data(), dst.data(), sources, nodes, how);
+}
+
+// -- its tensors as a list -------------------------------------------------------------------------------------------
 
 enum { MOST_SLOTS = 64 };
 struct FormLaunches;  // of its kernels on GPUs
@@ -17,20 +77,24 @@ struct Form {
   void* kernel;
   i64 limit;  // bytes of a result from which on others make room for it, 0: none
   i64 check;  // whether edges out of range are refused
+  i64 mask;   // slots that a product's kernel opens, which takes tensors one by one; 0: of one that takes arrays of them
   FormLaunches* launches;
 };
 struct Sizes { i64 counts[COUNTS], channels; };
-
-typedef int (*OfRows)(void**, void**, void*, i64*, void*, void*, void*, void*, i64);
-typedef int (*OfEdges)(void**, void**, void*, i64*, void*, void*, void*, void*, i64, const void*, const void*, i64, i64, i64);
 
 // What a call is given: the list, which is emptied, the ends of edges, and the element of every row.
 struct Arguments {
   Tensor x[MOST_SLOTS], index, src, dst;
   u64 count;
+  i64 nodes;  // rows of out, where no tensor says so; -1: not known
 
+  // tensors one by one
+  Arguments(const u64* given, u64 count, u64 from, u64 to, i64 nodes)
+      : src(optional(from)), dst(optional(to)), count(count), nodes(nodes) {
+    for (u64 n = 0; n < count; ++n) x[n].take((Handle)given[n]);
+  }
   Arguments(u64 list, u64 elements, u64 from, u64 to)
-      : index(optional(elements)), src(optional(from)), dst(optional(to)), count(0) {
+      : index(optional(elements)), src(optional(from)), dst(optional(to)), count(0), nodes(-1) {
     u64 item = 0;
     torch_list_size((Handle)list, &count);
     for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
@@ -43,9 +107,9 @@ static bool agree(i64& known, i64 size) {
   if (known < 0) known = size;
   return known == size;
 }
-// a row on one axis, or a vector that all rows share
+// a row on one axis, or a vector that all rows share; weights without numbers may have any rows
 static bool fits_flat(const Given& g, const Tensor& x, Sizes& s) {
-  if (g.count == SHARED) return x.is(g.dim);
+  if (g.count == SHARED) return x.is(g.dim) || (!g.dim && x.dim <= 2 && !x.count());
   return x.dim == 2 && x.sizes[1] == g.dim && agree(s.counts[g.count], x.sizes[0]);
 }
 // a row on any axes, of whole channels
@@ -65,6 +129,7 @@ static bool fits(const Form& f, const Arguments& a, Sizes& s) {
   const i64 rows = s.counts[ROWS];
   if (s.counts[ELEMENTS] < 0) s.counts[ELEMENTS] = 1;
   if (s.channels < 0) s.channels = 1;
+  if (s.counts[DESTINATIONS] < 0) s.counts[DESTINATIONS] = a.nodes;
   if (rows < 0 || bool(a.src) != bool(a.dst)) return false;
   if (a.src && (!fits_index(a.src, rows) || !fits_index(a.dst, rows) || s.counts[SOURCES] < 0 || s.counts[DESTINATIONS] < 0))
     return false;
@@ -90,11 +155,10 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     from[n] = a.x[n].data();
   }
   if (!s.channels || !make_dense(a.index) || !make_dense(a.src) || !make_dense(a.dst)) return UNFIT;
-  unsigned threads;
-  torch_get_num_threads(&threads);
-  const i64 rows = s.counts[ROWS];
-  if (!a.src) return ((OfRows)f.kernel)(from, to, a.index.data(), counts, 0, 0, 0, 0, rows);
-  const i64 how = (f.check ? CHECKED : 0) | (is_narrow(a.src) ? NARROW_SRC : 0) | (is_narrow(a.dst) ? NARROW_DST : 0);
-  return ((OfEdges)f.kernel)(from, to, a.index.data(), counts, 0, 0, 0, 0, rows, a.src.data(), a.dst.data(),
-                             s.counts[SOURCES], s.counts[DESTINATIONS], how);
+  void* p[8] = {from, to, a.index.data(), counts, 0, 0, 0, 0};
+  for (int n = 0, k = 0; f.mask && n < 4; ++n) {
+    p[n] = n < f.count ? from[n] : 0;
+    p[4 + n] = f.mask >> n & 1 ? to[k++] : 0;
+  }
+  return start(f.kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check);
 }

@@ -1,5 +1,5 @@
 // One call of a kernel on a GPU, by the CUDA driver's functions, which Python has found.  What is not usual is left to
-// Python, and so is every fault.  Needs: torch, product, form.
+// Python, and so is every fault.  Needs: torch, form, product.
 
 struct Driver {
   i64 type;  // of the devices that it is for; -1: there is no driver

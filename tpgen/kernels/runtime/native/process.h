@@ -1,6 +1,6 @@
 // The operators that tpgen's own calls in this process go through, and the tables of kernels that Python fills as they
 // are built.  What does not fit has no result, and Python says why.  Compiled programs call the same by names that do not
-// change from process to process, and there it is an error.  Needs: torch, product, form, gpu.
+// change from process to process, and there it is an error.  Needs: torch, form, product, gpu.
 
 static const char* const SCHEMAS[] = {
     "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
@@ -21,21 +21,20 @@ static i64 known, known_forms;
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 extern "C" void aoti_torch_check(bool, const char* function, const char* file, unsigned line, const char* message);
 
-// Numbers by names: places of a table that is at most half full.  One thread at a time writes.
-struct Names { i64 names[2 * MOST], numbers[2 * MOST]; };  // a number is one more than it says: 0 where nothing is
-static Names product_names, form_names;
+// Numbers by names, of products and of forms: places of a table that is at most half full.  One thread at a time writes.
+enum { PLACES = 4 * MOST };
+static i64 names[PLACES], numbers[PLACES];  // a number is one more than it says: 0 where nothing is
 
-static i64 place_of(const Names& table, i64 name) {
+static i64 place_of(i64 name) {
   u64 at = (u64)name * 0x9e3779b97f4a7c15ull >> 40;
-  while (__atomic_load_n(&table.numbers[at % (2 * MOST)], __ATOMIC_ACQUIRE) && table.names[at % (2 * MOST)] != name) ++at;
-  return at % (2 * MOST);
+  while (__atomic_load_n(&numbers[at % PLACES], __ATOMIC_ACQUIRE) && names[at % PLACES] != name) ++at;
+  return at % PLACES;
 }
-static i64 number_of(const Names& table, i64 name) { return table.numbers[place_of(table, name)] - 1; }
-EXPORTED void tpgen_name(i64 of_forms, i64 name, i64 number) {
-  Names& table = of_forms ? form_names : product_names;
-  const i64 at = place_of(table, name);
-  table.names[at] = name;
-  __atomic_store_n(&table.numbers[at], number + 1, __ATOMIC_RELEASE);
+static i64 number_of(i64 name) { return numbers[place_of(name)] - 1; }
+EXPORTED void tpgen_name(i64 name, i64 number) {
+  const i64 at = place_of(name);
+  names[at] = name;
+  __atomic_store_n(&numbers[at], number + 1, __ATOMIC_RELEASE);
 }
 
 // The number of a new product, -1 where there are too many.  One thread at a time: Python holds a lock.
@@ -73,7 +72,7 @@ EXPORTED i64 tpgen_add_form(const i64* fields, void* kernel) {
   const i64* at = fields + 5;
   for (i64 n = 0; n < count; ++n, at += 4) given[n] = {at[0], at[1], at[2], at[3]};
   for (i64 n = 0; n < opens; ++n, at += 4) opened[n] = {at[0], at[1], at[2], at[3]};
-  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2], 0};
+  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2], 0, 0};
   __atomic_store_n(&known_forms, known_forms + 1, __ATOMIC_RELEASE);
   return known_forms - 1;
 }
@@ -90,7 +89,7 @@ enum Kind { BY_NUMBER, BY_NAME, SORTED };  // the last has edges that are checke
 template <Kind kind, bool cpu = true>
 static void run_boxed(u64* stack, u64, u64) {
   static const Product none = {};
-  const i64 number = kind == BY_NAME ? number_of(product_names, (i64)stack[3]) : (i64)stack[3];
+  const i64 number = kind == BY_NAME ? number_of((i64)stack[3]) : (i64)stack[3];
   const bool there = number >= 0 && number < __atomic_load_n(&known, __ATOMIC_ACQUIRE);
   bool done;
   {
@@ -112,7 +111,7 @@ static void run_boxed(u64* stack, u64, u64) {
 }
 template <bool named, bool cpu = true>
 static void form_boxed(u64* stack, u64, u64) {
-  const i64 number = named ? number_of(form_names, (i64)stack[2]) : (i64)stack[2];
+  const i64 number = named ? number_of((i64)stack[2]) : (i64)stack[2];
   const bool there = number >= 0 && number < __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE);
   bool done;
   {

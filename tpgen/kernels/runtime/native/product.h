@@ -1,6 +1,6 @@
-// One call of a product's kernels: do the operands fit, room for the results, the kernel.  Needs: torch.
+// One call of a product's kernels, its operands one by one: do they fit, room for the results, the kernel.
+// Needs: torch, form.
 
-enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
 struct Launches;  // of a kernel on GPUs
 
 struct Product {
@@ -29,24 +29,6 @@ struct Sweeps {
   }
 };
 
-enum { UNFIT = -1 };  // beside the faults of kernels
-enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // what a kernel must know of a call with edges, as in cpp/edges.h
-
-typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
-typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
-                       const void*, const void*, i64, i64, i64);
-
-static int position(int dtype) {
-  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
-  for (int n = 0; n < 3; ++n) if (known[n] == dtype) return n;
-  return -1;
-}
-static const i64 BYTES[] = {4, 8, 2};
-
-static bool is_narrow(const Tensor& index) { return index.dtype == aoti_torch_dtype_int32(); }
-static bool fits_index(const Tensor& index, i64 edges) {
-  return index.is(edges) && (index.dtype == aoti_torch_dtype_int64() || is_narrow(index));
-}
 static bool fits(const Call& c) {
   const Tensor &x1 = c.operands[0], &x2 = c.operands[1], &w = c.operands[2], &g = c.operands[3];
   const i64* dims = c.product.dims;
@@ -61,40 +43,11 @@ static bool fits(const Call& c) {
   return !c.src ? !c.dst : c.dst && fits_index(c.src, rows) && fits_index(c.dst, rows) && c.nodes >= 0;
 }
 
-enum { MOST_AXES = 8 };
-// a dense tensor without values; no handle where there is no room
-struct Place { int type, index; };  // a device
-static const Place CPU = {aoti_torch_device_type_cpu(), 0};
-static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
-  i64 steps[MOST_AXES], count = 1;
-  if (dim > MOST_AXES) return 0;
-  for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
-  Handle made = 0;
-  return aoti_torch_empty_strided(dim, sizes, steps, dtype, place.type, place.index, &made) ? 0 : made;
-}
-// who makes room for large results, the dtype by its position; nobody: they are left to others
-static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
-// room for a result; large ones from so many bytes on, where there is a limit
-static Handle room(const i64* sizes, i64 dim, int dtype, i64 limit) {
-  i64 size = BYTES[position(dtype)];
-  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
-  if (!limit || size < limit) return empty(sizes, dim, dtype);
-  return make_large ? make_large(sizes, dim, position(dtype)) : 0;
-}
-// the same for a result like an operand, or of rows of the product
+// room for a result like an operand, or of rows of the product
 static Handle room(const Product& p, const Tensor& like, i64 rows, int dtype) {
   const i64 own[2] = {rows, p.dims[3]};
   return like ? room(like.sizes, like.dim, dtype, p.limit) : room(own, 2, dtype, p.limit);
 }
-static bool make_dense(Tensor& x) {
-  if (!x || x.dense()) return true;
-  Handle made = empty(x.sizes, x.dim, x.dtype);
-  if (!made) return false;
-  const bool copied = !aoti_torch_copy_(made, x.handle, 0);
-  x.take(made);
-  return copied;
-}
-
 // the kernel that opens some slots, if it is there: one may be entered while others are called
 static void* kernel_of(const Call& c, i64 mask) {
   return __atomic_load_n(&c.product.kernels[bool(c.src)][position(c.operands[0].dtype)][mask], __ATOMIC_ACQUIRE);
@@ -106,12 +59,8 @@ static int launch(const Call& c, i64 mask) {
     p[n] = c.operands[n].data();
     p[4 + n] = mask >> n & 1 ? c.results[n].data() : 0;
   }
-  const i64 rows = c.operands[1].sizes[0];
-  if (!c.src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
   const i64 sources = c.operands[0].sizes[0], nodes = c.operands[3] ? c.operands[3].sizes[0] : c.nodes;
-  const i64 how = (c.product.check ? CHECKED : 0) | (is_narrow(c.src) ? NARROW_SRC : 0) | (is_narrow(c.dst) ? NARROW_DST : 0);
-  return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, c.src.data(), c.dst.data(), sources,
-                           nodes, how);
+  return start(kernel, p, c.operands[1].sizes[0], c.src, c.dst, sources, nodes, c.product.check);
 }
 
 // Fill the results; `UNFIT` where operands do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.
@@ -127,8 +76,6 @@ static int run(Call& c) {
   }
   for (Tensor& x : c.operands) if (!make_dense(x)) return UNFIT;
   if (!make_dense(c.src) || !make_dense(c.dst)) return UNFIT;
-  unsigned threads;
-  torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
   for (int n = 0; n < sweeps.count; ++n)
     if (const int fault = launch(c, sweeps.masks[n])) return fault;
   return 0;

@@ -63,7 +63,7 @@ class Runtime:
     def __init__(self, library: ctypes.CDLL) -> None:
         library.tpgen_add_product.restype = ctypes.c_int64
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
-        library.tpgen_name.argtypes = [ctypes.c_int64] * 3
+        library.tpgen_name.argtypes = [ctypes.c_int64] * 2
         library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
         library.tpgen_set_launch.argtypes = [*[ctypes.c_int64] * 5, ctypes.c_void_p]
         library.tpgen_set_form_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
@@ -114,11 +114,11 @@ class Runtime:
         with self._guard:
             self._library.tpgen_set_launch(product, indexed, _DTYPES[dtype], mask, device, fields)
 
-    def name(self, text: str, number: int, form: bool = False) -> int:
-        """Let compiled programs call a product, or a form with a list, by a number made of its text; returns it."""
+    def name(self, text: str, number: int) -> int:
+        """Let compiled programs call a product, or a call of a form, by a number made of its text; returns it."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard:
-            self._library.tpgen_name(form, name, number)
+            self._library.tpgen_name(name, number)
         return name
 
     def add_form(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-_COMMON = ("torch", "product", "form")  # each needs those before it
+_COMMON = ("torch", "form")  # each needs those before it
 
 
 @cache
@@ -17,7 +17,7 @@ def process_text() -> str:
     >>> "tpgen_register" in process_text()
     True
     """
-    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "gpu", "process"))])
+    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "product", "gpu", "process"))])
 
 
 def deployed_text(table: str) -> str:
@@ -26,7 +26,7 @@ def deployed_text(table: str) -> str:
     >>> "none of it" in deployed_text("// none of it")
     True
     """
-    return "\n".join([*map(_header, (*_COMMON, "entry")), table, _header("deployed")])
+    return "\n".join([*map(_header, _COMMON), table, _header("deployed")])
 
 
 def _header(name: str) -> str:
