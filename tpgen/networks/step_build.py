@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import Dim, export
 
 from tpgen import _torch
 from tpgen._version import __version__
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
-from tpgen.networks.packages import write_package
+from tpgen.networks.packages import write_traced
 from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -64,13 +63,8 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
-        program = export(graph, inputs, dynamic_shapes=tuple(map(_open, shapes_of(graph))))
-        write_package(program, held, options)
+        write_traced(graph, inputs, held, options)
     return held.getvalue()
-
-
-def _open(sizes: Sequence[Any]) -> list[Any]:
-    return [Dim.STATIC if type(n) is int else Dim.AUTO for n in sizes]
 
 
 def _key(graph: fx.GraphModule) -> str:
