@@ -8,6 +8,8 @@ slower way where ``without`` tells one.  Private C functions of the runtime with
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -64,6 +66,11 @@ NAMES: dict[str, Private] = {
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
     "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),
+    "CppWrapper": Private("torch._inductor.codegen.cpp_wrapper_cpu", "CppWrapperCpu", _STEP),
+    "CppBuilder": Private("torch._inductor.cpp_builder", "CppBuilder", f"deploy, {_STEP}"),
+    "fx_config": Private("torch.fx", "config", _STEP),
+    "compile_files": Private("torch._inductor", "aot_compile", _STEP),
+    "package_files": Private("torch._inductor.package", "package_aoti", _STEP),
     "inductor_options": Private("torch._inductor", "list_options", _STEP),
     "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
     "pointer_of": Private(
@@ -124,3 +131,22 @@ def call_backward_alone(function: type[torch.autograd.Function]) -> None:
     made = getattr(function, "_backward_cls", None)
     if made is not None:
         made.apply = function.backward
+
+
+@contextmanager
+def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none."""
+    there = getattr(owner, name, None)
+    if there is None:
+        yield
+        return
+    setattr(owner, name, change(there))
+    try:
+        yield
+    finally:
+        setattr(owner, name, there)
+
+
+def without_stack_traces() -> Any:
+    """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
+    return instead(__getattr__("fx_config"), "do_not_emit_stack_traces", lambda _: True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor.codegen.cpp import CppKernel
 
 from tpgen import _torch
+from tpgen.networks import packages
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
 
@@ -28,3 +32,37 @@ def test_a_package_takes_more_rows_than_its_example(tmp_path: Path, monkeypatch)
         x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
         (found,) = run([x.clone()])
         torch.testing.assert_close(found, (x.double() ** 2).sum(0).float(), rtol=2e-5, atol=0)
+
+
+class Builder:
+    """A stand-in of torch's, whose calls are compiled when the loops are."""
+
+    built: list[str]
+    loops: Event
+    fault: str
+
+    def __init__(self, made: str) -> None:
+        self.made = made
+
+    def get_target_file_path(self) -> str:
+        return self.made
+
+    def build(self) -> None:
+        if self.made == self.fault:
+            raise RuntimeError(f"cannot compile {self.made}")
+        if self.made == "a.wrapper.o":
+            assert self.loops.wait(60)
+        elif self.made == "a.kernel.o":
+            self.loops.set()
+        self.built.append(self.made)
+
+
+@pytest.mark.parametrize("fault", ["", "a.wrapper.o"])
+def test_calls_and_loops_of_a_package_are_compiled_side_by_side(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"built": [], "loops": Event(), "fault": fault}.items():
+        monkeypatch.setattr(Builder, name, value, raising=False)
+    monkeypatch.setattr(_torch, "CppBuilder", Builder)
+    with pytest.raises(RuntimeError, match="cannot compile") if fault else nullcontext(), packages._side_by_side():
+        for made in ("a.wrapper.o", "a.kernel.o", "a.so"):
+            Builder(made).build()
+    assert Builder.built == (["a.kernel.o"] if fault else ["a.kernel.o", "a.wrapper.o", "a.so"])

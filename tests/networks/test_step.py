@@ -16,6 +16,7 @@ from tests.machine import needs_compiler
 from tpgen.errors import DeployError, InputError
 from tpgen.networks import step_build
 from tpgen.networks.named import _operators
+from tpgen.networks.step_trace import Signature, Slots, write
 
 NAMES = ("positions", "elements", "edges")
 
@@ -111,3 +112,17 @@ def test_a_name_without_a_kernel_is_an_error() -> None:
         _operators().named_run(x, x, x, 7, 8)
     with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
         _operators().named_form([x], None, 7)
+
+
+def test_an_example_asks_for_no_gradients_of_parameters() -> None:
+    """Else kernels would be built for them, which the program never calls."""
+    network, asked = nn.Linear(3, 1), []
+
+    def evaluate(x: Tensor) -> Tensor:
+        asked.append(network.weight.requires_grad)
+        return network(x)
+
+    signature, tensors = Signature.of((torch.ones(5, 3),), {})
+    write(evaluate, Slots(network, gradients=False), signature, tensors)
+    assert asked == [False, False]  # the example, and while it is written down
+    assert network.weight.requires_grad

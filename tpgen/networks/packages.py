@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from tpgen import _torch
@@ -17,30 +19,81 @@ _LOCK = RLock()  # of what is changed of Inductor meanwhile
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
     """Compile a program into a file, which is a path or takes bytes."""
-    with _LOCK, _sums_of_any_length(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
+    with _changed():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 
+def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
+    """Compile a traced graph into a file, for all sizes that its values leave open; ``inputs`` are an example.
+
+    Such a graph has nothing to export: Inductor reads the open sizes from the values of its placeholders.  Who calls
+    it looks at its tensors, so the package does not.
+    """
+    with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_no_input):
+        files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
+        _torch.package_files(file, files)
+
+
 @contextmanager
-def _sums_of_any_length() -> Iterator[None]:
+def _changed() -> Iterator[None]:
+    """Inductor as packages need it."""
+    with (
+        _LOCK,
+        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
+        _side_by_side(),
+        _torch.without_stack_traces(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
+        yield
+
+
+def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     """Let Inductor sum rows without asking whether they are more than 4,096.
 
     It asks the example, to sum many in steps, and the package then refuses other answers: a network deployed with eight
     atoms would refuse 4,097 edges.
     """
-    kernel = _torch.CppKernel
-    asked = getattr(kernel, "need_use_acc_helper", None)
-    if asked is None:  # of an older torch
-        yield
-        return
 
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
         return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
 
-    kernel.need_use_acc_helper = needs_steps
-    try:
-        yield
-    finally:
-        kernel.need_use_acc_helper = asked
+    return needs_steps
+
+
+def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Leave out checks of inputs, a third of a package's text, which run only where a variable of torch's asks."""
+
+    def write(self: Any) -> None:
+        graph = _torch.inductor_graph.graph
+        inputs, graph.graph_inputs = graph.graph_inputs, {}
+        try:
+            written(self)
+        finally:
+            graph.graph_inputs = inputs
+
+    return write
+
+
+@contextmanager
+def _side_by_side() -> Iterator[None]:
+    """Compile the calls of a package beside its loops, which torch does one after the other."""
+    with ThreadPoolExecutor(1) as aside:
+        begun: list[Future] = []
+
+        def change(build: Callable[[Any], None]) -> Callable[[Any], None]:
+            def begin(self: Any) -> None:
+                made = self.get_target_file_path()
+                if made.endswith(".wrapper.o"):
+                    begun.append(aside.submit(build, self))
+                    return
+                if not made.endswith(".o"):  # a library, of what has been begun
+                    for unit in begun:
+                        unit.result()
+                build(self)
+
+            return begin
+
+        with _torch.instead(_torch.CppBuilder, "build", change):
+            yield

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import Dim, export
 
 from tpgen import _torch
 from tpgen._version import __version__
+from tpgen.errors import DeployError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
-from tpgen.networks.packages import write_package
+from tpgen.networks.packages import write_traced
 from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -49,7 +49,7 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.locked():
         if not entry.intact():
-            announce("compiles a network as one program, once for this machine: half a minute to two")
+            announce("compiles a network as one program, once for this machine: some half a minute")
             built = entry.new_file(cache.PROGRAM)
             try:
                 built.write_bytes(_compiled(graph, inputs))
@@ -64,13 +64,11 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
-        program = export(graph, inputs, dynamic_shapes=tuple(map(_open, shapes_of(graph))))
-        write_package(program, held, options)
+        asked = shapes_of(graph)
+        write_traced(graph, inputs, held, options)
+    if shapes_of(graph) != asked:  # the program is kept, and what it holds for would be known to this process alone
+        raise DeployError(f"torch's compiler fixed a size of the network's inputs: {asked} became {shapes_of(graph)}")
     return held.getvalue()
-
-
-def _open(sizes: Sequence[Any]) -> list[Any]:
-    return [Dim.STATIC if type(n) is int else Dim.AUTO for n in sizes]
 
 
 def _key(graph: fx.GraphModule) -> str:

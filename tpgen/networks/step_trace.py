@@ -13,7 +13,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import ConstantSource, FakeTensorMode, pytree
+from tpgen._torch import ConstantSource, FakeTensorMode, pytree, without_stack_traces
 from tpgen.errors import DeployError, InputError
 from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, functional
@@ -179,9 +179,9 @@ class Written:
 
 def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
     """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
-    with slots.unwritten():
-        found = _of_example(evaluate, signature, tensors)
     asked = slots.asked()
+    with slots.holding(_fresh(slots.tensors(), asked)), slots.unwritten():  # kernels are built for what is asked alone
+        found = _of_example(evaluate, signature, tensors)
     seen: dict[str, Any] = {}
 
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
@@ -217,7 +217,8 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
 
 
 def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
-    return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    with without_stack_traces():
+        return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
 def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
