@@ -244,6 +244,11 @@ def test_images_are_pairs_where_it_is_known_whose_they_are() -> None:
     with local_rows(atoms, numbers):
         mark(x, edges, vectors)
         assert pairs_of(x).pairs < len(x) // 2
+    one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
+    with local_rows(atoms, numbers % atoms):
+        mark(one_way, edges, vectors)
+        found = pairs_of(one_way)
+        assert torch.equal(one_way[found.first[: found.pairs]], one_way[found.second])
     assert owners() is None
 
 
