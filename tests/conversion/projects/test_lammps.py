@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import local_rows, rows_of
+from tpgen.conversion.operations.local_rows import local_rows, owners, rows_of
 from tpgen.conversion.projects import lammps
 from tpgen.errors import InputError, OptionError
 
@@ -22,8 +22,10 @@ class Project:
     def __init__(self) -> None:
         self.model = nn.Linear(1, 3)
         self.rows = 0
+        self.owners: Tensor | None = None
 
     def compute_forces(self, data: Any) -> None:
+        self.owners = owners()
         rows = torch.ones(data.ntotal, 3)
         self.rows = rows_of(rows)
         data.forward_exchange(rows, torch.empty_like(rows), 3)
@@ -62,6 +64,26 @@ def test_a_rank_without_atoms_exchanges_zeros() -> None:
     alone = Data(0, 0, 0)
     Converted().compute_forces(alone)
     assert not alone.seen
+
+
+class Images(Data):
+    """Ghosts 2, 3 and 4 of two atoms: images of the second and the first, and another rank's."""
+
+    def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
+        super().forward_exchange(rows, out, width)
+        out.copy_(torch.cat([rows[[0, 1, 1, 0]], rows[:1] + 1]))
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_ghosts_of_own_atoms_have_their_numbers_where_the_model_has_pairs(takes: bool) -> None:
+    model, data = Converted(), Images(2, 5, 12)
+    model.model.takes_pairs = takes  # type: ignore[assignment]
+    model.compute_forces(data)
+    assert len(data.seen) == 2 + takes
+    assert model.owners is None if not takes else model.owners.tolist() == [0, 1, 1, 0, 4]
+    idle = Images(0, 5, 0)
+    model.compute_forces(idle)  # which others wait for
+    assert [way for way, *_ in idle.seen] == ["forward"] * (1 + takes) + ["reverse"]
 
 
 def test_rows_are_all_again_after_an_error() -> None:

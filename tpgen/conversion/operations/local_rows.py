@@ -1,7 +1,7 @@
-"""Rows of nodes that a convolution of a project returns.
+"""Atoms of a rank, in a simulation over several: its own stand first, then ghosts, which send but do not receive.
 
-In a simulation over several ranks, atoms of other ranks stand behind a rank's own as senders alone, and their sums are
-cut off.  Between the two a gradient would be enlarged with zeros; so `local_rows` says before which rows are wanted.
+Sums of ghosts are cut off.  Between a convolution and the cut a gradient would be enlarged with zeros, so `local_rows`
+says before which rows are wanted.  It also says whose images ghosts are: an edge to one has its reverse in another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ _wanted = local()
 
 
 @contextmanager
-def local_rows(count: int) -> Iterator[None]:
-    """Let convolutions of this thread return the first rows alone: none of the others has an edge that points to it."""
-    _wanted.count = count
+def local_rows(count: int, numbers: Tensor | None = None) -> Iterator[None]:
+    """Let convolutions of this thread return the first rows alone: none of the others has an edge that points to it.
+
+    ``numbers`` are those of `owners`, for forces that are sums over all edges, never those of single ones.
+    """
+    _wanted.count, _wanted.owners = count, numbers
     try:
         yield
     finally:
-        del _wanted.count
+        del _wanted.count, _wanted.owners
 
 
 def rows_of(nodes: Tensor) -> int:
@@ -31,3 +34,8 @@ def rows_of(nodes: Tensor) -> int:
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
+
+
+def owners() -> Tensor | None:
+    """Number of each atom, where a ghost that is an image of one has that one's; None where single edges count."""
+    return getattr(_wanted, "owners", None)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.conversion.operations.local_rows import rows_of
+from tpgen.conversion.operations.local_rows import owners, rows_of
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
@@ -55,9 +55,24 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
         return
     if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH:
         return
-    pairs = find_pairs(edge_index, vectors, x)
+    pairs = _pairs_among(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
         _marks[x] = pairs, writes_to(x)
+
+
+def _pairs_among(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
+    numbers = owners()
+    if numbers is None:
+        return find_pairs(edge_index, vectors, x)
+    edge_index, vectors = numbers[edge_index], vectors.float()  # images stand where rounding puts them
+    found = find_pairs(edge_index, vectors, x[:, :0])
+    return found if found is None or _are_alike(x.detach(), found) else find_pairs(edge_index, vectors, x)
+
+
+def _are_alike(x: Tensor, pairs: EdgePairs) -> bool:
+    """Whether both rows of each pair are the same but for rounding."""
+    apart = (x.index_select(0, pairs.first[: pairs.pairs]) - x.index_select(0, pairs.second)).abs()
+    return bool((apart <= 2**8 * torch.finfo(x.dtype).eps * x.abs().amax(0)).all()) if pairs.pairs else True
 
 
 def _mark_recorded(program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool) -> None:
@@ -101,7 +116,7 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     pairs = _found(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_of(x))
-    weights = weight, weight if pairs.numbers == pairs.pairs else weight[: pairs.pairs]
+    weights = _with_head(weight, pairs)
     if has_plain_numbers(y):
         beside = pairs, *_state(src), *_state(dst)
         first, second, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
@@ -211,6 +226,13 @@ def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor,
     return first, second, ends
 
 
+def _with_head(y: Tensor, pairs: EdgePairs) -> tuple[Tensor, Tensor]:
+    """Rows of all numbers, and those of pairs alone."""
+    if pairs.numbers == pairs.pairs:
+        return y, y
+    return _with_head_recorded(y, pairs.pairs) if _has_rules(y) else (y, y[: pairs.pairs])
+
+
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
     return _permuted_recorded(y, order, place) if _has_rules(y) else y.index_select(0, order)
 
@@ -264,8 +286,27 @@ class _Permuted(torch.autograd.Function):
         return _permuted(g, place, order), None, None
 
 
-_mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded = map(
-    apply_of, (_Mean, _Spread, _Gathered, _Permuted)
+class _WithHead(torch.autograd.Function):
+    """Rows, and the first of them; backwards without the zeros that a slice's gradient is filled up with."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        ctx.count = count
+        return y.view_as(y), y[:count]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, head: Tensor) -> tuple:
+        count = ctx.count
+        if torch.is_grad_enabled() or not (has_plain_numbers(g) and has_plain_numbers(head)):
+            return torch.cat([g[:count] + head, g[count:]]), None
+        summed = empty(tuple(g.shape), g.dtype)
+        torch.add(g[:count], head, out=summed[:count])
+        summed[count:] = g[count:]
+        return summed, None
+
+
+_mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded, _with_head_recorded = map(
+    apply_of, (_Mean, _Spread, _Gathered, _Permuted, _WithHead)
 )
 
 

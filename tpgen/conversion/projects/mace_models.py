@@ -19,6 +19,7 @@ from mace.modules.radial import BesselBasis, PolynomialCutoff
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
+from tpgen.conversion.operations.local_rows import owners
 from tpgen.conversion.operations.pairs import FEEDS, mark
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
@@ -55,7 +56,7 @@ def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, T
     except TypeError:  # which the call itself will say
         return None
     graph = asked.get("data")
-    if not isinstance(graph, dict) or any(asked.get(name) for name in _SINGLE):
+    if not isinstance(graph, dict) or (owners() is None and any(asked.get(name) for name in _SINGLE)):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
@@ -93,7 +94,7 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         graph = _graph.get()
         if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
-        if isinstance(shifts := graph.get("shifts"), Tensor):
+        if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
             mark(found[0], edge_index, shifts)
         return found
 
