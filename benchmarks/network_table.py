@@ -146,7 +146,7 @@ def about(clients: Path) -> dict[str, str]:
 
 _HEAD = """# Whole networks
 
-You see how long stock networks and converted ones take for a step. In float32, on {machine}.
+The time of a step, stock and converted, in float32 on {machine}.
 Versions: {versions}.
 
 ![time of a step of stock and converted networks, by number of atoms](pictures/networks.png)
@@ -175,7 +175,8 @@ _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symm
             "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes the blocks of "
             "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
-            "time divided by ours.\n",
+            "time divided by ours. It was built by clang 19 with Kokkos 4.6.01 and `Kokkos_ENABLE_ATOMICS_BYPASS`, "
+            "without which it takes several times as long.\n",
             "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",
             "|---|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part |",
