@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
@@ -133,18 +134,25 @@ def call_backward_alone(function: type[torch.autograd.Function]) -> None:
         made.apply = function.backward
 
 
+_CHANGING = RLock()
+
+
 @contextmanager
 def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none."""
-    there = getattr(owner, name, None)
-    if there is None:
-        yield
-        return
-    setattr(owner, name, change(there))
-    try:
-        yield
-    finally:
-        setattr(owner, name, there)
+    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none.
+
+    One thread at a time: two would restore what the other has set.
+    """
+    with _CHANGING:
+        there = getattr(owner, name, None)
+        if there is None:
+            yield
+            return
+        setattr(owner, name, change(there))
+        try:
+            yield
+        finally:
+            setattr(owner, name, there)
 
 
 def without_stack_traces() -> Any:

@@ -64,6 +64,12 @@ def test_one_program_computes_all_sizes_with_the_parameters_of_the_network(
     compare(4)
     network.load_state_dict(copy.deepcopy(OfDicts().double().state_dict()))
     compare(7)
+    turned = {
+        **data(6),
+        "edges": data(6)["edges"].t().contiguous().t(),
+        "positions": data(6)["positions"].t().contiguous().t(),
+    }
+    torch.testing.assert_close(step(turned, scale=0.5)["forces"], network(data(6), scale=0.5)["forces"])
     calls.clear()
     step({**data(5), "edges": data(5)["edges"][:, :1]}, scale=0.5)  # one edge: the network itself
     assert len(calls) == 1

@@ -31,6 +31,8 @@ def call_by_name(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target in _CALLS:
             call = _CALLS[node.target](*node.args)
+            if isinstance(call, FormCall) and not kernels_of(call.description).description.any_level:
+                call = call.fixed() or call
             (_fixed if isinstance(call, ProductCall) else _listed)(graph, node, call)
     graph.eliminate_dead_code()
 

@@ -6,15 +6,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import RLock
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from tpgen import _torch
-
-_LOCK = RLock()  # of what is changed of Inductor meanwhile
 
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
@@ -27,7 +25,7 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
     """Compile a traced graph into a file, for all sizes that its values leave open; ``inputs`` are an example.
 
     Such a graph has nothing to export: Inductor reads the open sizes from the values of its placeholders.  Who calls
-    it looks at its tensors, so the package does not.
+    it looks at sizes, dtypes and devices, and gives contiguous tensors, so the package does not look.
     """
     with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_no_input):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
@@ -38,7 +36,6 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
 def _changed() -> Iterator[None]:
     """Inductor as packages need it."""
     with (
-        _LOCK,
         _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
         _side_by_side(),
         _torch.without_stack_traces(),
@@ -81,17 +78,19 @@ def _side_by_side() -> Iterator[None]:
     """Compile the calls of a package beside its loops, which torch does one after the other."""
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
+        here = get_ident()  # what other threads compile meanwhile is theirs
 
         def change(build: Callable[[Any], None]) -> Callable[[Any], None]:
             def begin(self: Any) -> None:
                 made = self.get_target_file_path()
+                if get_ident() != here:
+                    return build(self)
                 if made.endswith(".wrapper.o"):
-                    begun.append(aside.submit(build, self))
-                    return
+                    return begun.append(aside.submit(build, self))
                 if not made.endswith(".o"):  # a library, of what has been begun
                     for unit in begun:
                         unit.result()
-                build(self)
+                return build(self)
 
             return begin
 

@@ -67,7 +67,10 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
         asked = shapes_of(graph)
         write_traced(graph, inputs, held, options)
     if shapes_of(graph) != asked:  # the program is kept, and what it holds for would be known to this process alone
-        raise DeployError(f"torch's compiler fixed a size of the network's inputs: {asked} became {shapes_of(graph)}")
+        raise DeployError(
+            f"torch's compiler fixed a size of the network's inputs: {asked} became {shapes_of(graph)}; give "
+            "an example in which no two sizes are equal, or use the network as it is"
+        )
     return held.getvalue()
 
 

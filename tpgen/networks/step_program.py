@@ -39,7 +39,7 @@ class Program:
             ) from error
         given = written.complete([x.detach() for x in (*slots.tensors(), *tensors)])
         assert given is not None, "the program holds for its example"
-        function = library_of(written.program.graph, tuple(given))
+        function = library_of(written.program.graph, tuple(x.contiguous() for x in given))
         like = [(x.dtype, x.device) for x in given]
         shapes = [tuple(n if type(n) is int else str(n) for n in sizes) for sizes in shapes_of(written.program.graph)]
         return Program(slots, written, shapes, like, function)
@@ -54,7 +54,9 @@ class Program:
 
     def _made(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
         given = self.written.complete(inputs, again)
-        return self.function(given) if given is not None and _hold(self.shapes, self.like, given) else None
+        if given is None or not _hold(self.shapes, self.like, given):
+            return None
+        return self.function([x.contiguous() for x in given])  # a program does not look at strides
 
 
 def _hold(shapes: Sequence[tuple[int | str, ...]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:

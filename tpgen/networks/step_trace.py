@@ -222,14 +222,14 @@ def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
 
 
 def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
-    """Stand-ins of tensors, without numbers: sizes of parameters are known, all others from 2 on are open."""
+    """Stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open."""
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
     def opened(x: Tensor, name: str) -> Tensor:
         sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
-        return mode.from_tensor(x.detach(), symbolic_context=sizes, source=ConstantSource(name))
+        return mode.from_tensor(x.detach().contiguous(), symbolic_context=sizes, source=ConstantSource(name))
 
-    known = [mode.from_tensor(x, static_shapes=True) for x in parameters]
+    known = [mode.from_tensor(x.contiguous(), static_shapes=True) for x in parameters]
     given = [opened(x, f"given{n}") for n, x in enumerate(tensors)]
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 

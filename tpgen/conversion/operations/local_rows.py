@@ -20,7 +20,7 @@ _wanted = local()
 def local_rows(count: int, numbers: Tensor | None = None) -> Iterator[None]:
     """Let convolutions of this thread return the first rows alone: none of the others has an edge that points to it.
 
-    ``numbers`` are those of `owners`, for forces that are sums over all edges, never those of single ones.
+    ``numbers`` are those of `owners`, given only where nobody reads gradients by single edges.
     """
     _wanted.count, _wanted.owners = count, numbers
     try:

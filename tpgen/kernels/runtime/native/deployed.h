@@ -160,11 +160,14 @@ static Handle compute(Text description, Text call, Level level, Arguments& a, ch
     Tensor results[MOST_SLOTS];
     known = true;
     if (const int fault = run(f, a, results)) say(f, a, fault, message);
-    for (Tensor& r : results) if (r) torch_list_push_back(list, (u64)r.give());
+    for (Tensor& r : results) if (r && !*message) torch_list_push_back(list, (u64)r.give());
   }
   if (!*message && !known)
     snprintf(message, TEXT, "tpgen: a call or a dtype that was not deployed; deploy the network that calls it, one network for each process");
   if (!*message) return list;
+  u64 made = 0, item = 0;  // by kernels before the one that stopped; deleting a list lets go of nothing in it
+  torch_list_size(list, &made);
+  for (u64 n = 0; n < made; ++n) if (!torch_list_get_item(list, n, &item)) Tensor((Handle)item);
   torch_delete_list(list);
   return 0;
 }
@@ -175,6 +178,7 @@ static void form_boxed(u64* stack, u64, u64) {
   {
     Arguments a(stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
     const u64 description = stack[form ? 3 : 2], call = stack[form ? 4 : 3];
+    if (form) a.nodes = (i64)stack[6];
     stack[0] = (u64)compute(Text(description), Text(call), level, a, message);
     torch_delete_string((Handle)description);
     torch_delete_string((Handle)call);
