@@ -41,10 +41,10 @@ def convolving(
     if isinstance(conv, Kept):
         return conv
     covers = () if held is None else (held,)
-    return Swap(module, cls, _now, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
 
 
-def _now(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Text of the report: what the convolution computes with."""
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason

@@ -85,6 +85,8 @@ def push_forward(evaluate: Evaluate, point: Sequence[Any], opened: Sequence[int]
 def _derived(
     evaluate: Evaluate, point: Sequence[Any], raised: Mapping[int, Any], opened: Sequence[int], add: Add
 ) -> list[Any]:
+    if not raised:  # a call without levels, which would be the form itself
+        return [None] * len(opened)
     given = tuple(n for n, x in enumerate(point) if x is not None)
     parts = _first(len(point), given, tuple(raised), tuple(opened))
     return summed(parts, [*(point[n] for n in given), *raised.values()], len(opened), evaluate, add)

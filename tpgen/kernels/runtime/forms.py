@@ -109,6 +109,8 @@ class _Forms(Operator[FormCall]):
         return [next(found) if yes else None for yes in wanted]
 
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        if all(t is None for t in tangents):
+            return _filled(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
         return _filled(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
