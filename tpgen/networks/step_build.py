@@ -14,7 +14,6 @@ from torch import Tensor, fx
 
 from tpgen import _torch
 from tpgen._version import __version__
-from tpgen.errors import DeployError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
@@ -64,13 +63,7 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's own
-        asked = shapes_of(graph)
         write_traced(graph, inputs, held, options)
-    if shapes_of(graph) != asked:  # the program is kept, and what it holds for would be known to this process alone
-        raise DeployError(
-            f"torch's compiler fixed a size of the network's inputs: {asked} became {shapes_of(graph)}; give "
-            "an example in which no two sizes are equal, or use the network as it is"
-        )
     return held.getvalue()
 
 
