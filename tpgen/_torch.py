@@ -65,7 +65,7 @@ NAMES: dict[str, Private] = {
     "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
-    "compile_package": Private("torch._inductor", "aoti_compile_and_package", f"deploy, {_STEP}"),
+    "compile_package": Private("torch._inductor", "aoti_compile_and_package", "deploy"),
     "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),
     "CppWrapper": Private("torch._inductor.codegen.cpp_wrapper_cpu", "CppWrapperCpu", _STEP),
     "CppBuilder": Private("torch._inductor.cpp_builder", "CppBuilder", f"deploy, {_STEP}"),
@@ -101,7 +101,7 @@ NAMES: dict[str, Private] = {
     "inductor_config": Private("torch._inductor", "config", _REPORTS, "comments of Inductor's alone name origins"),
     "CppScheduling": Private("torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "the same"),
     "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
-    "inductor_graph": Private("torch._inductor.virtualized", "V", _REPORTS, "the same"),
+    "inductor_graph": Private("torch._inductor.virtualized", "V", f"{_REPORTS}, {_STEP}", "the same"),
 }  # fmt: skip
 
 
@@ -157,4 +157,5 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
 def without_stack_traces() -> Any:
     """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
-    return instead(__getattr__("fx_config"), "do_not_emit_stack_traces", lambda _: True)
+    config = __getattr__("fx_config")  # a module does not look into its own __getattr__
+    return instead(config, "do_not_emit_stack_traces", lambda _: True)

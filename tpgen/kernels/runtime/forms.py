@@ -253,7 +253,7 @@ class _Products(Operator[ProductCall]):
         return [*[next(rest) if yes else None for yes in wanted[:3]], None]
 
     def run(self, call: ProductCall) -> list[Tensor]:
-        return list(self.quick(call)) or forms.run(call.listed())
+        return kernels_of(call.description).run(call)  # without levels, so by kernels
 
     def recorded(self, keys: Any, call: ProductCall) -> list[Tensor]:
         return list(self.at_once(call)) or forms.recorded(keys, call.listed())

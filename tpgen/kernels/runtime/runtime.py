@@ -227,8 +227,8 @@ class Kernels:
 
     def run(self, call: FormCall | ProductCall) -> list[Tensor]:
         """The opened slots of a call."""
-        listed = call.listed()
-        return list(self.quick_form(listed)) or self._run(listed)
+        made = self.quick(call) if isinstance(call, ProductCall) else self.quick_form(call)
+        return list(made) or self._run(call.listed())
 
     def _run(self, call: FormCall) -> list[Tensor]:
         signature = self.signature(call.call, call.indexed)
