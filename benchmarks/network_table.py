@@ -41,10 +41,11 @@ class Unit:
     memory: bool = False
     engines: bool = False  # inference beside engines that others wrote by hand
     double: bool = False
+    kept: bool = False  # in a process that keeps the memory it has had
 
     def file(self, threads: int) -> Path:
         size = re.sub("[ =']", "", self.size).replace(",", "-")
-        what = "-memory" * self.memory + "-double" * self.double
+        what = "-memory" * self.memory + "-double" * self.double + "-kept" * self.kept
         return ROWS_DIR / f"{self.project}-{size}-{self.atoms}{what}-{threads}t.json"
 
 
@@ -64,6 +65,10 @@ UNITS = (
     Unit("nequip", "l=2, 64 features", 2000, memory=True),
     Unit("sevenn", "SevenNet-0", 512, memory=True),
     Unit("sevenn", "SevenNet-0", 2000, memory=True),
+    Unit("mace", "128x0e+128x1o", 64, kept=True),
+    Unit("mace", "128x0e+128x1o", 512, kept=True),
+    Unit("nequip", "l=2, 64 features", 512, kept=True),
+    Unit("sevenn", "SevenNet-0", 512, kept=True),
     *(
         Unit("mace", f"{hidden}, MACE-OFF's blocks", atoms, engines=True, double=double)
         for hidden in ("128x0e+128x1o", "128x0e")
@@ -72,6 +77,7 @@ UNITS = (
     ),
 )
 ENGINES = ("spline", "symmetrix")
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}  # the C library of Linux reads them
 
 
 def measure(unit: Unit, threads: int, asked: Any) -> None:
@@ -89,7 +95,7 @@ def measure(unit: Unit, threads: int, asked: Any) -> None:
     start = time.perf_counter()
     subprocess.run(
         [str(python), "-W", "ignore", "-m", "benchmarks.network_measures", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": os.getcwd(), **(KEEPING if unit.kept else {})},
         check=False,
     )
     print(f"-- {time.perf_counter() - start:.0f} s\n", flush=True)
@@ -101,7 +107,7 @@ def _modes(unit: Unit, compiled: bool) -> list[str]:
         return list(ENGINES)
     return [
         mode
-        for mode in MODES[unit.project]
+        for mode in (() if unit.kept else MODES[unit.project])
         if mode == "scripted" or (mode in ("compiled", OURS_COMPILED) and compiled and unit.atoms <= 64)
     ]
 
@@ -113,12 +119,14 @@ def page() -> str:
     files = [(unit, unit.file(threads)) for threads in THREADS for unit in UNITS]
     found = [(unit, json.loads(file.read_text())) for unit, file in files if file.exists()]
     steps = [(unit, rows) for unit, rows in found if not (unit.memory or unit.engines)]
-    times = [line for unit, rows in steps for line in _times(unit, rows)]
+    times, kept = (
+        [line for unit, rows in steps if unit.kept == kept for line in _times(unit, rows)] for kept in (False, True)
+    )
     memory = [_memory(unit, rows) for unit, rows in found if unit.memory]
     modes = [line for unit, rows in steps for line in _other_modes(unit, rows)]
     engines = [_engines(unit, rows) for unit, rows in found if unit.engines]
     beside = [line.format(**_said(ABOUT_ENGINES)) for line in _ENGINES]
-    tables = ((_TIMES, times), (_OTHER_MODES, modes), (beside, engines), (_MEMORY, memory))
+    tables = ((_TIMES, times), (_KEPT, kept), (_OTHER_MODES, modes), (beside, engines), (_MEMORY, memory))
     measured = [line for head, lines in tables if lines for line in (*head, *lines, "")]
     return "\n".join([_HEAD.format(**_said(ABOUT)), *measured])
 
@@ -154,10 +162,6 @@ Versions: {versions}.
 The picture has stock eager, called from Python; above 512 atoms it was called once. It is another run than the
 table, so its ratios are others. `python -m benchmarks.network_sizes` measures it.
 
-With hundreds of atoms, eager stock maps fresh pages for half of its time. If you preload jemalloc and let it keep them
-(`MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1`), MACE's stock step of 512 atoms takes 3.2 ms an atom in the place of
-6.9, and converted is 17 times as fast as that; with jemalloc as it comes, stock takes 8.4.
-
 Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted take turns
 in one process; a ratio is the median over rounds. Structures are perturbed lattices of four elements, some 28
 neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms no mode was
@@ -168,6 +172,10 @@ compiled. A *step* is energy, forces and stress; *training* is a step of it. One
 """
 _TIMES = ["| network | task | times as fast | converted | best of stock | stock, eager |",
           "|---|---|---:|---:|---:|---:|"]  # fmt: skip
+_KEPT = ["## Where memory is kept\n",
+         "Eager stock gives memory back between its operations, and takes fresh pages for the next: with hundreds of "
+         f"atoms, for half of its time. With `{' '.join(f'{name}={value}' for name, value in KEEPING.items())}`, a "
+         "process on Linux keeps what it has had, and stock is much faster.\n", *_TIMES]  # fmt: skip
 _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a step. *Converted, compiled* is the "
               "converted model after them. *Ready* is the time until a mode was made and called once; Inductor "
               "may have found code of an earlier run on disk. Scripted models run about as fast as eager ones; the "

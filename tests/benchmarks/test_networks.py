@@ -45,11 +45,18 @@ def test_the_page_compares_with_the_fastest_of_stock(tmp_path: Path, monkeypatch
             Row(**step, mode="converted", megabytes=500.0),
         ],
     }
+    assert "keeps what it has had" not in page()
+    rows[Unit("mace", "128x0e+128x1o", 512, kept=True)] = [
+        Row(**step, mode="stock", seconds=3.0, ratio=1.0),
+        Row(**step, mode="converted", seconds=0.25, ratio=12.0),
+    ]
     for unit, found in rows.items():
         unit.file(1).write_text(json.dumps([asdict(row) for row in found]))
     text = page()
     step = "16.0× | 250.0 ms | scripted 4.00 s | 6.00 s |"
-    assert f"| MACE 128x0e+128x1o, 512 atoms | training | {step}" in text
+    before, after = text.split("keeps what it has had")
+    assert f"| MACE 128x0e+128x1o, 512 atoms | training | {step}" in before
+    assert "| MACE 128x0e+128x1o, 512 atoms | training | 12.0× | 250.0 ms | eager | 3.00 s |" in after
     assert "| MACE 128x0e+128x1o | 512 | 2,000 MB | 500 MB | 0.25 |" in text
     assert line(rows[next(iter(rows))][3]).endswith("failed")
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from tests.clients.checks import carbon, check_everything, check_float32, compare_dynamics
 from tpgen.cli.app import main
-from tpgen.conversion.convert import conversion_report, convert
+from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.swap import mark_of
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -46,6 +46,17 @@ def test_every_block_is_converted_and_equal(block: str) -> None:
     for n in range(2):
         assert done[f"interactions.{n}.conv_tp"].startswith("tpgen convolution")
         assert done[f"products.{n}.symmetric_contractions"].startswith("tpgen polynomial")
+
+
+@pytest.mark.parametrize("first", BLOCKS)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_any_two_blocks_convert_and_are_restored(block: str, first: str) -> None:
+    case = mace(8, torch.float64, "3x0e+3x1o", block, first, max_ell=1)
+    wanted, attributes = case.run(case.model, False), {*case.model.state_dict()}
+    for change, limit in ((convert, 1e-12), (restore, 0.0)):
+        for name, x in case.run(change(case.model), False).items():
+            torch.testing.assert_close(x, wanted[name], rtol=0.0, atol=limit * float(x.abs().max().clamp_min(1.0)))
+    assert {*case.model.state_dict()} == attributes
 
 
 @pytest.mark.parametrize("hidden", ["16x0e", "8x0e+8x1o", "8x0e+8x1o+8x2e"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
 import torch
 from e3nn import o3
+from e3nn.o3 import _spherical_harmonics
 from e3nn.util.jit import compile as e3nn_compile
 from torch import Tensor, nn
 
@@ -46,8 +48,8 @@ def test_any_choice_of_degrees(degrees: object) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (1, 3), (65, 3), (2, 7, 3)])
 def test_shapes_and_dtypes_are_those_of_stock(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    module, x = harmonics(), torch.randn(shape).to(dtype)
-    torch.testing.assert_close(convert(deepcopy(module))(x), module(x), check_stride=False)
+    x = torch.randn(shape).to(dtype)
+    torch.testing.assert_close(convert(harmonics())(x), harmonics()(x), check_stride=False)
 
 
 @needs_compiler
@@ -78,6 +80,20 @@ def test_copies_scripts_and_compiles() -> None:
     for other in (deepcopy(module), e3nn_compile(deepcopy(module)), torch.compile(module, backend="aot_eager")):
         torch.testing.assert_close(other(x), wanted)
     assert e3nn_compile(deepcopy(module))(x.bfloat16()).dtype == torch.bfloat16
+
+
+@needs_compiler
+def test_a_scripted_function_which_torch_cannot_copy_is_no_obstacle() -> None:
+    module, x = harmonics(), torch.randn(5, 3, dtype=torch.float64)
+    module.sph_func = torch.jit.script(_spherical_harmonics._spherical_harmonics)  # as e3nn 0.5 has it
+    wanted = module(x)
+    proof = conversion_report(nn.Sequential(module), prove=(x,)).proof
+    assert proof is not None
+    assert max(d.relative for d in proof.differences) < 1e-12
+    copied = pickle.loads(pickle.dumps(deepcopy(convert(module))))
+    torch.testing.assert_close(copied(x), wanted)
+    assert isinstance(restore(copied).sph_func, torch.jit.ScriptFunction)
+    assert torch.equal(copied(x), wanted)
 
 
 @needs_compiler

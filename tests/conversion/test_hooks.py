@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from e3nn import o3
 from torch import nn
@@ -27,9 +28,9 @@ def seen(network: nn.Module, arguments: tuple) -> list[str]:
     return found
 
 
-def test_hooks_on_all_modules_see_what_stock_sees() -> None:
+@pytest.mark.parametrize("kind", OF_E3NN)
+def test_hooks_on_all_modules_see_what_stock_sees(kind: str) -> None:
     torch.manual_seed(0)
-    for kind in ("product", "connected", "square", "linear"):
-        layer, arguments = OF_E3NN[kind](o3)
-        converted = tpgen.convert(copy.deepcopy(layer))
-        assert seen(converted, arguments) == seen(layer, arguments)
+    layer, arguments = OF_E3NN[kind](o3)
+    converted = tpgen.convert(copy.deepcopy(layer))
+    assert seen(converted, arguments) == seen(layer, arguments)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import linecache
+import resource
 
+import pytest
 import torch
 from torch.fx import graph_module
 
@@ -27,3 +29,16 @@ def test_conversions_leave_no_objects_and_no_texts() -> None:
         if count in (9, 109):
             counts.append(held())
     assert counts[0] == counts[1]
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls_take_no_more_memory_than_the_first() -> None:
+    network, peaks = convert(Layer()), []
+    x, y = torch.randn(300, 6, requires_grad=True), torch.randn(300, 3)
+    for count in range(10_000):
+        first = torch.autograd.grad(network(x, y).sin().sum(), x, create_graph=count % 2 == 0)[0]
+        if first.requires_grad:
+            first.sin().sum().backward()
+        if count in (499, 9_999):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # KiB
+    assert peaks[1] - peaks[0] < 2_000

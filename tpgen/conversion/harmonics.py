@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from e3nn import o3
+from e3nn.o3 import _spherical_harmonics as _stock_code
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
-_STOCK_PROGRAM = "sph_func"  # of e3nn 0.6
+_STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
 
 
@@ -43,6 +44,16 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
         if self.normalize:
             x = nn.functional.normalize(x, dim=-1)
         return run_rows([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out a scripted function, as e3nn 0.5 holds it: torch can neither copy nor pickle one."""
+        scripted = isinstance(self.__dict__.get(_STOCK_PROGRAM), torch.jit.ScriptFunction)
+        return {**self.__dict__, **({_STOCK_PROGRAM: None} if scripted else {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if state.get(_STOCK_PROGRAM, self) is None:
+            self.sph_func = torch.jit.script(_stock_code._spherical_harmonics)
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:

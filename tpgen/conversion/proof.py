@@ -290,9 +290,11 @@ def _ratio(absolute: float, scale: float) -> float:
 
 
 def copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Two copies of a network to work on."""
+    """Two copies of a network to work on; scripted functions, which torch cannot copy, are the network's own."""
+    functions = [f for m in network.modules() for f in vars(m).values() if isinstance(f, torch.jit.ScriptFunction)]
     try:
-        return deepcopy(network), deepcopy(network)
+        first, second = (deepcopy(network, {id(f): f for f in functions}) for _ in range(2))
+        return first, second
     except Exception as error:
         raise TpgenError(
             f"prove and measure work on copies, and {type(network).__name__} cannot be copied: {error}"
