@@ -85,6 +85,10 @@ def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
         assert [figure for figure in said if figure not in text] == []
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"[{min(training):.0f} to {max(training):.0f} times](docs/networks.md#times)" in text
+    kept = [
+        float(row[2].rstrip("×")) for row in _networks("Where memory is kept") if "512" in row[0] and row[1] == "step"
+    ]
+    assert f"converted is {min(kept):.0f} to {max(kept):.0f} times as fast then" in text
     beside = [float(row[6].rstrip("×")) for row in _networks("Beside symmetrix")]
     assert f"{min(beside)} to {max(beside)} times as fast as [symmetrix]" in text
     assert max(float(row[4]) for row in _networks("Peak memory of a training step")) < 1 / 5
