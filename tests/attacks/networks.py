@@ -44,8 +44,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "messages": Messages,
     "stand-in of MACE": StandIn,
 }
-# its irreps are read while it computes, and torch.compile asks e3nn's irreps for lengths that they refuse to tell
-NEVER = {"potential": ("torch.compile",)}
 GIVEN: dict[str, Callable[[int], tuple[Any, ...]]] = {  # the arguments of a call of some size: no edge, one, several
     "mixed": lambda size: mixed_inputs(size),
     "gated": lambda size: (torch.randn(size, 3), torch.randn(size, 3)),
@@ -80,5 +78,4 @@ def _given(name: str, random: Random) -> Arguments:
 
 
 def subject(name: str) -> Subject:
-    return Subject(name, lambda random: copy.deepcopy(_made(name)), lambda random: _given(name, random),
-                   never=NEVER.get(name, ()))  # fmt: skip
+    return Subject(name, lambda random: copy.deepcopy(_made(name)), lambda random: _given(name, random))

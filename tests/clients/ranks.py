@@ -16,10 +16,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
 from benchmarks.networks import Structure
+from tpgen.cli.app import main
 
 PATIENCE = 240  # seconds: a rank may be compiling its kernels
 
@@ -236,3 +239,14 @@ def interface() -> Iterator[None]:
     finally:
         for name in names:
             del sys.modules[name]
+
+
+def check_without_lammps(monkeypatch: pytest.MonkeyPatch, project: str, *modules: str) -> None:
+    """The command line says in one line that a project's ``modules``, which import LAMMPS's package, need it."""
+    for name in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "lammps", None)
+    done = CliRunner().invoke(main, ["lammps", "--project", project, "trained", "fast.pt"])
+    assert done.exit_code == 2
+    assert done.output.startswith(f"error: {project}'s class for LAMMPS cannot be imported here (LAMMPS ")
+    assert done.output.count("\n") == 1

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch_sim as ts
-from ase import Atoms, units
+from ase import units
 from ase.md.verlet import VelocityVerlet
 from torch_sim.models.mace import MaceModel
 
 from tpgen.conversion.convert import conversion_report
 
-from benchmarks.networks import lattice, mace  # isort: skip  (after tpgen)
+from benchmarks.networks import mace  # isort: skip  (after tpgen)
+from benchmarks.engines import HIDDEN, ROWS, crystal, measure  # isort: skip
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
 
@@ -27,14 +30,6 @@ def recipe(title: str, **given: Any) -> dict[str, Any]:
     (program,) = re.findall(r"```python no-run\n(.*?)```", section, re.DOTALL)
     exec(program, given)
     return given
-
-
-def crystal(atoms: int, seed: int = 0) -> Atoms:
-    s = lattice(atoms, torch.float64)
-    numbers = np.array([1, 6, 7, 8])[s.species.numpy()]
-    found = Atoms(numbers, positions=s.positions.numpy(), cell=s.cell.numpy(), pbc=True)
-    found.rattle(0.05, seed=seed)
-    return found
 
 
 def stock() -> Any:
@@ -70,3 +65,19 @@ def test_batches_in_torchsim_follow_those_of_stock() -> None:
         assert (found[name] - wanted[name]).abs().max() <= 2e-5 * wanted[name].abs().max()
     assert given["final"].positions.isfinite().all()
     assert (given["final"].positions - state.positions).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_the_page_is_measured(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    row = replace(ROWS[name], atoms=min(ROWS[name].atoms, 27), systems=min(ROWS[name].systems, 2))
+    found = measure(row, "8x0e+8x1o", seconds=0.0)
+    assert 0 < found.forces < 2e-5
+    assert found.row.startswith(f"| {row.engine} | MACE 8x0e+8x1o | {row.said} | ")
+
+
+def test_rows_of_the_page_can_be_measured() -> None:
+    measured = {(row.engine, f"MACE {HIDDEN}", row.said) for row in ROWS.values()}
+    shown = re.findall(r"^\| (ASE|TorchSim) \| (MACE \S+) \| (.*?) \|", PAGE, re.MULTILINE)
+    assert len(shown) >= 3
+    assert set(shown) <= measured

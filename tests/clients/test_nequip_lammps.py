@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.networks import Case, allegro, lattice, nequip
-from tests.clients.ranks import assert_ranks_agree, interface
+from tests.clients.ranks import assert_ranks_agree, check_without_lammps, interface
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.projects.lammps import write_for_lammps
 
@@ -41,3 +41,8 @@ def test_ranks_compute_what_one_of_stock_does(
         loaded = fast()
         loaded._initialize_model(None)
         assert conversion_report(loaded.model).replaced
+
+
+def test_the_command_line_asks_for_lammps_s_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "nequip.integrations.lammps_mliap.lmp_mliap_wrapper"
+    check_without_lammps(monkeypatch, "nequip", own, "tpgen.conversion.projects.nequip_lammps")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.networks import lattice, sevenn
-from tests.clients.ranks import assert_ranks_agree, interface
+from tests.clients.ranks import assert_ranks_agree, check_without_lammps, interface
 from tpgen.conversion.projects.lammps import write_for_lammps
 
 
@@ -36,6 +36,10 @@ def test_ranks_compute_what_one_of_stock_does(
             lambda: torch.load(tmp_path / "fast.pt", weights_only=False), 2e-5, rows,
         )  # fmt: skip
     assert rows
+
+
+def test_the_command_line_asks_for_lammps_s_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_without_lammps(monkeypatch, "sevenn", "sevenn.mliap", "tpgen.conversion.projects.sevennet_lammps")
 
 
 class Checkpoint(SimpleNamespace):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from e3nn import o3
 
+from tpgen.conversion.convert import convert
 from tpgen.demo.potential import Potential, atoms, convert_potential
+from tpgen.verification.verify import verify
 
 
 def test_forces_turn_with_the_atoms() -> None:
@@ -16,6 +21,14 @@ def test_forces_turn_with_the_atoms() -> None:
     found, turned = model(positions, elements), model(positions @ turn.T, elements)
     torch.testing.assert_close(turned["energy"], found["energy"], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(turned["forces"], found["forces"] @ turn.T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [lambda network: network, convert])
+def test_it_computes_under_torch_compile(change: Callable[[Potential], Potential]) -> None:
+    torch.manual_seed(0)
+    report = verify(change(Potential(4)), atoms(2), only=["compiled"])
+    assert report.passed, str(report)
+    assert report.finding("compiled", "forces").relative < 1e-5
 
 
 def test_the_converted_potential_is_the_same() -> None:

@@ -47,10 +47,11 @@ class Potential(nn.Module):
 
     def __init__(self, channels: int = 32, degree: int = 2) -> None:
         super().__init__()
-        self.harmonics = o3.Irreps.spherical_harmonics(degree)
-        hidden = o3.Irreps([(channels, ir) for _, ir in self.harmonics])
+        harmonics = o3.Irreps.spherical_harmonics(degree)
+        hidden = o3.Irreps([(channels, ir) for _, ir in harmonics])
+        self.degrees = list(range(degree + 1))  # numbers, which torch.compile reads and irreps hide from it
         self.embedding = o3.Linear(f"{ELEMENTS}x0e", f"{channels}x0e")
-        first, second = Layer(self.embedding.irreps_out, self.harmonics, hidden), Layer(hidden, self.harmonics, hidden)
+        first, second = Layer(self.embedding.irreps_out, harmonics, hidden), Layer(hidden, harmonics, hidden)
         self.layers = nn.ModuleList([first, second])
         self.readout = o3.Linear(hidden, "0e")
 
@@ -65,7 +66,7 @@ class Potential(nn.Module):
         near = (torch.cdist(positions.detach(), positions.detach()) < CUTOFF).fill_diagonal_(False)
         edges = torch.nonzero(near).T
         vectors = positions[edges[1]] - positions[edges[0]]
-        harmonics = o3.spherical_harmonics(self.harmonics, vectors, normalize=True, normalization="component")
+        harmonics = o3.spherical_harmonics(self.degrees, vectors, normalize=True, normalization="component")
         lengths = vectors.norm(dim=1)
         basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
         h = self.embedding(elements)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -15,6 +15,7 @@ from torch import nn
 
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
+from tpgen.conversion.operations.splines import is_splined
 from tpgen.inspection.report.irreps import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
 from tpgen.verification.derivatives import draws, gradients
@@ -93,20 +94,26 @@ def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
 
 
+def _all_there_is(subject: Subject) -> Callable[[Subject], Named]:
+    """Results with gradients; without them where forces are results, and splines have no second derivatives."""
+    return _values if is_splined(subject.module) and _differentiates(subject) else _with_gradients
+
+
 def repeated(subject: Subject) -> Outcomes:
     """Calls give equal bits, a few times over."""
-    first = _with_gradients(subject)
-    again = [_with_gradients(subject) for _ in range(REPEATS - 1)]
+    compared = _all_there_is(subject)
+    first = compared(subject)
+    again = [compared(subject) for _ in range(REPEATS - 1)]
     got = {name: torch.stack([one[name] for one in again]) for name in first}
     return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def threads(subject: Subject) -> Outcomes:
     """One thread and several give equal numbers."""
-    found = []
+    found, compared = [], _all_there_is(subject)
     for number in (1, max(2, torch.get_num_threads())):
         with _threads(number):
-            found.append(_with_gradients(subject))
+            found.append(compared(subject))
     return pairs(found[1], found[0])
 
 

@@ -109,6 +109,22 @@ def test_a_proof_is_of_the_network_without_splines() -> None:
     report = conversion_report(network, prove=(lengths(),), measure=(lengths().detach(),))
     assert report.proof.holds
     assert is_splined(network)
+    away = {d.what: d.relative for d in report.proof.splined}
+    assert away.keys() == {"output", "gradient of input[0]"}
+    assert all(0 < x < 1e-5 for x in away.values())
+    assert "with splines, for which there is no limit" in str(report)
+
+
+@needs_compiler
+def test_the_report_says_where_no_table_is_fine_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = convert(Weights(), radial="spline")
+    network(lengths())
+    assert "; its net in programs of compile_step and deploy" in str(conversion_report(network))
+    assert 0 < splines.spline_error(network) < 1e-6
+    monkeypatch.setattr(splines, "CLOSE", 1e-12)
+    assert difference(network, Weights(), lengths()) < 1e-12
+    assert "its net: no splines of lengths have slopes within 1e-12; cubic splines" in str(conversion_report(network))
+    assert splines.spline_error(network) == 0
 
 
 def test_wrong_options() -> None:

@@ -113,3 +113,15 @@ def test_the_project_is_the_only_one_that_is_installed(monkeypatch: pytest.Monke
     there.clear()
     with pytest.raises(OptionError, match="none of mace, nequip, sevenn is"):
         lammps.write_for_lammps(tmp_path / "a", tmp_path / "b", None)
+
+
+def test_lammps_s_own_package_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    def missing(_: str) -> Any:
+        raise ImportError("LAMMPS ML-IAP has to be installed. See the page")
+
+    monkeypatch.setattr(lammps, "find_spec", bool)
+    monkeypatch.setattr(lammps, "import_module", missing)
+    with pytest.raises(
+        OptionError, match=r"^nequip's class .* here \(LAMMPS ML-IAP has to be installed\): install .*$"
+    ):
+        lammps.write_for_lammps(tmp_path / "a", tmp_path / "b", "nequip")

@@ -8,7 +8,8 @@ the net has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +25,7 @@ from tpgen.functions.spline import CLOSE, Spline, evaluate_spline, make_spline, 
 
 SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
 Net = Callable[[Tensor], Tensor]
+_PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
@@ -40,14 +42,30 @@ def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
 
 def is_splined(network: nn.Module) -> bool:
     """Whether weights of edges may be splines in a network."""
-    return any(getattr(module, SPLINED, False) for module in network.modules())
+    return bool(_splined_nets(network))
 
 
-def without_splines(network: nn.Module) -> None:
-    """Let the nets of a network compute weights again."""
-    for module in network.modules():
-        if getattr(module, SPLINED, False):
-            setattr(module, SPLINED, False)
+def spline_error(network: nn.Module) -> float:
+    """The largest error of slopes among the splines that a network has called, relative to the largest slope."""
+    made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
+    return max((error for error in made if error <= CLOSE), default=0.0)
+
+
+@contextmanager
+def without_splines(network: nn.Module) -> Iterator[None]:
+    """Let the nets of a network compute weights meanwhile."""
+    nets = _splined_nets(network)
+    try:
+        for net in nets:
+            setattr(net, SPLINED, False)
+        yield
+    finally:
+        for net in nets:
+            setattr(net, SPLINED, True)
+
+
+def _splined_nets(network: nn.Module) -> list[nn.Module]:
+    return [module for module in network.modules() if getattr(module, SPLINED, False)]
 
 
 def _splined(swap: Swap) -> Swap:
@@ -58,8 +76,12 @@ def _now(net: nn.Module, _extra: Any) -> str:
     """Name what computes weights, for the report."""
     _, spline = _made.get(net, (None, None))
     if spline is None:
-        return f"cubic splines of lengths (made at the first call, slopes within {CLOSE:.0e} of the largest)"
-    return str(spline)
+        return (
+            f"cubic splines of lengths (made at the first call, slopes within {CLOSE:.0e} of the largest)" + _PROGRAMS
+        )
+    if spline.slopes_error > CLOSE:
+        return f"its net: no splines of lengths have slopes within {CLOSE:.0e}; {spline}"
+    return str(spline) + _PROGRAMS
 
 
 def net_or_spline(net: Any, compute: Net, x: Tensor) -> tuple[Net, Tensor]:

@@ -133,4 +133,10 @@ def _maker(project: str | None) -> Callable[..., Any]:
             f"a model's project must be installed here: {', '.join(there) or 'none of ' + ', '.join(PROJECTS)} is; "
             + ("name one by --project" if project is None else f"{project} is not")
         )
-    return import_module(f"tpgen.conversion.projects.{PROJECTS[project]}").for_lammps
+    try:
+        return import_module(f"tpgen.conversion.projects.{PROJECTS[project]}").for_lammps
+    except ImportError as error:
+        raise OptionError(
+            f"{project}'s class for LAMMPS cannot be imported here ({str(error).partition('. ')[0]}): install LAMMPS's "
+            "Python package, with lammps.mliap, where you write the file"
+        ) from error
