@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpgen.kernels.runtime.memory import empty
+
 _NUMBERS = 2**32  # more than a rank has atoms
 
 
@@ -87,18 +89,25 @@ class OneOfEach:
         """Rows of own atoms as they are, and those of others' from the ranks that own them."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = rows.new_zeros(self._data.ntotal, width)
-            sent[: self.nlocal] = rows[: self.nlocal]
-            found = torch.empty_like(sent)
-            self._data.forward_exchange(sent, found, width)
-            out[self.nlocal :] = found[self._owners.atoms[self.nlocal :]]
+            sent, width = _in_doubles(self._spread(rows[: self.nlocal]), width)
+            self._data.forward_exchange(sent, sent, width)
+            out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
         """Rows of own atoms, to which those of their images on other ranks are added."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = rows.new_zeros(self._data.ntotal, width)
-            sent[self._owners.atoms] = rows
-            found = torch.empty_like(sent)
-            self._data.reverse_exchange(sent, found, width)
-            out[: self.nlocal] = found[: self.nlocal]
+            sent = self._spread(rows)
+            self._data.reverse_exchange(sent, sent, width)
+            out[: self.nlocal] = sent[: self.nlocal]
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        """A row for each of LAMMPS's atoms: zeros where none of these stands for it."""
+        every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
+        every[self._owners.atoms[: len(rows)]] = rows
+        return every
+
+
+def _in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
+    """Two numbers in the place of one where they fit: LAMMPS sends doubles, bit by bit."""
+    return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)
