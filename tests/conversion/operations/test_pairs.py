@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.machine import needs_compiler
 from tpgen.conversion.operations import pairs
-from tpgen.conversion.operations.local_rows import local_rows, owners
+from tpgen.conversion.operations.local_rows import count_in_pairs, local_rows
 from tpgen.conversion.operations.pairs import carry_over, convolved, mark, once_for_pairs, pairs_of
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.presets import channelwise
@@ -226,30 +226,22 @@ def rows_of_edges() -> tuple[Tensor, Tensor, Tensor]:
     return torch.ones(graph.edges.shape[1], 2, dtype=torch.float64), graph.edges, graph.shifts
 
 
-def test_images_are_pairs_where_it_is_known_whose_they_are() -> None:
+def test_edges_that_count_in_pairs_are_negatives_but_for_rounding() -> None:
     graph = GRAPHS["shaken"]()
-    images = {key: n for n, key in enumerate(sorted({(0, 0, 0), *map(tuple, graph.shifts.tolist())}))}
-    place = torch.tensor([images[tuple(shift)] for shift in graph.shifts.tolist()])
-    place = torch.where((graph.shifts == 0).all(1), 0, 1 + place)
-    atoms, (src, dst) = len(graph.positions), graph.edges
-    edges, numbers = torch.stack([src, dst + atoms * place]), torch.arange(atoms * (2 + len(images)))
-    vectors = (graph.positions[dst] + graph.shifts @ graph.cell) - graph.positions[src]
+    src, dst = edges = graph.edges
+    vectors = (graph.positions[dst] + graph.shifts @ graph.cell) - graph.positions[src]  # rounded, as LAMMPS has them
     x = vectors.norm(dim=1, keepdim=True)
     mark(x, edges, vectors)
-    alone = pairs_of(x)
-    assert alone is None or alone.pairs < len(x) // 2
-    with local_rows(atoms, numbers % atoms):
+    exact = pairs_of(x)
+    assert exact is None or exact.pairs < len(x) // 2
+    with local_rows(len(graph.positions), in_pairs=True):
         mark(x, edges, vectors)
         assert pairs_of(x).pairs == len(x) // 2
-    with local_rows(atoms, numbers):
-        mark(x, edges, vectors)
-        assert pairs_of(x).pairs < len(x) // 2
-    one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
-    with local_rows(atoms, numbers % atoms):
+        one_way = x * (1 + 0.3 * (src < 4).double().unsqueeze(1))
         mark(one_way, edges, vectors)
         found = pairs_of(one_way)
         assert torch.equal(one_way[found.first[: found.pairs]], one_way[found.second])
-    assert owners() is None
+    assert not count_in_pairs()
 
 
 def test_forward_derivatives() -> None:

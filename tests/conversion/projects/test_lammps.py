@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import local_rows, owners, rows_of
+from tpgen.conversion.operations.local_rows import count_in_pairs, local_rows, rows_of
 from tpgen.conversion.projects import lammps
 from tpgen.errors import InputError, OptionError
+
+ASKED = 2  # exchanges that ask whose the ghosts are
 
 
 class Project:
@@ -22,10 +24,10 @@ class Project:
     def __init__(self) -> None:
         self.model = nn.Linear(1, 3)
         self.rows = 0
-        self.owners: Tensor | None = None
+        self.in_pairs = False
 
     def compute_forces(self, data: Any) -> None:
-        self.owners = owners()
+        self.in_pairs = count_in_pairs()
         rows = torch.ones(data.ntotal, 3)
         self.rows = rows_of(rows)
         data.forward_exchange(rows, torch.empty_like(rows), 3)
@@ -41,49 +43,42 @@ class Data:
     def __init__(self, local: int, total: int, pairs: int) -> None:
         self.nlocal, self.ntotal, self.npairs = local, total, pairs
         self.elems = torch.zeros(total, dtype=torch.int32)
+        self.pair_i = self.rij = self.eatoms = self.update_pair_forces_gpu = None
         self.seen: list[tuple[str, tuple[int, ...], float]] = []
 
-    def forward_exchange(self, rows: Tensor, _out: Tensor, width: int) -> None:
+    def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
+        """Ghosts are atoms of another rank."""
         self.seen.append(("forward", tuple(rows.shape), rows.sum().item()))
+        out.copy_(rows)
+        out[self.nlocal :] += 1
 
-    def reverse_exchange(self, rows: Tensor, _out: Tensor, width: int) -> None:
+    def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
         self.seen.append(("reverse", tuple(rows.shape), rows.sum().item()))
+        out.copy_(rows)
 
 
 def test_convolutions_return_local_rows() -> None:
     model, data = Converted(), Data(4, 9, 12)
     model.compute_forces(data)
-    assert (model.rows, len(data.seen)) == (4, 2)
+    assert (model.rows, len(data.seen[ASKED:])) == (4, 2)
     assert rows_of(torch.ones(9, 3)) == 9  # afterwards all again
 
 
 def test_a_rank_without_atoms_exchanges_zeros() -> None:
     data = Data(0, 5, 0)
     Converted().compute_forces(data)
-    assert data.seen == [("forward", (5, 3), 0.0), ("reverse", (5, 3), 0.0)]
+    assert data.seen[ASKED:] == [("forward", (5, 3), 0.0), ("reverse", (5, 3), 0.0)]
     alone = Data(0, 0, 0)
     Converted().compute_forces(alone)
     assert not alone.seen
 
 
-class Images(Data):
-    """Ghosts 2, 3 and 4 of two atoms: images of the second and the first, and another rank's."""
-
-    def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        super().forward_exchange(rows, out, width)
-        out.copy_(torch.cat([rows[[0, 1, 1, 0]], rows[:1] + 1]))
-
-
 @pytest.mark.parametrize("takes", [True, False])
-def test_ghosts_of_own_atoms_have_their_numbers_where_the_model_has_pairs(takes: bool) -> None:
-    model, data = Converted(), Images(2, 5, 12)
+def test_edges_count_in_pairs_where_the_model_has_pairs(takes: bool) -> None:
+    model = Converted()
     model.model.takes_pairs = takes  # type: ignore[assignment]
-    model.compute_forces(data)
-    assert len(data.seen) == 2 + takes
-    assert model.owners is None if not takes else model.owners.tolist() == [0, 1, 1, 0, 4]
-    idle = Images(0, 5, 0)
-    model.compute_forces(idle)  # which others wait for
-    assert [way for way, *_ in idle.seen] == ["forward"] * (1 + takes) + ["reverse"]
+    model.compute_forces(Data(4, 9, 12))
+    assert model.in_pairs == takes
 
 
 def test_rows_are_all_again_after_an_error() -> None:

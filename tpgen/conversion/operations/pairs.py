@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.conversion.operations.local_rows import owners, rows_of
+from tpgen.conversion.operations.local_rows import count_in_pairs, rows_of
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
@@ -62,10 +62,9 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
 
 def _pairs_among(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
     """Pairs whose rows are equal; in LAMMPS those of images too, whose vectors and rows are equal but for rounding."""
-    numbers = owners()
-    if numbers is None:
+    if not count_in_pairs():
         return find_pairs(edge_index, vectors, x)
-    edge_index, vectors = numbers[edge_index], vectors.float()
+    vectors = vectors.float()
     found = find_pairs(edge_index, vectors, x[:, :0])
     return found if found is None or _are_alike(x.detach(), found) else find_pairs(edge_index, vectors, x)
 

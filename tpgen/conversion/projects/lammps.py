@@ -1,7 +1,7 @@
 """Models for LAMMPS's Python interface (``pair_style mliap unified``): their files, their part in exchanges of ghosts.
 
-A project has a class for that interface.  `Converted` goes before it: convolutions then return the rank's own rows
-alone, nets of edges run once for each pair, also where an end is a ghost, and a rank without atoms takes part in the
+A project has a class for that interface.  `Converted` goes before it: the model then gets each atom once, convolutions
+return the rank's own rows alone, nets of edges run once for each pair, and a rank without atoms takes part in the
 exchanges that the others wait for.
 """
 
@@ -13,7 +13,6 @@ from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from secrets import randbits
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from tpgen._version import __version__
 from tpgen.conversion.operations.local_rows import local_rows
+from tpgen.conversion.projects.lammps_atoms import OneOfEach, find_owners
 from tpgen.errors import InputError, OptionError
 
 PROJECTS = {"mace": "mace_lammps", "nequip": "nequip_lammps", "sevenn": "sevennet_lammps"}
@@ -42,16 +42,20 @@ class Converted:
 
     def compute_forces(self, data: Any) -> None:
         self.prepare(data)
-        owners = _owners(data) if data.ntotal and self._takes_pairs else None
-        if not self.is_idle(data):
-            with local_rows(data.nlocal, owners):
-                super().compute_forces(data)  # type: ignore[misc]
-        elif data.ntotal:
+        if not data.ntotal:
+            return
+        on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
+        if on_cpu:
+            data = OneOfEach(data, find_owners(data))
+        if self.is_idle(data):
             self._take_part(data)
+        else:
+            with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
+                super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
     def _takes_pairs(self) -> bool:
-        """Whether the model has convolutions of pairs of edges: on all ranks, as they have one model."""
+        """Whether the model has convolutions of pairs of edges."""
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
@@ -68,18 +72,6 @@ class Converted:
         held = io.BytesIO()
         torch.save(self.__dict__, held)
         return opened, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
-
-
-def _owners(data: Any) -> Tensor | None:
-    """Number of each atom, for a ghost of one of the rank's own that one's; None on a GPU, where edges are no pairs."""
-    if torch.as_tensor(data.elems).device.type != "cpu":
-        return None
-    rank = float(randbits(52))  # which no other has
-    own = torch.full((data.ntotal, 2), rank, dtype=torch.float64)
-    own[:, 0] = torch.arange(data.ntotal)
-    found = torch.empty_like(own)
-    data.forward_exchange(own, found, 2)
-    return torch.where(found[:, 1] == rank, found[:, 0], own[:, 0]).long()
 
 
 class _Pair:

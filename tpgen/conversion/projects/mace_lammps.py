@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
+from torch import Tensor
 
 from tpgen.conversion.convert import convert
+from tpgen.conversion.operations.local_rows import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.projects.mace_files import read_model
 from tpgen.conversion.swap import mark_of
@@ -24,6 +26,12 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
     def prepare(self, data: Any) -> None:
         if not self.initialized:
             self._initialize_device(data)
+            for block in self.model.model.interactions:
+                block.truncate_ghosts = _first_rows
+
+
+def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
+    return x if count is None else first_rows(x, count)
 
 
 def for_lammps(source: Path, **options: Any) -> LammpsMace:

@@ -19,7 +19,7 @@ from mace.modules.radial import BesselBasis, PolynomialCutoff
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import owners
+from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, mark
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
@@ -56,7 +56,7 @@ def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, T
     except TypeError:  # which the call itself will say
         return None
     graph = asked.get("data")
-    if not isinstance(graph, dict) or (owners() is None and any(asked.get(name) for name in _SINGLE)):
+    if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import owners
+from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, carry_over, mark, once_for_pairs
 from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.radial import TAKER, convolves
@@ -96,7 +96,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
     def _is_asked(self, data: dict[str, Tensor]) -> bool:
         """Whether somebody may ask for gradients by single edges."""
-        if owners() is not None:
+        if count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))

@@ -16,7 +16,7 @@ from sevenn.nn.force_output import ForceStressOutputFromEdge
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import owners
+from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, mark
 from tpgen.conversion.projects.sevennet_outputs import TpgenForceStress
 from tpgen.conversion.swap import Swap
@@ -83,7 +83,7 @@ def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
     if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
         return False
-    if owners() is not None or not (torch.is_grad_enabled() and vectors.requires_grad) or _are_computed(beside):
+    if count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad) or _are_computed(beside):
         return True
     asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
     return bool(outputs) and not asked

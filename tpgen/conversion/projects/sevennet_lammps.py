@@ -5,11 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sevenn.mliap import SevenNetMLIAPWrapper
+import sevenn._keys as keys
+from sevenn.mliap import MLIAPWrappedConvolution, SevenNetMLIAPWrapper
 
 from tpgen.conversion.convert import convert
+from tpgen.conversion.operations.local_rows import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.swap import mark_of
+
+
+class _Convolution(MLIAPWrappedConvolution):
+    """SevenNet's convolution between an exchange of ghosts and their end, without slices of what has none."""
+
+    def forward(self, data: Any) -> Any:
+        count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
+        data[keys.NODE_FEATURE] = first_rows(data[keys.NODE_FEATURE], count)
+        data = self.conv(self.ghost_exchange(data))
+        for name in self._keys_to_narrow:
+            data[name] = first_rows(data[name], count)
+        return data
 
 
 class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
@@ -23,6 +37,9 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
         model: Any = self.model
         if not any(map(mark_of, model.modules())):  # of the steps before
             convert(model, **self.options)
+            for module in model.modules():
+                if type(module) is MLIAPWrappedConvolution:
+                    module.__class__ = _Convolution
 
     def is_idle(self, data: Any) -> bool:
         return data.nlocal == 0
