@@ -20,6 +20,8 @@ from tpgen.kernels.arguments import Edges
 from tpgen.kernels.cuda import captures, driver, orders
 from tpgen.kernels.cuda.product_kernel import ordered_edges
 from tpgen.kernels.runtime.ops import describe, kernel_conv
+from tpgen.nn import edges as module
+from tpgen.nn.edges import EdgeOrder
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
@@ -45,9 +47,10 @@ class Network:
         self.plan, self.text = plan, describe(plan)
         self.x, self.y, self.w = given["x1"][:NODES].clone().requires_grad_(), given["x2"], given["w"]
         self.edge_index = torch.randint(NODES, (2, edges), generator=torch.Generator().manual_seed(0))
+        self.ends: Any = None  # in the place of rows of that
 
     def layer(self, x: Tensor) -> Tensor:
-        return kernel_conv(x, self.y, self.w, self.edge_index[0], self.edge_index[1], NODES, self.text)
+        return kernel_conv(x, self.y, self.w, *(self.ends or self.edge_index), NODES, self.text)
 
     def definition(self, x: Tensor) -> Tensor:
         rows = reference_product(self.plan, x[self.edge_index[0]], self.y, self.w)
@@ -72,6 +75,21 @@ def test_a_cuda_graph_sorts_each_end_once(plan: Plan, gpu: Products, sorts: list
         plan = channelwise("2x0e+2x1o", "0e+1o+2e+3o", "2x0e+2x1o+2x2e+2x3o", shared_weights=False)
     network = Network(plan)
     for gpu.capture, made in ((0, 2), (1, 4), (2, 6), (0, 6)):
+        network.run()
+        assert len(sorts) == made
+
+
+def test_edges_in_the_order_of_receivers_are_sorted_by_sender_alone(
+    native_gpu: Products, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Python's launch and by that in C++; of an `EdgeOrder`, inside a CUDA graph as outside."""
+    monkeypatch.setattr(module, "_GPU", "cpu")
+    monkeypatch.setattr(module, "capture_of", lambda device: 0)
+    network = Network(edges=400)
+    edges = EdgeOrder.of(*network.edge_index, NODES)
+    assert sorts == [NODES]
+    network.ends, network.edge_index = (edges.senders, edges.receivers), torch.stack([edges.senders, edges.receivers])
+    for native_gpu.capture, made in ((0, 1), (0, 1), (1, 2), (1, 2)):
         network.run()
         assert len(sorts) == made
 

@@ -100,7 +100,7 @@ def _whole(index: Tensor) -> Tensor:
 
 
 _orders, _wide = Memory[Order](on_device=True), Memory[Tensor](on_device=True)
-_ranges = Memory[bool]()
+_ranges, _ascending = Memory[bool](), Memory[bool]()
 _NARROW = 2**31
 
 
@@ -128,6 +128,22 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
     return _orders.of(index, owners, order_of, capture)
+
+
+def note_ascending(index: Tensor) -> None:
+    """Remember that an index ascends as it stands, so that nobody sorts by it."""
+    _ascending.of(index, 0, lambda *_: True)
+
+
+def ascends(index: Tensor) -> bool:
+    """Whether an index is known to ascend; of what somebody has written to since, nothing is known.
+
+    >>> index = torch.tensor([0, 0, 2])
+    >>> note_ascending(index)
+    >>> ascends(index), ascends(index.mul_(1))
+    (True, False)
+    """
+    return _ascending.recall(index, 0) is True
 
 
 def known_wide(index: Tensor, capture: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import (
+    ascends,
     is_inside,
     known_order,
     known_wide,
@@ -113,7 +114,7 @@ def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool 
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capture = captures.capture_of(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, capture).order if owner else None
+    order = known_order(index, owners, capture).order if owner and not ascends(index) else None
     if edges.check and not capture:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None
@@ -130,8 +131,9 @@ def _recalled(owner: str | None, edges: Edges, capture: int) -> EdgeRows | None:
     if edges.check and not capture and not all(recall_inside(*end) for end in ends):
         return None
     index, owners = ends[owner != "x1"]
-    order = recall_order(index, owners, capture) if owner else None
+    sorts = owner is not None and not ascends(index)
+    order = recall_order(index, owners, capture) if sorts else None
     src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-    if src is None or dst is None or (owner and order is None):
+    if src is None or dst is None or (sorts and order is None):
         return None
     return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)
