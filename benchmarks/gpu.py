@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -29,8 +28,10 @@ from benchmarks.gpu_clock import Clock, copy_bandwidth, launch_seconds, seconds_
 from benchmarks.gpu_compile import ARCHITECTURES, compile_rows, compile_table
 from benchmarks.gpu_device_checks import product_of
 from benchmarks.gpu_goals import ROWS, goals
+from benchmarks.gpu_report import ATOMS, Report, Run, guarded
 from benchmarks.gpu_rivals import rival_rows
-from benchmarks.gpu_times import TASKS, Case, Row, measured, product_of_rows, shares_figure, times_table
+from benchmarks.gpu_steps import convolutions, networks, polynomials, tools
+from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, shares_figure, times_table
 from tpgen.bench.environment import environment
 from tpgen.bench.plots import plot_report
 from tpgen.bench.records import Record, Settings, merge_reports
@@ -50,65 +51,12 @@ LAYOUTS = ("mul_ir", "ir_mul")
 CHECKS = gpu_checks.CHECKS | gpu_device_checks.CHECKS
 
 
-@dataclass
-class Report:
-    """What was found, as it is written down."""
-
-    device: str
-    machine: Row = field(default_factory=dict)
-    checks: list[Row] = field(default_factory=list)
-    times: list[Row] = field(default_factory=list)
-    rivals: list[Row] = field(default_factory=list)
-    article: list[Row] = field(default_factory=list)
-    compiled: list[Row] = field(default_factory=list)
-    launch: Row = field(default_factory=dict)
-    goals: list[Row] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # where something of this script failed, in full
-    left_out: list[str] = field(default_factory=list)
-    doing: str = ""  # what was begun last: where the process dies or hangs, that is what it died of
-    file: Path | None = None
-
-    def save(self) -> None:
-        """Write all of it; whoever ends this process in the midst of that leaves the file as it was."""
-        if self.file:
-            made = self.file.with_suffix(".part")
-            made.write_text(json.dumps(asdict(replace(self, file=None)), indent=1) + "\n")
-            made.replace(self.file)
-
-    def check(self, what: str, passed: bool, note: str = "") -> None:
-        self.checks.append({"what": what, "passed": passed, "note": note})
-        self.save()
-        click.echo(f"{'ok  ' if passed else 'FAIL'} {what}{': ' if note else ''}{note}")
-
-    def leave_out(self, what: str, why: str) -> None:
-        self.left_out.append(f"{what}: {why}")
-        click.echo(f"left out {what}: {why}")
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.device == "cuda"
-
-    @property
-    def passed(self) -> bool:
-        return all(check["passed"] for check in self.checks)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run is to do."""
-
-    problems: tuple[str, ...]
-    rows: tuple[int, ...]
-    seconds: float
-    calls: int
-    folder: Path
-
-
 @click.command(help=__doc__)
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--rows", multiple=True, type=int, default=(ROWS, 2000), show_default=True, help="Rows to measure at.")
 @click.option("--seconds", default=0.15, show_default=True, help="Measuring time of one task.")
 @click.option("--calls", default=300, show_default=True, help="Timed calls of the article's table.")
+@click.option("--atoms", default=ATOMS, show_default=True, help="Atoms of whole networks.")
 @click.option("--minutes", default=MINUTES, show_default=True, help="What does not fit into these is left out.")
 @click.option("--json", "json_to", type=click.Path(path_type=Path), default=Path("out/gpu.json"), show_default=True)
 @click.option("--only", "names", multiple=True, help="Measure this problem only; may be repeated.")
@@ -117,6 +65,7 @@ def main(
     rows: tuple[int, ...],
     seconds: float,
     calls: int,
+    atoms: int,
     minutes: float,
     json_to: Path,
     names: tuple[str, ...],
@@ -125,7 +74,7 @@ def main(
     if device == "cuda" and (reason := kernel_supported(channelwise("32x0e", "0e", "0e"), device=device)):
         raise click.ClickException(f"no kernel can run here: {reason}")
     channelwise_ones = tuple(name for name, problem in PROBLEMS.items() if problem.suite == "channelwise")
-    run = Run(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent)
+    run = Run(names or (*channelwise_ones, "diffdock-l1", "article"), rows, seconds, calls, json_to.parent, atoms)
     json_to.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"all that is found goes to {json_to.resolve()}: send that file, also where this stops before its end")
     watch = Timer(60 * minutes + _GRACE, partial(hangs, report))
@@ -175,16 +124,6 @@ def summary(report: Report) -> str:
     found = goals(report.times, report.rivals, report.launch)
     report.goals = [asdict(goal) for goal in found]
     return "\n".join([*lines, *(f"-- {goal}" for goal in found)])
-
-
-def guarded(report: Report, name: str, step: Callable[[], object]) -> None:
-    """One step; what goes wrong is written down, and the others go on."""
-    report.doing = name
-    try:
-        step()
-    except Exception as error:
-        report.faults.append(traceback.format_exc())
-        report.check(name, False, f"{type(error).__name__}: {error}")
 
 
 def machine(report: Report, run: Run, clock: Clock) -> None:
@@ -295,6 +234,7 @@ def _measure_case(report: Report, run: Run, clock: Clock, case: Case) -> None:
 
 def _measure(report: Report, run: Run, case: Case, task: str) -> None:
     report.times.append(measured(case, task, report.device, run.seconds, report.machine))
+    report.save()
 
 
 def rivals(report: Report, run: Run, clock: Clock) -> None:
@@ -308,6 +248,7 @@ def rivals(report: Report, run: Run, clock: Clock) -> None:
         for record, more in rival_rows(problem, run.rows[0], report.device, run.seconds, clock):
             records.append(record)
             report.rivals.append(asdict(record) | more)
+            report.save()
     made = Records(environment(), Settings("float32", report.device, run.seconds), tuple(records))
     Console().print(ReportTables(made))
     picture(report, "gpu-rivals.png", partial(plot_report, made, run.folder / "gpu-rivals.png"))
@@ -344,11 +285,15 @@ def compiling(report: Report, run: Run, clock: Clock) -> None:
 # What each step does, and the share of the time after which it leaves out the rest.
 STEPS: dict[str, tuple[float, Callable[[Report, Run, Clock], None]]] = {
     "this machine": (1.0, machine),
-    "compile": (0.2, building),
-    "is it right": (0.45, checks),
-    "how fast is it": (0.72, times),
-    "beside others": (0.87, rivals),
-    "the article": (0.92, articles),
+    "compile": (0.16, building),
+    "is it right": (0.36, checks),
+    "how fast is it": (0.57, times),
+    "convolutions": (0.66, convolutions),
+    "polynomials": (0.71, polynomials),
+    "beside others": (0.81, rivals),
+    "whole networks": (0.88, networks),
+    "tools": (0.94, tools),
+    "the article": (0.97, articles),
     "how long it compiles": (1.0, compiling),
 }
 

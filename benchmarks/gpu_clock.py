@@ -56,8 +56,8 @@ def seconds_of(call: Call, device: str, seconds: float) -> float:
 
 
 def copy_bandwidth(device: str) -> float:
-    """Bytes read and written in a second by a large copy."""
-    source = torch.zeros(2**28 if device == "cuda" else 2**22, device=device)
+    """Bytes read and written in a second by a large copy, of random numbers: some memories compress zeros."""
+    source = torch.rand(2**28 if device == "cuda" else 2**22, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / seconds_of(lambda: target.copy_(source), device, 0.5)
 

@@ -116,19 +116,29 @@ def gradients(product: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
     return lambda: torch.autograd.grad(product, inputs, g, retain_graph=True)
 
 
-# Product and convolution, forward, with all gradients and as a step of force training; the product as a graph.
+def second_gradients(run: Callable[[], Tensor], inputs: list[Tensor]) -> Callable[[], object]:
+    """The gradients alone of gradients that are computed once."""
+    product = run()
+    first = torch.autograd.grad(product, inputs, torch.randn_like(product).requires_grad_(), create_graph=True)
+    cotangents = [torch.randn_like(x) for x in first]
+    return lambda: torch.autograd.grad(first, inputs, cotangents, retain_graph=True, allow_unused=True)
+
+
+# Product and convolution, forward, with all gradients, those of these, and as a step of force training; as a graph.
 TASKS: dict[str, Callable[[Case], Callable[[], object]]] = {
     "forward": lambda case: without_gradients(case.on_rows),
     "backward": lambda case: gradients(case.on_rows(), case.inputs),
+    "second": lambda case: second_gradients(case.on_rows, case.inputs),
     "force step": lambda case: lambda: force_step(case.on_rows, case.inputs),
     "conv forward": lambda case: without_gradients(case.on_edges),
     "conv backward": lambda case: gradients(case.on_edges(), case.nodal[0]),
+    "conv second": lambda case: second_gradients(case.on_edges, case.nodal[0]),
     "conv force step": lambda case: lambda: force_step(case.on_edges, case.nodal[0]),
     "graph forward": lambda case: without_gradients(case.by_graph()),
 }
 
 
-def without_gradients(call: Callable[[], Tensor]) -> Callable[[], object]:
+def without_gradients(call: Callable[[], Tensor], *_: object) -> Callable[[], object]:
     def run() -> Tensor:
         with torch.no_grad():
             return call()
@@ -144,7 +154,7 @@ def force_step(call: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[Tensor
 
 def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, machine: Row) -> Row:
     """The share of a copy's bandwidth that was reached, and the one that the model predicts."""
-    if task.startswith("graph") or task.endswith("step") or "copy bytes per second" not in machine:
+    if task.startswith("graph") or task.endswith(("step", "second")) or "copy bytes per second" not in machine:
         return {}
     chip = chip_of(machine.get("capability", 90))
     schedule = plan_schedule(form_of(plan, layout), cuda_target("float32"))

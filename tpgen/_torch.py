@@ -89,6 +89,10 @@ NAMES: dict[str, Private] = {
     ),
     "foreach_mul": Private("torch", "_foreach_mul", "training of compiled steps: all gradients times a number at once"),
     "assert_async": Private("torch", "_assert_async", "MACE's species in programs"),
+    "graph_trees": Private(
+        "torch._inductor.cudagraph_trees", "get_manager", 'convolutions under torch.compile(mode="reduce-overhead")',
+        "orders of edges may be found in its memory, and it says so",
+    ),
     "export_joint": Private("torch._functorch.aot_autograd", "aot_export_joint_simple", _REPORTS),
     "aot_function": Private("torch._functorch.aot_autograd", "aot_function", _REPORTS),
     "default_partition": Private("torch._functorch.partitioners", "default_partition", _REPORTS),

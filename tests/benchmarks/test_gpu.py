@@ -14,7 +14,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import gpu, gpu_checks, gpu_clock, gpu_compile, gpu_device_checks, gpu_rivals, gpu_times
+from benchmarks import (
+    gpu,
+    gpu_checks,
+    gpu_clock,
+    gpu_compile,
+    gpu_convolutions,
+    gpu_device_checks,
+    gpu_polynomials,
+    gpu_rivals,
+    gpu_times,
+    gpu_tools,
+)
 from tests.machine import needs_compiler
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.planner.presets import channelwise, fully_connected
@@ -73,6 +84,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_checks, "plans", lambda: [("keeping", SMALL), ("mixing", mixing)])
     monkeypatch.setattr(gpu_checks, "REPETITIONS", 2)
     monkeypatch.setattr(gpu_checks, "POLYNOMIALS", {"harmonics": gpu_checks.POLYNOMIALS["harmonics"]})
+    monkeypatch.setattr(gpu_polynomials, "POLYNOMIALS", gpu_checks.POLYNOMIALS)
+    monkeypatch.setattr(gpu_tools, "small_problems", None)
     monkeypatch.setattr(gpu_rivals, "RIVALS", ("loop/eager", "openequivariance/*"))
 
 
@@ -97,7 +110,8 @@ def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fak
     monkeypatch.setattr(gpu.article, "ROWS", {"eager module, a loop": ("loop", "eager")})
     _, found = run(tmp_path)
     assert not found["faults"], found["faults"][0]
-    tasks = {"forward", "backward", "force step", "conv forward", "conv backward", "conv force step"}
+    tasks = {"forward", "backward", "second", "force step"}
+    tasks |= {f"conv {task}" for task in tasks}
     assert {row["task"] for row in found["times"]} >= tasks
     failed = [check["what"] for check in found["checks"] if not check["passed"]]
     assert not failed
@@ -106,6 +120,14 @@ def test_all_of_it_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fak
     other_edges = "CUDA graphs: a convolution with gradients, of other edges"
     assert {"harmonics, float64", "two streams at once", other_edges} <= {check["what"] for check in found["checks"]}
     assert all(0 < row["predicted"] <= 1 for row in found["times"] if "predicted" in row)
+    assert [row["task"] for row in found["polynomials"]] == ["forward", "backward", "second"]
+    assert all({*row} >= {*gpu_convolutions.TASKS} for row in found["convolutions"][:2])
+    assert [row["library"] for row in found["convolutions"] if "reason" in row] == [
+        "openequivariance",
+        "cuequivariance",
+    ]
+    assert {row["network"] for row in found["networks"]} == {"mace", "nequip"}
+    assert {*found["tools"]} == {*gpu_tools.TOOLS}
     assert {row["contender"] for row in found["rivals"]} == {"loop/eager", "openequivariance/eager"}
     assert {file.name for file in tmp_path.iterdir()} >= {"gpu-shares.png", "gpu-rivals.png"}
     assert found["machine"]["gpu"] == "a GPU"

@@ -121,13 +121,17 @@ def test_what_is_written_to_is_checked_again(strategy: str, write: Callable, end
         run(*operands, edges)
 
 
-def test_on_a_gpu_both_orders_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_senders_alone_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GPU", "cpu")
+    monkeypatch.setattr(module, "capture_of", lambda device: 0)
     edges = EdgeOrder.of(*graph()[1:], NODES)
     monkeypatch.setattr(orders, "order_of", None)
-    for index in (edges.senders, edges.receivers):
-        first = orders.known_order(index, NODES).first
-        assert torch.equal(first.diff(), torch.bincount(index, minlength=NODES))
+    first = orders.known_order(edges.senders, NODES).first
+    assert torch.equal(first.diff(), torch.bincount(edges.senders, minlength=NODES))
+    assert orders.ascends(edges.receivers)
+    assert not orders.ascends(edges.senders)
+    edges.receivers[0] = NODES - 1
+    assert not orders.ascends(edges.receivers)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,14 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:
     """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    problem = openequivariance_problem(plan, dtype)
+    import openequivariance as oeq
+
+    return oeq.TensorProduct(problem, torch_op=True).to(device)
+
+
+def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
+    """A product as OpenEquivariance describes it.  Raises `BackendError` where it has none, or is not there."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -196,10 +204,9 @@ def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device)
     import openequivariance as oeq
 
     number = np.dtype(str(dtype).removeprefix("torch.")).type
-    problem = oeq.TPProblem(
+    return oeq.TPProblem(
         oeq.Irreps(str(plan.irreps_in1)), oeq.Irreps(str(plan.irreps_in2)), oeq.Irreps(str(plan.irreps_out)),
         [tuple(instruction[:6]) for instruction in plan.instructions],
         shared_weights=False, internal_weights=False, irrep_dtype=number, weight_dtype=number,
         irrep_normalization=plan.irrep_normalization, path_normalization=plan.path_normalization,
     )  # fmt: skip
-    return oeq.TensorProduct(problem, torch_op=True).to(device)

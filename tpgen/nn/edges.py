@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tpgen._torch import pytree
 from tpgen.errors import InputError
-from tpgen.kernels.cuda.orders import known_order
+from tpgen.kernels.cuda.captures import capture_of
+from tpgen.kernels.cuda.orders import known_order, note_ascending
 from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 
@@ -115,10 +116,10 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
 
 
 def _known(edges: EdgeOrder) -> EdgeOrder:
-    """Kernels on a GPU walk over edges by either end, and find both orders made."""
+    """Kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made."""
     if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
-        for index in (edges.senders, edges.receivers):
-            known_order(index, edges.num_nodes)
+        note_ascending(edges.receivers)
+        known_order(edges.senders, edges.num_nodes, capture_of(edges.senders.get_device()))
     return edges
 
 

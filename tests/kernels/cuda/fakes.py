@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.cuda.standin import StandIn
-from tpgen.kernels.cuda import driver, kernel, polynomial_kernel, product_kernel
+from tpgen.kernels.cuda import captures, driver, kernel, polynomial_kernel, product_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
@@ -43,6 +43,7 @@ class FakeLibrary:
         self.built: dict[int, Any] = {}
         self.failing: dict[str, int] = {}
         self.device, self.contexts, self.streams = 0, list[int](), list(STREAMS)
+        self.capture = 0  # the CUDA graph that records all calls
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
@@ -73,7 +74,7 @@ class FakeLibrary:
             monkeypatch.setattr(module, "device_of", lambda tensors: self.device)
         for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": self.streams}.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
-        monkeypatch.setattr(driver, "capturing", lambda device: False)
+        monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)
 
     @cached_property
     def entry_points(self) -> EntryPoints:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
 from math import prod
 
 import pytest
@@ -30,7 +29,9 @@ from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, find_problem
 
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
-AIMED_AT = {False: 0.85, True: 0.6}  # of a copy's bandwidth: products, and convolutions
+# Shares of a copy's bandwidth, with what the cache loses: forward and backward of products and of convolutions.
+AIMED_AT = {(FORWARD, False): 0.85, (BACKWARD, False): 0.85, (FORWARD, True): 0.8, (BACKWARD, True): 0.7}
+BY_RECEIVER = {"mace-large": 0.67, "nequip-toluene": 0.65}  # what edges have of x1 is written, and read again
 CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
 
 
@@ -87,9 +88,12 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("name", CHANNELWISE)
 def test_what_is_aimed_at_is_predicted(name: str, layout: str, arch: int) -> None:
-    """At least 0.85 of a copy's bandwidth for products, and where the cache holds the nodes 0.6 for convolutions."""
-    for opened, indexed in product((FORWARD, BACKWARD), (False, True)):
-        assert predict(placed(name, opened, indexed, arch, layout)).own >= AIMED_AT[indexed]
+    """All but the gradients of two convolutions, which the docs name."""
+    for (opened, indexed), share in AIMED_AT.items():
+        excused = indexed and opened == BACKWARD and name in BY_RECEIVER
+        found = predict(placed(name, opened, indexed, arch, layout)).share
+        assert found >= (BY_RECEIVER[name] - 0.005 if excused else share)
+        assert not excused or found < share
 
 
 @pytest.mark.parametrize("name", ["mace-large", "mixed-mul", "tetris-1", "article"])

@@ -12,7 +12,7 @@ from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import Edges
-from tpgen.kernels.cuda import driver, orders
+from tpgen.kernels.cuda import orders
 from tpgen.kernels.cuda.product_kernel import _DESTINATIONS, ordered_edges
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
@@ -141,30 +141,15 @@ def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.Monke
     for start in (*range(20), 19, 0):
         assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))
     assert asked == [*range(20), 0]
-    assert [len(parts.known) for parts in memory._kept.values()] == [orders._PARTS]
+    assert [len(parts.known) for parts in memory._kept[0].values()] == [orders._PARTS]
     assert memory.of(long[0:2], 6, lambda i, n: -1) == -1  # other rows
     assert memory.of(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
     del long
-    assert not len(memory._kept)
+    assert not len(memory._kept[0])
 
 
-def test_a_captured_convolution_sorts_in_its_graph(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay may find other edges in the same tensors, and no order of outside may be pointed to."""
-    src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
-    edges = Edges(src, dst, 2, 3, True)
-    known = ordered_edges("out", edges, 0)[1]
-    monkeypatch.setattr(driver, "capturing", lambda device: True)
-    monkeypatch.setattr(orders, "in_range", None)  # which would wait
-    found = [ordered_edges("out", edges, 0)[1] for _ in range(2)]
-    pointers = {gather.order.data_ptr() for gather in (known, *found) if gather and gather.order is not None}
-    assert len(pointers) == 3
-    assert all(torch.equal(gather.order, known.order) for gather in found)
-    dst.fill_(0)
-    assert ordered_edges("out", edges, 0)[1].order.tolist() == [0, 1, 2, 3]
-
-
-def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each tensor, until it is written to; in a CUDA graph in every replay; int64 is taken as it is."""
+def test_int32_is_widened_once(gpu: Products) -> None:
+    """For each tensor, until it is written to, and for each CUDA graph; int64 is taken as it is."""
     edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
 
     def gathered() -> list[torch.Tensor]:
@@ -179,8 +164,10 @@ def test_int32_is_widened_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -
     edge_index[0, 0] = 1
     anew = gathered()
     assert not any(one is other for one, other in zip(first, anew, strict=True))
-    monkeypatch.setattr(driver, "capturing", lambda device: True)
-    assert not any(one is other for one, other in zip(anew, gathered(), strict=True))
+    gpu.capture = 1
+    captured = gathered()
+    assert not any(one is other for one, other in zip(anew, captured, strict=True))
+    assert all(one is other for one, other in zip(captured, gathered(), strict=True))
     edge_index = edge_index.long()
     assert [x.data_ptr() for x in gathered()] == [row.data_ptr() for row in edge_index]
 

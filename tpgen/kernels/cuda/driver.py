@@ -90,6 +90,12 @@ class Driver:
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
+    def capture(self, stream: int) -> int:
+        """A number for the CUDA graph that records a stream, 0 where none does; one that an error has ended counts."""
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
+        return number.value + 1 if status.value else 0
+
 
 @dataclass(frozen=True)
 class Function:
@@ -222,20 +228,3 @@ def stream_of(device: int) -> int:
     """Torch's current stream."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream
-
-
-def capturing(device: int) -> bool:
-    """Whether a CUDA graph records what is launched there: nothing may wait for the device then."""
-    if device == torch.cuda.current_device():
-        return torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
-
-
-def refuse_while_capturing(device: int) -> None:
-    """Raise `BackendError` where a CUDA graph is captured, which cannot hold that a kernel is loaded."""
-    if capturing(device):
-        raise BackendError(
-            "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "
-            "capture, with its backward if that is captured too"
-        )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
-from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver
@@ -94,7 +94,7 @@ class CudaKernel(ABC):
         Raises `BackendError` where they are met there first while a CUDA graph is captured.
         """
         if device not in self._loaded:
-            driver.refuse_while_capturing(device)
+            captures.refuse_while_capturing(device)
             with need_driver().on(device):
                 self._loaded[device] = self._load(device)
         return self._loaded[device]

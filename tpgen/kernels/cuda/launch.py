@@ -17,7 +17,7 @@ from tpgen.kernels.cuda.steps import RowSteps
 class EdgeRows:
     """The edges of a convolution: those of each owner together, where there are owners, and which rows they join."""
 
-    order: Tensor | None
+    order: Tensor | None  # None: as they stand
     src: Tensor
     dst: Tensor
     owners: int

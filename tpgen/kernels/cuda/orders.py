@@ -5,12 +5,13 @@ give a row of one ``edge_index``, and take that row anew in every layer: so what
 whole tensor, and of its version.  Tensors of inference mode have no version, so nothing is kept of them.
 
 An order is made on the stream of the call that asks, and is known to that stream alone: another would read it before
-it is there.
+it is there.  A CUDA graph sorts for itself, in every replay, since it may find other edges in its tensors then: once
+for all its layers, forward and backward.  What is known in a graph is forgotten when it has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tpgen.kernels.cuda.captures import borrows_memory
 from tpgen.kernels.cuda.driver import stream_of
 
 
@@ -40,23 +42,27 @@ class _Parts(Generic[Known]):
     known: dict[tuple, Known] = field(default_factory=dict)
 
 
+_Kept = MutableMapping[Tensor, _Parts]  # by the whole tensor, as long as it lives
+
+
 @dataclass
 class Memory(Generic[Known]):
     """Facts of index tensors into so many rows, kept as long as they live and nobody writes to them.
 
-    What stands on the device is known to the stream alone that made it.
+    What stands on the device is known to the stream alone that made it, and to the CUDA graph that records it.
     """
 
-    by_stream: bool = False
-    _kept: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    on_device: bool = False
+    _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
-    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known]) -> Known:
-        """Find a fact once; one that is known to a stream alone, once for each stream."""
-        if index.is_inference():  # writes to such a tensor are not counted
+    def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
+        """Find a fact once; one of the device once for each stream and recorded graph."""
+        if index.is_inference() or (self.on_device and _is_lent(index)):  # writes to the former are not counted
             return find(index, rows)
-        parts = self._parts(index)
+        kept = self._kept_in(capture)
+        parts = _parts(kept, index)
         if parts is None:
-            parts = self._kept[_whole(index)] = _Parts[Known](index._version)
+            parts = kept[_whole(index)] = _Parts[Known](index._version)
         part = self._part(index, rows)
         found = parts.known.get(part)
         if found is None:
@@ -66,18 +72,26 @@ class Memory(Generic[Known]):
             parts.known[part] = found
         return found
 
-    def recall(self, index: Tensor, rows: int) -> Known | None:
+    def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
         """A fact that has been found already."""
-        parts = None if index.is_inference() else self._parts(index)
+        parts = None if index.is_inference() else _parts(self._kept_in(capture), index)
         return None if parts is None else parts.known.get(self._part(index, rows))
 
-    def _parts(self, index: Tensor) -> _Parts[Known] | None:
-        parts = self._kept.get(_whole(index))
-        return parts if parts is not None and parts.version == index._version else None
+    def _kept_in(self, capture: int) -> _Kept:
+        """Facts of one graph; those of others that were recorded are forgotten."""
+        for other in list(self._kept):  # all at once: another thread may do the same
+            if other not in (0, capture):
+                self._kept.pop(other, None)
+        return self._kept.setdefault(capture, WeakTensorKeyDictionary())
 
     def _part(self, index: Tensor, rows: int) -> tuple:
-        stream = _stream(index) if self.by_stream else 0
+        stream = _stream(index) if self.on_device else 0
         return index.storage_offset(), index.stride(), index.shape, rows, stream
+
+
+def _parts(kept: _Kept, index: Tensor) -> _Parts | None:
+    parts = kept.get(_whole(index))
+    return parts if parts is not None and parts.version == index._version else None
 
 
 def _whole(index: Tensor) -> Tensor:
@@ -85,19 +99,21 @@ def _whole(index: Tensor) -> Tensor:
     return index if index._base is None else index._base
 
 
-_orders, _ranges = Memory[Order](by_stream=True), Memory[bool]()
-_wide = Memory[Tensor](by_stream=True)
+_orders, _wide = Memory[Order](on_device=True), Memory[Tensor](on_device=True)
+_ranges, _ascending = Memory[bool](), Memory[bool]()
+_NARROW = 2**31
 
 
 def order_of(index: Tensor, owners: int) -> Order:
-    """The edges by their owner.
+    """The edges by their owner; in numbers of four bytes, which are sorted in half the time.
 
     >>> first, order = order_of(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist()
     ([0, 1, 1, 3], [1, 0, 2])
     """
-    found, order = torch.sort(index, stable=True)
-    first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=index.dtype))
+    keys = index.to(torch.int32 if owners < _NARROW else torch.int64)
+    found, order = torch.sort(keys, stable=True)
+    first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=keys.dtype))
     return Order(first, order)
 
 
@@ -106,16 +122,31 @@ def in_range(index: Tensor, rows: int) -> bool:
     return bool(((index >= 0) & (index < rows)).all())
 
 
-def known_order(index: Tensor, owners: int, capturing: bool = False) -> Order:
+def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     """Order of an index tensor, sorted anew only where the tensor is another, or was written to.
 
-    While a CUDA graph is captured it is sorted always, and so in every replay: the graph may find other edges in the
-    tensor then, and nobody would keep an order of outside alive for it.
+    ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
-    return order_of(index, owners) if capturing else _orders.of(index, owners, order_of)
+    return _orders.of(index, owners, order_of, capture)
 
 
-def known_wide(index: Tensor, capturing: bool = False) -> Tensor:
+def note_ascending(index: Tensor) -> None:
+    """Remember that an index ascends as it stands, so that nobody sorts by it."""
+    _ascending.of(index, 0, lambda *_: True)
+
+
+def ascends(index: Tensor) -> bool:
+    """Whether an index is known to ascend; of what somebody has written to since, nothing is known.
+
+    >>> index = torch.tensor([0, 0, 2])
+    >>> note_ascending(index)
+    >>> ascends(index), ascends(index.mul_(1))
+    (True, False)
+    """
+    return _ascending.recall(index, 0) is True
+
+
+def known_wide(index: Tensor, capture: int = 0) -> Tensor:
     """An index in int64, as kernels read it: of int32 a copy, made once for each tensor as its order is.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
@@ -124,17 +155,17 @@ def known_wide(index: Tensor, capturing: bool = False) -> Tensor:
     """
     if index.dtype == torch.int64:  # kept by what is known of it, it would live for ever
         return index
-    return index.long() if capturing else _wide.of(index, 0, lambda index, _: index.long())
+    return _wide.of(index, 0, lambda index, _: index.long(), capture)
 
 
-def recall_order(index: Tensor, owners: int) -> Order | None:
+def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
     """The order that is known of an index tensor."""
-    return _orders.recall(index, owners)
+    return _orders.recall(index, owners, capture)
 
 
-def recall_wide(index: Tensor) -> Tensor | None:
+def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
     """An index in int64, where it is at hand."""
-    return index if index.dtype == torch.int64 else _wide.recall(index, 0)
+    return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
 def recall_inside(index: Tensor, rows: int) -> bool:
@@ -144,6 +175,10 @@ def recall_inside(index: Tensor, rows: int) -> bool:
 
 def _stream(index: Tensor) -> int:
     return stream_of(index.get_device()) if index.is_cuda else 0
+
+
+def _is_lent(index: Tensor) -> bool:
+    return index.is_cuda and borrows_memory(index.get_device())
 
 
 def is_inside(index: Tensor, rows: int) -> bool:

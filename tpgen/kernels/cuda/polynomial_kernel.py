@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
@@ -49,10 +49,9 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
-        """The order of rows that is known of an index in range; none while a CUDA graph is captured, which sorts."""
-        if driver.capturing(device_of([like])) or not recall_inside(index, elements):
-            return None
-        return recall_order(index, elements)
+        """The order of rows that is known of an index in range, which a recorded graph does not ask."""
+        capture = captures.capture_of(device_of([like]))
+        return recall_order(index, elements, capture) if capture or recall_inside(index, elements) else None
 
     def __call__(self, *given: Any) -> int:
         call = Given(*given)
@@ -66,9 +65,9 @@ class PolynomialKernel(CudaKernel):
         index, elements = call.elements, call.sizes.elements
         if index is None:
             return 0, None
-        capturing = driver.capturing(loaded.device)
-        order = known_order(index, elements, capturing)
-        return (0 if capturing or is_inside(index, elements) else _ELEMENTS), order
+        capture = captures.capture_of(loaded.device)
+        order = known_order(index, elements, capture)
+        return (0 if capture or is_inside(index, elements) else _ELEMENTS), order
 
     def start(self, loaded: Loaded, call: Given, order: Order | None) -> None:
         geometry, like = Geometry(loaded.placement, call.sizes, loaded.at_once), call.operands[0]

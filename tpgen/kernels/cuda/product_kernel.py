@@ -9,12 +9,13 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import Edges, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cuda import driver
+from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import (
+    ascends,
     is_inside,
     known_order,
     known_wide,
@@ -62,10 +63,10 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
-        """The edges by owner, where they are known to be in range; none while a CUDA graph is captured, which sorts."""
+        """The edges by owner, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = device_of([like])
-        loaded = None if driver.capturing(device) else self._loaded.get(device)
-        return None if loaded is None else _recalled(loaded.placement.owner, edges)
+        loaded = self._loaded.get(device)
+        return None if loaded is None else _recalled(loaded.placement.owner, edges, captures.capture_of(device))
 
     def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
@@ -111,27 +112,28 @@ def _aligned(x: Tensor) -> Tensor:
 
 def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool = False) -> tuple[int, EdgeRows | None]:
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
-    capturing = driver.capturing(device)
+    capture = captures.capture_of(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, capturing).order if owner else None
-    if edges.check and not capturing:
+    order = known_order(index, owners, capture).order if owner and not ascends(index) else None
+    if edges.check and not capture:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
-    src, dst = (known_wide(end, capturing) for end in (edges.src, edges.dst))
-    collected = known_order(edges.src, edges.sources, capturing) if scattered else None
+    src, dst = (known_wide(end, capture) for end in (edges.src, edges.dst))
+    collected = known_order(edges.src, edges.sources, capture) if scattered else None
     return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
 
 
-def _recalled(owner: str | None, edges: Edges) -> EdgeRows | None:
+def _recalled(owner: str | None, edges: Edges, capture: int) -> EdgeRows | None:
     """Recall what `ordered_edges` has found of edges."""
     ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
-    if edges.check and not all(recall_inside(*end) for end in ends):
+    if edges.check and not capture and not all(recall_inside(*end) for end in ends):
         return None
     index, owners = ends[owner != "x1"]
-    order = recall_order(index, owners) if owner else None
-    src, dst = recall_wide(edges.src), recall_wide(edges.dst)
-    if src is None or dst is None or (owner and order is None):
+    sorts = owner is not None and not ascends(index)
+    order = recall_order(index, owners, capture) if sorts else None
+    src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
+    if src is None or dst is None or (sorts and order is None):
         return None
     return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)

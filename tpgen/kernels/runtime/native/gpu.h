@@ -101,18 +101,16 @@ static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
   const i64 sizes[2] = {count, numbers};
   return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
 }
-// The edges of a kernel's owners together; whether they are at hand.
-static bool gather(const Call& c, const Launch& l, KernelCall& call) {
+// The edges of a kernel's owners together; as they stand where no order is given.
+static void gather(const Call& c, const Launch& l, KernelCall& call) {
   call.src = place_in(c.src), call.dst = place_in(c.dst);
-  if (!c.src || l.owner < 0) return true;
-  const Tensor& order = c.orders[l.owner != 0];
-  call.order = place_in(order);
+  if (!c.src || l.owner < 0) return;
+  call.order = place_in(c.orders[l.owner != 0]);
   call.owners = l.owner ? (c.operands[3] ? c.operands[3].sizes[0] : c.nodes) : c.operands[0].sizes[0];
-  return bool(order);
 }
 static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
   KernelCall call = {{}, {}, c.operands[1].sizes[0], 0, 0, 0, 0, 0, 0};
-  if (!gather(c, l, call)) return UNFIT;
+  gather(c, l, call);
   for (int n = 0; n < 4; ++n) {
     call.given[n] = place_in(c.operands[n]);
     call.opened[n] = mask >> n & 1 ? place_in(c.results[n]) : 0;

@@ -1,0 +1,93 @@
+"""Whole MACE and NequIP steps on this machine's GPU, stock, with cuEquivariance and converted: a step of `make gpu`.
+
+Those that can be imported in this environment; energy, forces and stress of a lattice of atoms, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.gpu_clock import seconds_of
+from benchmarks.networks import SIZES, Case
+from tpgen.conversion.convert import convert
+from tpgen.text import duration, table
+
+Row = dict[str, Any]
+_ALIKE = 1e-3  # forces, relative to the largest of stock's
+
+
+def stock(project: str, model: nn.Module) -> nn.Module:
+    return model
+
+
+def converted(project: str, model: nn.Module) -> nn.Module:
+    return convert(model)
+
+
+def with_cuequivariance(project: str, model: nn.Module) -> nn.Module:
+    """By the project's own way to it."""
+    if project == "mace":
+        from mace.cli.convert_e3nn_cueq import run
+
+        return run(model, device="cuda", return_model=True)
+    from nequip.model.modify_utils import modify
+
+    return modify(model, [{"modifier": "enable_CuEquivariance"}])
+
+
+WAYS: dict[str, Callable[[str, nn.Module], nn.Module]] = {
+    "stock": stock,
+    "cuEquivariance": with_cuequivariance,
+    "converted": converted,
+}
+PROJECTS = ("mace", "nequip")
+
+
+def why_not(project: str, way: str) -> str | None:
+    """Why a network cannot be measured in this environment."""
+    wanted = [project, *(["cuequivariance_torch"] if way == "cuEquivariance" else [])]
+    missing = [name for name in wanted if find_spec(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def network_rows(project: str, atoms: int, device: str, seconds: float) -> Iterator[Row]:
+    """A row for each way; one that fails or gives other forces than stock says so."""
+    case: Case | None = None
+    wanted: torch.Tensor | None = None
+    for way, change in WAYS.items():
+        row: Row = {"network": project, "way": way, "atoms": atoms}
+        if reason := why_not(project, way):
+            yield row | {"reason": reason}
+            continue
+        try:
+            case = case or _on(device, next(iter(SIZES[project].values()))(atoms, torch.float32))
+            step = partial(case.run, change(project, deepcopy(case.model)), False)
+            forces = step()["forces"].detach()
+            wanted = forces if wanted is None else wanted
+            error = float((forces - wanted).abs().max() / wanted.abs().max())
+            row |= {"edges": case.edges, "error": error}
+            yield row | ({"seconds": seconds_of(step, device, seconds)} if error < _ALIKE else {"reason": "is wrong"})
+        except Exception as fault:
+            yield row | {"reason": f"{type(fault).__name__}: {fault}"[:200]}
+
+
+def _on(device: str, case: Case) -> Case:
+    """A case on a device: its call reads the batch that is moved there in place."""
+    for name, x in case.batch.items():
+        case.batch[name] = x.to(device)
+    return replace(case, model=case.model.to(device))
+
+
+def network_table(rows: list[Row]) -> str:
+    heads = ("network", "atoms", "edges", "way", "a step")
+    times = [duration(row["seconds"]) if "seconds" in row else row["reason"][:60] for row in rows]
+    cells = [(r["network"], r["atoms"], r.get("edges", ""), r["way"], t) for r, t in zip(rows, times, strict=True)]
+    return table([heads, *cells], left=(0, 3))

@@ -1,0 +1,214 @@
+"""CUDA graphs that record: a sort for all layers of each, and nothing that outlives it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.cuda.fakes import STREAMS, Products
+from tests.kernels.plans import operands
+from tpgen import _torch
+from tpgen.form.reference import reference_product
+from tpgen.kernels.arguments import Edges
+from tpgen.kernels.cuda import captures, driver, orders
+from tpgen.kernels.cuda.product_kernel import ordered_edges
+from tpgen.kernels.runtime.ops import describe, kernel_conv
+from tpgen.nn import edges as module
+from tpgen.nn.edges import EdgeOrder
+from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise
+from tpgen.planner.problems import PROBLEMS
+
+PLAN = channelwise("4x0e+4x1o", "0e+1o", "4x0e+4x1o", shared_weights=False)
+NODES = 5
+MAKE = orders.order_of  # however a test counts it
+
+
+@pytest.fixture
+def sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of owners of all sorts."""
+    made = list[int]()
+    monkeypatch.setattr(orders, "order_of", lambda index, owners: made.append(owners) or MAKE(index, owners))
+    return made
+
+
+class Network:
+    """Three layers of convolutions on one ``edge_index``, of which each takes rows anew, and their definition."""
+
+    def __init__(self, plan: Plan = PLAN, edges: int = 12) -> None:
+        given = operands(plan, edges)
+        self.plan, self.text = plan, describe(plan)
+        self.x, self.y, self.w = given["x1"][:NODES].clone().requires_grad_(), given["x2"], given["w"]
+        self.edge_index = torch.randint(NODES, (2, edges), generator=torch.Generator().manual_seed(0))
+        self.ends: Any = None  # in the place of rows of that
+
+    def layer(self, x: Tensor) -> Tensor:
+        return kernel_conv(x, self.y, self.w, *(self.ends or self.edge_index), NODES, self.text)
+
+    def definition(self, x: Tensor) -> Tensor:
+        rows = reference_product(self.plan, x[self.edge_index[0]], self.y, self.w)
+        return rows.new_zeros(NODES, rows.shape[1]).index_add(0, self.edge_index[1], rows)
+
+    def step(self, layer: Any) -> tuple[Tensor, Tensor]:
+        out, width = self.x, self.x.shape[1]
+        for _ in range(3):
+            out = layer(out)[:, :width].sin()
+        return out.detach(), torch.autograd.grad(out.square().sum(), self.x)[0]
+
+    def run(self) -> None:
+        """A step, whose values and gradients are right."""
+        for found, wanted in zip(self.step(self.layer), self.step(self.definition), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("plan", [PLAN, PROBLEMS["mace-medium"].plan], ids=["by sender", "by receiver"])
+def test_a_cuda_graph_sorts_each_end_once(plan: Plan, gpu: Products, sorts: list[int]) -> None:
+    """For three layers, forward and backward; each graph anew, and nothing of outside."""
+    if plan is not PLAN:  # whose results are as wide as what they are made of
+        plan = channelwise("2x0e+2x1o", "0e+1o+2e+3o", "2x0e+2x1o+2x2e+2x3o", shared_weights=False)
+    network = Network(plan)
+    for gpu.capture, made in ((0, 2), (1, 4), (2, 6), (0, 6)):
+        network.run()
+        assert len(sorts) == made
+
+
+def test_edges_in_the_order_of_receivers_are_sorted_by_sender_alone(
+    native_gpu: Products, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Python's launch and by that in C++; of an `EdgeOrder`, inside a CUDA graph as outside."""
+    monkeypatch.setattr(module, "_GPU", "cpu")
+    monkeypatch.setattr(module, "capture_of", lambda device: 0)
+    network = Network(edges=400)
+    edges = EdgeOrder.of(*network.edge_index, NODES)
+    assert sorts == [NODES]
+    network.ends, network.edge_index = (edges.senders, edges.receivers), torch.stack([edges.senders, edges.receivers])
+    for native_gpu.capture, made in ((0, 1), (0, 1), (1, 2), (1, 2)):
+        network.run()
+        assert len(sorts) == made
+
+
+def test_a_write_in_a_cuda_graph_is_sorted_anew(gpu: Products, sorts: list[int]) -> None:
+    network, gpu.capture = Network(), 1
+    with pytest.raises(Exception, match="cannot be part of a CUDA graph"):
+        network.run()
+    for gpu.capture in (0, 1):
+        network.run()
+    made = len(sorts)
+    network.edge_index[1] = network.edge_index[1].flip(0)
+    network.run()
+    assert len(sorts) == made + 2  # rows of one tensor are written to together
+
+
+def test_what_is_known_in_a_graph_is_known_there_alone(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay may find other edges in the same tensors, and an order of a graph has memory of the graph's."""
+    src, dst = torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 2, 1])
+    found = list[Tensor]()
+    for gpu.capture in (0, 1, 1, 2, 0):
+        monkeypatch.setattr(orders, "in_range", None if gpu.capture else lambda i, n: True)  # which would wait
+        fault, rows = ordered_edges("out", Edges(src, dst, 2, 3, True), 0)
+        assert not fault
+        assert rows is not None
+        assert rows.order is not None
+        assert rows.order.tolist() == [1, 3, 0, 2]
+        found.append(rows.order)
+    places = [x.data_ptr() for x in found]
+    assert places[1] == places[2]
+    assert places[0] == places[4]
+    assert len(set(places)) == 3
+
+
+def test_an_ended_graph_is_forgotten(gpu: Products) -> None:
+    index = torch.tensor([1, 0, 1])
+    for _ in range(2):
+        for capture in (7, 8):
+            gone = weakref.ref(orders.known_order(index, 2, capture).order)
+            assert orders.recall_order(index, 2, capture)
+        orders.known_order(index, 2)
+        assert gone() is None
+
+
+# -- the memory of torch.compile(mode="reduce-overhead") ---------------------------------------------------------------
+
+
+class Pool:
+    """Memory of a call: Inductor asks behind it that nothing in there is left but the results, and so do we."""
+
+    def __init__(self) -> None:
+        self._before = self._alive()
+
+    def left(self, results: tuple[Tensor, ...]) -> int:
+        """Storages that were made meanwhile, live on and are no results."""
+        return len(self._alive() - self._before - {x.untyped_storage().data_ptr() for x in results})
+
+    def _alive(self) -> set[int]:
+        gc.collect()
+        return {x.untyped_storage().data_ptr() for x in gc.get_objects() if type(x) in (Tensor, torch.nn.Parameter)}
+
+
+@pytest.fixture
+def lent(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A process in which Inductor has CUDA graphs, and the stream that it warms up and records on."""
+    stream = SimpleNamespace(cuda_stream=STREAMS[0])
+    trees = lambda device, create_if_none_exists: SimpleNamespace(stream=stream)  # noqa: E731
+    monkeypatch.setitem(sys.modules, captures._TREES, ModuleType("trees"))
+    monkeypatch.setattr(_torch, "graph_trees", trees, raising=False)
+    monkeypatch.setattr(orders, "_is_lent", lambda index: captures.borrows_memory(0))
+    monkeypatch.setattr(captures, "stream_of", gpu.streams.__getitem__)
+    return stream
+
+
+@pytest.mark.parametrize("capture", [0, 3], ids=["warming up", "recording"])
+def test_nothing_stays_in_memory_that_is_lent(capture: int, gpu: Products, lent: SimpleNamespace) -> None:
+    """Of a step, in a warm-up and in a recording; on any other stream the orders are kept."""
+    network = Network()
+    network.run()  # kernels are loaded, and orders kept outside
+    network.edge_index[0, 0] += 0
+    gpu.capture = capture
+    pool = Pool()
+    assert pool.left(network.step(network.layer)) == 0
+    lent.cuda_stream = 1
+    assert pool.left(network.step(network.layer)) == 4  # two orders, each with the places where owners begin
+
+
+def test_without_cuda_graphs_of_inductors_nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captures, "stream_of", lambda device: 5)
+    monkeypatch.delitem(sys.modules, captures._TREES, raising=False)
+    monkeypatch.setattr(_torch, "graph_trees", None, raising=False)
+    assert not captures.borrows_memory(0)
+    monkeypatch.setitem(sys.modules, captures._TREES, ModuleType("trees"))
+    assert not captures.borrows_memory(0)
+    monkeypatch.setattr(_torch, "graph_trees", lambda device, create_if_none_exists: None, raising=False)
+    assert not captures.borrows_memory(0)
+
+
+# -- what the driver says ----------------------------------------------------------------------------------------------
+
+
+class Recording:
+    """A driver whose streams are recorded by graphs of these numbers, or were."""
+
+    states = {7: (1, 0), 8: (0, 0), 9: (2, 4)}  # noqa: RUF012
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: 0
+
+    def cuStreamGetCaptureInfo_v2(self, stream: Any, status: Any, number: Any, *rest: Any) -> int:
+        assert rest == (None, None, None)
+        status._obj.value, number._obj.value = self.states[stream.value]
+        return 0
+
+
+def test_a_capture_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the first of a process, and one that an error has ended; the default stream is not asked."""
+    fake = driver.Driver(Recording())
+    monkeypatch.setattr(captures, "need_driver", lambda: fake)
+    for stream, number in {7: 1, 8: 0, 9: 5, 0: 0}.items():
+        monkeypatch.setattr(captures, "stream_of", lambda device, stream=stream: stream)
+        assert captures.capture_of(0) == number
