@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from tpgen.verification.findings import Pair
 from tpgen.verification.laws import Outcomes
@@ -26,6 +24,11 @@ Function = Callable[[Named], Named]
 STEP, DIRECTIONS = 5e-5, 3
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
 NOTHING = "nothing of the results can be differentiated"
+
+
+def frees(error: Exception) -> bool:
+    """Whether a network gave its graph back before its results were differentiated."""
+    return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
 def derivative(order: int, subject: Subject) -> Outcomes:
@@ -98,13 +101,8 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
         found = gradients(order - 1, scalar, given, cotangents)
         return _contracted(found, draws(given, seed=order - 1)).detach()
 
-    try:
-        gradient = gradients(order, scalar, leaves, cotangents)
-        return {part: _along(gradient, below, leaves, names) for part, names in _parts(leaves).items()}
-    except RuntimeError as error:
-        if "a second time" in str(error):
-            return {"": FREED}
-        raise
+    gradient = gradients(order, scalar, leaves, cotangents)
+    return {part: _along(gradient, below, leaves, names) for part, names in _parts(leaves).items()}
 
 
 def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str]) -> Pair:
@@ -135,19 +133,30 @@ def with_parameters(subject: Subject) -> tuple[Function, Named]:
     """A copy in float64 as a function of its operands and parameters, and these."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
+    places = _places(exact.module)
 
     def function(leaves: Named) -> Named:
-        held = {name: leaves[PARAMETER + name] for name in parameters}
-        run = partial(_held, exact.module, held) if held else exact.module
-        return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)}, run)
+        for name, p in parameters.items():
+            for owner, key in places[name]:
+                owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
+        return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)})
 
     given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
     return function, given
 
 
-def _held(module: nn.Module, parameters: Named, *given: Any, **named: Any) -> Any:
-    own = {name: p.to(module.get_parameter(name).device) for name, p in parameters.items()}
-    return functional_call(module, own, given, named)
+def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Owners of each parameter, under every name that it has there.
+
+    They keep it after a call, as `functional_call` does not: a checkpoint runs once more in the backward.
+    """
+    names = {id(p): name for name, p in module.named_parameters()}
+    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
+    for owner in module.modules():
+        for key, p in owner._parameters.items():
+            if p is not None:
+                found[names[id(p)]].append((owner, key))
+    return found
 
 
 def tracked_results(function: Function, leaves: Named) -> list[str]:
@@ -173,12 +182,7 @@ def hessian(subject: Subject) -> Outcomes:
         function = differentiable(exact, leaves)
     if function is None:
         return {"": NOTHING}
-    try:
-        return {"": _crossed(function, leaves)}
-    except RuntimeError as error:
-        if "a second time" in str(error):
-            return {"": FREED}
-        raise
+    return {"": _crossed(function, leaves)}
 
 
 def _crossed(function: Function, given: Named) -> Pair:

@@ -3,36 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from tpgen.verification.derivatives import draws
+from tpgen.verification.findings import Pair
 from tpgen.verification.laws import Outcomes
+from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
 
 DIRECTIONS = 4
+CLOSE = 1 / 3  # of the shortest edge: how near an atom is brought to another
 SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
 _WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
+ASIDE = 1e-2  # of a trajectory's beginning, where forces vanish
 STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force moves a point in the first
 
 
-def is_potential(subject: Subject) -> bool:
-    return subject.points is not None and subject.energy is not None
-
-
 def forces(subject: Subject) -> Outcomes:
-    """The forces along a direction, and how much the energy falls along it."""
-    exact, name = subject.in_float64(), subject.points or ""
-    points = exact.given[name]
-    own = exact(exact.given)[exact.forces or ""]
+    """The forces along a direction, and how much the energy falls along it: as given, and with two atoms close."""
+    exact = subject.in_float64()
+    found = {"": _slopes(exact)}
+    if (pair := nearest(exact)) is not None:
+        atom, edge = pair
+        found["two atoms close"] = _slopes(replace(exact, given=with_point(exact, atom, (CLOSE - 1.0) * edge)))
+    return found
+
+
+def _slopes(subject: Subject) -> Pair:
+    name = subject.points or ""
+    points = subject.given[name]
+    own = subject(subject.given)[subject.forces or ""]
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = draws({name: points}, seed=300 + seed)[name]
         got.append((own * along).sum().detach())
-        expected.append(-slope(partial(_along, exact, along), got[-1]))
-    return {"": (torch.stack(got), torch.stack(expected))}
+        expected.append(-slope(partial(_along, subject, along), got[-1]))
+    return torch.stack(got), torch.stack(expected)
+
+
+def nearest(subject: Subject) -> tuple[int, Tensor] | None:
+    """An atom, and the shortest edge to it from another, in space."""
+    if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
+        return None
+    graph = subject.reading.graph
+    if graph.ends is None:
+        first, second = torch.triu_indices(len(graph.points), len(graph.points), 1)
+        edges = graph.points[second] - graph.points[first]
+    else:
+        other = graph.ends[0] != graph.ends[1]
+        second, edges = graph.ends[1][other], graph.vectors[other]
+    if not len(edges):
+        return None
+    shortest = int(edges.norm(dim=-1).argmin())
+    return int(second[shortest]), edges[shortest]
+
+
+def with_point(subject: Subject, atom: int, step: Tensor) -> Named:
+    """The operands with one atom moved."""
+    points = subject.given[subject.points or ""].clone()
+    points[atom] += step
+    return {**subject.given, subject.points or "": points}
 
 
 def _along(subject: Subject, along: Tensor, step: float) -> Tensor:
@@ -76,6 +110,9 @@ def _moved(subject: Subject, finer: int) -> tuple[Tensor, Tensor]:
     """Gains of a trajectory in kinetic energy, and its losses in potential energy, at each of `STEPS` times."""
     x = subject.given[subject.points or ""].clone()
     energy, force = _at(subject, x)
+    if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
+        x = x + ASIDE * draws({"x": x}, seed=401)["x"]
+        energy, force = _at(subject, x)
     pace = (REACH / force.abs().max().clamp(min=1e-12)).sqrt()  # in which the largest force moves a point that far
     v = REACH / pace * draws({"v": x}, seed=400)["v"]
     kinetic, potential, step = v.square().sum() / 2, energy, pace / finer

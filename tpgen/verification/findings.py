@@ -39,6 +39,10 @@ Pair = tuple[Tensor, Tensor]
 Outcome = Pair | str | Exception  # what was got and expected, or why it was not compared, or how it broke down
 
 
+class NotCompared(Exception):
+    """A law that says nothing of a module, and why."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
@@ -52,10 +56,10 @@ class Finding:
     why: str = ""
 
 
-def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
-    """The finding of a comparison."""
-    if isinstance(outcome, str):
-        return Finding(law, part, NOT_COMPARED, why=outcome)
+def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> Finding:
+    """The finding of a comparison; an error that is no larger than the floor is rounding."""
+    if isinstance(outcome, (str, NotCompared)):
+        return Finding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Exception):
         lines = str(outcome).strip().splitlines() or [""]
         return Finding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
@@ -69,7 +73,8 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float) -> Finding:
     scale = _largest(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
-    return Finding(law, part, PASSED if relative <= tolerance else FAILED, absolute, relative, tolerance)
+    holds = relative <= tolerance or absolute <= floor
+    return Finding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
 def _largest(x: Tensor) -> float:

@@ -7,8 +7,12 @@ from copy import deepcopy
 import torch
 
 from tpgen.verification.derivatives import draws
+from tpgen.verification.findings import Pair
+from tpgen.verification.graphs import backwards
 from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
+from tpgen.verification.systems import another, shorter
 
 CALLS = 12
 MOVE = 1e-2  # of other inputs, relative to the largest entry
@@ -23,11 +27,14 @@ def forgets(subject: Subject) -> Outcomes:
         return {"": "the network cannot be copied"}
     first = _copies({**subject.own(subject.given), **subject.fixed})
     found: dict = {}
-    for part, second in _others(first).items():
+    for part, second in _others(subject, first).items():
         try:
             wanted = [_copies(subject.called(deepcopy(subject.fresh), given)) for given in (first, second)]
         except Exception as error:
             found[part] = f"the network does not take them: {type(error).__name__}"
+            continue
+        if not all(bool(y.isfinite().all()) for one in wanted for y in one.values()):
+            found[part] = "a fresh copy gives no numbers"
             continue
         used, held = deepcopy(subject.fresh), _copies(first)
         for _ in range(CALLS):
@@ -41,20 +48,54 @@ def forgets(subject: Subject) -> Outcomes:
             found |= named(f"{part}, {when}", pairs(_copies(subject.called(used, held)), expected))
             if given is second:
                 found |= named(f"{part}, a result that was kept", pairs(_copies(last), wanted[0]))
-    return found
+    return found | _with_other_edges(subject, first)
 
 
-def _others(first: Named) -> dict[str, Named]:
-    """Other inputs of the same shapes: all numbers moved a little, and integers in another order."""
+def _others(subject: Subject, first: Named) -> dict[str, Named]:
+    """Other inputs of the same shapes: numbers moved a little, and other integers."""
     draw = draws({name: x for name, x in first.items() if x.is_floating_point()}, seed=21)
     moved = {
         name: x + (MOVE * x.abs().max() * draw[name]).to(x) if name in draw and x.numel() else x
         for name, x in first.items()
     }
-    found = {"other numbers": moved}
+    mixed = _mixed(subject, first)
+    return {"other numbers": moved, **({"other indices": {**first, **mixed}} if mixed else {})}
+
+
+def _mixed(subject: Subject, first: Named) -> Named:
+    """Other integers; where edges are known, with their images, and each graph keeps its atoms."""
     whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
-    mixed = {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    return {**found, "other indices": {**first, **mixed}} if mixed else found
+    reading = subject.reading
+    if not isinstance(reading, Reading):
+        return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
+    mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    if reading.graph.ends is None or reading.unclear:
+        return mixed
+    turned = subject.own(reading.written(backwards(reading.graph)))
+    roles = ("ends", "counts", "vectors")
+    return mixed | {name: turned[name] for name in first if reading.roles[name] in roles}
+
+
+def _with_other_edges(subject: Subject, first: Named) -> dict[str, Pair | str]:
+    """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+        return {}
+    found: dict[str, Pair | str] = {}
+    fresh, used = subject.fresh, deepcopy(subject.fresh)
+    assert fresh is not None
+    assert used is not None
+    for part, graph in (("another graph", another(reading.graph)), ("fewer edges", shorter(reading.graph))):
+        given = {**first, **subject.own(reading.written(graph))}
+        try:
+            wanted = _copies(subject.called(deepcopy(fresh), given))
+        except Exception as error:
+            found[part] = f"the network does not take it: {type(error).__name__}"
+            continue
+        straight = _copies(subject.called(used, first))
+        found |= named(part, pairs(_copies(subject.called(used, given)), wanted))
+        found |= named(f"after {part}", pairs(_copies(subject.called(used, first)), straight))
+    return found
 
 
 def _copies(found: Named) -> Named:

@@ -20,7 +20,8 @@ Outcomes = Mapping[str, Pair | str]
 class Law:
     """A statement of what must be equal, for which modules, and how nearly.
 
-    ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.
+    ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.  ``lacks`` says why a module
+    of the kind cannot be compared.  Laws with ``slopes`` take differences of energies.
     """
 
     about: str
@@ -28,6 +29,8 @@ class Law:
     applies: Callable[[Subject], bool] = lambda subject: True
     slack: float = 1.0
     limit: float | None = None
+    lacks: Callable[[Subject], str] = lambda subject: ""
+    slopes: bool = False
 
 
 def pairs(got: Named, expected: Named) -> dict[str, Pair]:

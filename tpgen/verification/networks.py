@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
 from tpgen.inspection.training import is_floating, is_index
-from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, another_order, frame, short
+from tpgen.verification.reading import CELLS, Reading, are_counts, read
+from tpgen.verification.rounding import floors
+from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
+from tpgen.verification.systems import permuted
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
@@ -27,8 +30,8 @@ KNOWN: dict[str, str | None] = {
 }
 ENERGIES = ("energy", "total_energy", "potential_energy")
 FORCES = ("forces", "force")
-CELLS = ("cell", "lattice", "box")
 STRESSES = ("stress", "virials", "virial")
+NO_POINTS = "no input is said to be points"
 
 
 def network_subject(
@@ -68,9 +71,13 @@ def network_subject(
         fresh=_copied(network),
     )
     straight = base(given)
-    turns, results = _frames(irreps_in, list(given), "irreps_in"), _frames(irreps_out, list(straight), "irreps_out")
-    for name, how in (turns | results).items():
-        how.turn({**given, **straight}[name], torch.eye(3, dtype=torch.float64))  # or it says which shape it needs
+    values = {**{n: x.detach().cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
+    turns = _frames(
+        irreps_in, {n: k for n, k in _known(given).items() if not are_counts(n, values)}, given, "irreps_in"
+    )
+    results = _frames(irreps_out, _known(straight), straight, "irreps_out")
+    _check_shapes(turns, given)
+    _check_shapes(results, straight)
     alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
     _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
@@ -84,11 +91,23 @@ def network_subject(
         "stress": _named(straight, STRESSES),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
-        "settings": _said(turns, results),
+        "reading": NO_POINTS if points is None else read(points, values, turns),
+        "relabel": None if points is None else permuted,
+        "outcomes": tuple(straight),
+        "inexact": _inexact(base),
     }
-    if points is not None:
-        fields["relabel"] = _Relabelled(points, dict(zip(names, leaves, strict=True)), call_with)
-    return replace(base, **fields)
+    made = replace(base, **fields)
+    return replace(made, settings=_said(made), floors=floors(made, straight))
+
+
+def _inexact(subject: Subject) -> str:
+    """Why a network does not run in float64; empty where it does."""
+    try:
+        exact = subject.in_float64()
+        exact(exact.given)
+    except Exception as error:
+        return f"a copy in float64 does not run: {(str(error).strip().splitlines() or [''])[0][:120]}"
+    return ""
 
 
 def _copied(network: nn.Module) -> nn.Module | None:
@@ -107,11 +126,17 @@ def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[An
 
 
 def _arguments(network: nn.Module, number: int) -> list[str]:
-    try:
-        named = [p.name for p in inspect.signature(network.forward).parameters.values() if p.kind < 2]
-    except (TypeError, ValueError):
-        named = []
+    """The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides."""
+    forwards = [network.forward, *(vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))]
+    named = next(filter(None, map(_named_arguments, forwards)), [])
     return (named + [f"input{n}" for n in range(len(named), number)])[:number]
+
+
+def _named_arguments(forward: Callable) -> list[str]:
+    try:
+        return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2 and p.name != "self"]
+    except (TypeError, ValueError):
+        return []
 
 
 def _name(arguments: list[str], path: tuple[Any, ...]) -> str:
@@ -129,9 +154,22 @@ def _results(found: Any) -> Named:
     return named
 
 
-def _frames(given: Any, names: list[str], what: str) -> dict[str, Frame]:
+def _known(tensors: Named) -> dict[str, str | None]:
+    return {name: KNOWN[short(name)] for name in tensors if short(name) in KNOWN}
+
+
+def _check_shapes(turns: Mapping[str, Frame], tensors: Named) -> None:
+    """Raise `InputError` for a tensor whose shape does not turn so."""
+    for name, how in turns.items():
+        try:
+            how.turn(tensors[name], torch.eye(3, dtype=torch.float64))
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+
+def _frames(given: Any, known: dict[str, str | None], tensors: Named, what: str) -> dict[str, Frame]:
     """The frame of each name: from a mapping, from a list in the order of the names, or what is known of them."""
-    known = {name: KNOWN[short(name)] for name in names if short(name) in KNOWN}
+    names = list(tensors)
     if given is None:
         return {name: frame(found) for name, found in known.items()}
     if not isinstance(given, Mapping):
@@ -166,32 +204,10 @@ def _named(found: Named, known: Sequence[str]) -> str | None:
     return next((name for name in known if name in found), None)
 
 
-def _said(turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> str:
-    ends = [f"{name}: {found.said}" for name, found in (*turns.items(), *results.items()) if found is not STILL]
-    return "; ".join(ends) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
-
-
-class _Relabelled:
-    """The points in another order: tensors with a row for each follow, and integers (2, edges) are renumbered."""
-
-    def __init__(self, points: str, values: dict[str, Any], call_with: Callable) -> None:
-        self.points, self.values, self.call_with = points, values, call_with
-
-    def __call__(self, subject: Subject) -> tuple[Named, Named]:
-        number = subject.given[self.points].shape[0]
-        order = another_order(number)
-        place = torch.argsort(order)
-
-        def moved(x: Any) -> Any:
-            if not isinstance(x, Tensor) or x.dim() == 0:
-                return x
-            if x.shape[0] == number:
-                return x[order.to(x.device)]
-            pairs = x.dtype == torch.int64 and x.dim() == 2 and x.shape[0] == 2 and x.numel() > 0
-            return place.to(x.device)[x] if pairs and int(x.min()) >= 0 and int(x.max()) < number else x
-
-        call = self.call_with([moved(x) for x in self.values.values()])
-        got = replace(subject, call=call)({name: moved(x) for name, x in subject.given.items()})
-        straight = subject(subject.given)
-        expected = {name: y[order] if y.dim() and y.shape[0] == number else y for name, y in straight.items()}
-        return got, expected
+def _said(subject: Subject) -> str:
+    """How inputs and results turn, and which inputs count cells."""
+    turns = (*subject.turns.items(), *subject.results.items())
+    ends = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
+    counts = subject.reading.named("counts") if isinstance(subject.reading, Reading) else []
+    said = [*ends, *(f"{name}: counts of cells" for name in counts)]
+    return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"

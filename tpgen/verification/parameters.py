@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def tracked(subject: Subject) -> Outcomes:
     if not results:
         return {"": NOTHING}
     found: dict = {}
-    moved = {name: _moves(function, leaves, name, cotangents) for name in names}
+    moved = {name: _moves(function, leaves, name, cotangents, subject.floors) for name in names}
     for result in results:
         gradients = _gradients(function, leaves, names, result, cotangents[result])
         depends = [name for name in names if moved[name][result]]
@@ -46,8 +46,10 @@ class MissingGradient(Exception):
     """A parameter without a gradient where it should have one."""
 
 
-def _moves(function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named) -> dict[str, bool]:
-    """Whether a parameter moves each result, along a direction drawn at random."""
+def _moves(
+    function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]
+) -> dict[str, bool]:
+    """Whether a parameter moves each result by more than rounding, along a direction drawn at random."""
     x = leaves[name]
     step = STEP * max(1.0, float(x.abs().max())) * draws({name: x}, seed=11)[name] if x.numel() else x
     up, down = (
@@ -55,7 +57,10 @@ def _moves(function: Callable[[Named], Named], leaves: Named, name: str, cotange
         for sign in (1.0, -1.0)
     )
     return {
-        result: bool(((up[result] - down[result]) * c).sum().abs() > NOISE * (up[result] * c).abs().sum())
+        result: bool(
+            ((up[result] - down[result]) * c).sum().abs()
+            > NOISE * (up[result] * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
+        )
         for result, c in cotangents.items()
     }
 

@@ -8,21 +8,23 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.verification import dynamics
-from tpgen.verification.dynamics import at_points, slope
+from tpgen.verification.dynamics import CLOSE, at_points, nearest, slope, with_point
 from tpgen.verification.findings import Pair
-from tpgen.verification.laws import Outcomes, pairs
-from tpgen.verification.subject import FRAMES, Named, Subject, another_order, short
+from tpgen.verification.laws import Outcomes, named
+from tpgen.verification.reading import Reading
+from tpgen.verification.subject import FRAMES, Named, Subject
 
+SPACE = ("points", "cell", "vectors")
 STRAINED = (FRAMES["cartesian_points"], FRAMES["cartesian_vectors"])
 STRETCH, GRID, HALVINGS, PLACES = 2.0, 96, 24, 2  # how far the smooth law stretches, and how closely it looks where
 
 
 def strained(subject: Subject, strain: Tensor) -> Named:
-    """The operands in a space that is strained: every point and vector."""
+    """The operands in a space that is strained: points, cells, and images of edges; a field is none of them."""
     by = torch.eye(3, dtype=torch.float64) + strain
-    found = subject.turns
-    return {name: x @ by.T if found.get(name) in STRAINED else x for name, x in subject.given.items()}
+    roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
+    bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
+    return {name: x @ by.T if name in bent else x for name, x in subject.given.items()}
 
 
 def stress(subject: Subject) -> Outcomes:
@@ -60,89 +62,45 @@ def _energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
     return subject(strained(subject, strain * along))[subject.energy or ""].sum().detach()
 
 
-SHIFTS = ("shifts", "edge_cell_shift_vectors")  # of edges, in space
-UNITS = ("unit_shifts", "edge_cell_shift", "cell_shift")  # the same in cells
-
-
-def has_images(subject: Subject) -> bool:
-    """Whether edges have shifts, and one tensor of integers says their ends."""
-    return dynamics.is_potential(subject) and subject.cell is not None and len(_edges(subject)) == 1
-
-
-def images(subject: Subject) -> Outcomes:
-    """A point exchanged for its image in the next cell, with the shifts of its edges: the same results.
-
-    Which end of an edge a shift belongs to is for the network to say, so the nearer of both ways counts.
-    """
-    (ends,) = _edges(subject).values()
-    straight = subject(subject.given)
-    found = [subject(_exchanged(subject, ends, sign)) for sign in (1.0, -1.0)]
-    apart = [sum(float((y - straight[n]).detach().abs().max()) for n, y in one.items() if y.numel()) for one in found]
-    return pairs(found[apart.index(min(apart))], straight)
-
-
-def _edges(subject: Subject) -> dict[str, Tensor]:
-    rows = {subject.given[name].shape[0] for name in subject.given if short(name) in SHIFTS}
-    return {n: x for n, x in subject.fixed.items() if x.dim() == 2 and x.shape[0] == 2 and x.shape[1] in rows}
-
-
-def _exchanged(subject: Subject, ends: Tensor, sign: float) -> Named:
-    """The operands with the first point moved by the first vector of the cell."""
-    vector = subject.given[subject.cell or ""].reshape(-1, 3)[0]
-    points = subject.given[subject.points or ""].clone()
-    points[0] += vector
-    source, target = ((end == 0).to("cpu", torch.float64).unsqueeze(-1) for end in ends)
-    moved = {name: x + sign * (source - target) * vector for name, x in subject.given.items() if short(name) in SHIFTS}
-    unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    cells = {name: x + sign * (source - target) * unit for name, x in subject.given.items() if short(name) in UNITS}
-    return {**subject.given, **moved, **cells, subject.points or "": points}
-
-
-def has_edges(subject: Subject) -> bool:
-    """Whether one tensor of integers says the ends of edges, and nothing else can mean edges by their numbers."""
-    if subject.points is None or not (ends := _ends(subject)):
-        return False
-    points, edges = len(subject.given[subject.points]), ends[0].shape[1]
-    others = [x for x in subject.fixed.values() if x is not ends[0]]
-    return len(ends) == 1 and edges not in (points, 2) and all(x.dim() < 2 and x.numel() <= points for x in others)
-
-
-def edges(subject: Subject) -> Outcomes:
-    """Edges in another order give results in it."""
-    number = _ends(subject)[0].shape[1]
-    order = another_order(number)
-    fixed = {n: x[:, order.to(x.device)] if x.dim() == 2 else x for n, x in subject.fixed.items()}
-    given = {n: x[order] if x.dim() and x.shape[0] == number else x for n, x in subject.given.items()}
-    got = subject.called(subject.module, {**subject.own(given), **fixed})
-    straight = subject(subject.given)
-    return pairs(got, {n: y[order] if y.dim() and y.shape[0] == number else y for n, y in straight.items()})
-
-
-def _ends(subject: Subject) -> list[Tensor]:
-    return [x for x in subject.fixed.values() if x.dim() == 2 and x.shape[0] == 2 and x.shape[1] > 1]
-
-
 def smooth(subject: Subject) -> Outcomes:
-    """Energy and forces while all lengths grow to twice as much: the jump that is left between places ever closer.
+    """Energy and forces while all lengths grow to twice as much, and while one atom goes away from another.
 
-    On a grid, the places of the sharpest bends are looked at: each is halved towards its larger difference.  That of a
-    function without a step goes to zero with the interval.
+    On a grid, the places of the sharpest bends are looked at: each is halved towards its larger difference.  The jump
+    that is left of a function without a step goes to zero with the interval.
     """
     exact = subject.in_float64()
+    found = _along_a_way(exact, partial(_stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
+    pair = nearest(exact)
+    if pair is None:
+        return found
+    way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
+    return found | named("one atom", _along_a_way(exact, partial(_away, exact, *pair), way))
 
-    grid = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64).tolist()
-    there = [_stretched(exact, place) for place in grid]
-    found: dict[str, Pair | str] = {}
+
+def _along_a_way(subject: Subject, way: Callable[[float], Named], places: Tensor) -> dict[str, Pair]:
+    """The steps of energy and forces on a way of operands."""
+
+    def at(place: float) -> tuple[Tensor, ...]:
+        return tuple(x.flatten() for x in at_points(subject, way(place)))
+
+    grid = places.tolist()
+    there = [at(place) for place in grid]
+    found: dict[str, Pair] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _steps(lambda by, n=n: _stretched(exact, by)[n], grid, values)  # type: ignore[misc]
+        found[name] = _steps(lambda place, n=n: at(place)[n], grid, values)  # type: ignore[misc]
     return found
 
 
-def _stretched(subject: Subject, by: float) -> tuple[Tensor, ...]:
-    """Energy and forces, flat, where all lengths are so much larger."""
-    strain = (by - 1.0) * torch.eye(3, dtype=torch.float64)
-    return tuple(x.flatten() for x in at_points(subject, strained(subject, strain)))
+def _stretched(subject: Subject, by: float) -> Named:
+    """The operands with all lengths so much larger."""
+    return strained(subject, (by - 1.0) * torch.eye(3, dtype=torch.float64))
+
+
+def _away(subject: Subject, atom: int, edge: Tensor, place: float) -> Named:
+    """The operands with one atom on a straight way, from close to its neighbour to another place."""
+    aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
+    return with_point(subject, atom, (1 - place) * (CLOSE - 1.0) * edge + place * aside)
 
 
 def _steps(f: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:

@@ -18,11 +18,12 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
 from tpgen.inspection.report.irreps import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
-from tpgen.verification.derivatives import draws, gradients
+from tpgen.verification.derivatives import draws, frees, gradients
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.subject import Named, Run, Subject
 
 REPEATS = 3
+NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
 
 
 def compiled(subject: Subject) -> Outcomes:
@@ -82,7 +83,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
-    """Results, and the gradients of their combination with a cotangent."""
+    """Results, and the gradients of their combination with a cotangent, if the network keeps its graph."""
 
     def scalar(leaves: Named, cotangents: Named) -> torch.Tensor:
         found = subject(leaves, run)
@@ -90,7 +91,12 @@ def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
         return torch.stack(kept).sum() if kept else torch.zeros(())
 
     found = _values(subject, run)
-    slopes = gradients(1, scalar, subject.given, draws(found, seed=7))
+    try:
+        slopes = gradients(1, scalar, subject.given, draws(found, seed=7))
+    except RuntimeError as error:
+        if not frees(error):
+            raise
+        return found
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
 
 
@@ -111,10 +117,12 @@ def repeated(subject: Subject) -> Outcomes:
 def threads(subject: Subject) -> Outcomes:
     """One thread and several give equal numbers."""
     found, compared = [], _all_there_is(subject)
-    for number in (1, max(2, torch.get_num_threads())):
+    for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _threads(number):
             found.append(compared(subject))
-    return pairs(found[1], found[0])
+    one, *several = found
+    got = {name: torch.stack([again[name] for again in several]) for name in one}
+    return pairs(got, {name: torch.stack([y] * len(several)) for name, y in one.items()})
 
 
 @contextmanager
@@ -138,7 +146,15 @@ def saved(subject: Subject) -> Outcomes:
             found[part] = reason(error)
             continue
         found |= named(part, pairs(_values(subject, module), expected))
+    if subject.kind == "network" and (left := _left_out(subject.module)):
+        found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
     return found
+
+
+def _left_out(module: nn.Module) -> list[str]:
+    """Buffers of numbers that no state_dict holds."""
+    held = module.state_dict()
+    return [name for name, x in module.named_buffers() if name not in held and x.is_floating_point() and x.numel()]
 
 
 def _from_state(module: nn.Module) -> nn.Module:

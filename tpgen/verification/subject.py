@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tpgen.errors import InputError
 from tpgen.planner.instruction import parse_irreps
+from tpgen.verification.findings import NotCompared
 from tpgen.verification.tensors import transform
 
 Named = dict[str, Tensor]
@@ -25,21 +26,33 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """Irreps by which a tensor turns; one that ``moves`` holds places, which a translation shifts."""
+    """Irreps by which the last ``axes`` of a tensor turn; one that ``moves`` holds places, which translations shift."""
 
     said: str
     turn: Turn
     moves: bool = False
+    axes: int = 0
 
 
 def _vectors(x: Tensor, matrix: Tensor) -> Tensor:
+    if x.shape[-1:] != (3,):
+        raise InputError(f"the last axis of {tuple(x.shape)} must have 3 entries to be points or vectors")
     return x @ matrix.T
 
 
+def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
+    if x.shape[-2:] != (3, 3):
+        raise InputError(
+            f"the last axes of {tuple(x.shape)} must be (3, 3) to be a tensor of rank two: give six numbers of a "
+            "stress as a matrix, or say None of it"
+        )
+    return matrix @ x @ matrix.T
+
+
 FRAMES: dict[str, Frame] = {
-    "cartesian_points": Frame("points", _vectors, moves=True),
-    "cartesian_vectors": Frame("vectors", _vectors),
-    "cartesian_tensors": Frame("tensors of rank two", lambda x, matrix: matrix @ x @ matrix.T),
+    "cartesian_points": Frame("points", _vectors, moves=True, axes=1),
+    "cartesian_vectors": Frame("vectors", _vectors, axes=1),
+    "cartesian_tensors": Frame("tensors of rank two", _tensors, axes=2),
 }
 STILL = Frame("stays", lambda x, matrix: x)
 
@@ -55,7 +68,8 @@ def frame(given: Any, layout: str = "mul_ir") -> Frame:
     if isinstance(given, str) and given in FRAMES:
         return FRAMES[given]
     irreps = parse_irreps(given, "irreps")
-    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix))
+    axes = 0 if irreps.dim == 1 else 1  # a scalar may be one number for each entry
+    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix), axes=axes)
 
 
 def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
@@ -127,6 +141,10 @@ class Subject:
     slack: float = 1.0  # how many products deep it is
     backend: str = "aot_eager"  # that it is compiled with
     exact: Callable[[], nn.Module] | None = None  # a copy in float64
+    inexact: str = ""  # why that does not run
+    reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
+    outcomes: tuple[str, ...] = ()  # the names of a network's results
+    floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: Named, run: Run | None = None) -> Named:
         """The results of a call in float64."""
@@ -137,12 +155,14 @@ class Subject:
         """Returns the subject of a copy in float64."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
+        if self.inexact:
+            raise NotCompared(self.inexact)
         copy = self.exact() if self.exact else deepcopy(self.module).double()
         return replace(self, module=copy, dtype=torch.float64, exact=None)
 
     def own(self, operands: Named) -> Named:
-        """Operands in the module's dtype and on its device."""
-        return {name: x.to(self.device, self.dtype) for name, x in operands.items()}
+        """Operands on the module's device, and numbers in its dtype."""
+        return {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tpgen.verification.laws import Outcomes, named, pairs
-from tpgen.verification.subject import Subject
+from tpgen.verification.subject import Named, Subject
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -52,11 +52,34 @@ def untouched(subject: Subject) -> Outcomes:
     if torch.equal(*drawn):
         found.append("the seed of random numbers")
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
+    found += [f"the {what} of {name}" for name, what in _written(subject, module)]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     after = dict(module.named_parameters())
     same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
-    return outcomes | {name: pair for name, pair in same.items() if pair[0].numel()}
+    return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
+
+
+def _inputs(subject: Subject) -> Named:
+    return {name: x.clone() for name, x in {**subject.own(subject.given), **subject.fixed}.items()}
+
+
+def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
+    """What a call writes into its inputs: their memory, or gradients."""
+    given = _inputs(subject)
+    before = {name: x._version for name, x in given.items()}
+    subject.call(module, given)
+    written = [(name, "memory") for name, x in given.items() if x._version != before[name]]
+    return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
+
+
+def _asked(subject: Subject, module: Any) -> dict[str, str]:
+    """Gradients that a call asks for of tensors of its caller's, as some potentials mean to."""
+    given = _inputs(subject)
+    subject.call(module, given)
+    names = [name for name, x in given.items() if x.requires_grad]
+    why = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
+    return dict.fromkeys(names, why)
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from tpgen.compiler.backends import BACKENDS, check_backend
@@ -23,18 +23,7 @@ from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.progress import Told, told
 from tpgen.text import table
-from tpgen.verification import (
-    derivatives,
-    dynamics,
-    history,
-    laws,
-    moments,
-    parameters,
-    periodic,
-    products,
-    runs,
-    surroundings,
-)
+from tpgen.verification.derivatives import FREED, frees
 from tpgen.verification.findings import (
     COLUMNS,
     FAILED,
@@ -50,68 +39,10 @@ from tpgen.verification.findings import (
 from tpgen.verification.laws import Law
 from tpgen.verification.modules import module_subject
 from tpgen.verification.networks import network_subject
+from tpgen.verification.rounding import SLOPE
 from tpgen.verification.subject import Subject
+from tpgen.verification.table import LAWS, UNSEEN, is_network
 
-
-def _has(*names: str) -> Callable[[Subject], bool]:
-    return lambda subject: all(getattr(subject, name) for name in names)
-
-
-def _is_product(subject: Subject) -> bool:
-    return subject.kind == "product"
-
-
-def _is_network(subject: Subject) -> bool:
-    return subject.kind == "network"
-
-
-def _turns(subject: Subject) -> bool:
-    return bool(subject.turns) or _is_network(subject)  # of a network, that nothing was said is a finding
-
-
-LAWS: dict[str, Law] = {
-    "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
-    "e3nn": Law("equal to e3nn's product", products.e3nn, _is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", products.right, _is_product, slack=2),
-    "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
-    "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
-    "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
-    "translation": Law(
-        "nothing changes where all points are shifted",
-        laws.translation,
-        lambda s: any(t.moves for t in s.turns.values()),
-    ),
-    "permutation": Law("rows or points in another order give results in it", laws.permutation, _has("relabel")),
-    "normalisation": Law(
-        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
-    ),
-    "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
-    "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
-    "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
-    "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
-    "forces": Law(
-        "forces are the slope of the energy", dynamics.forces, _has("points", "energy", "forces"), limit=5e-8
-    ),
-    "stress": Law(
-        "stress is the slope by strain over the volume", periodic.stress, _has("energy", "stress"), limit=5e-8
-    ),
-    "edges": Law("edges in another order give results in it", periodic.edges, periodic.has_edges, slack=5),
-    "images": Law("a point's image in the next cell is as good", periodic.images, periodic.has_images, slack=5),
-    "smooth": Law("no step of energy or forces where edges grow", periodic.smooth, dynamics.is_potential, limit=1e-5),
-    "conservation": Law("a trajectory keeps its energy", dynamics.conservation, dynamics.is_potential, limit=1e-3),
-    "parameters": Law("what results depend on has gradients", parameters.tracked, _is_network, limit=0.0),
-    "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
-    "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
-    "history": Law("results do not depend on calls before", history.forgets, _is_network, slack=5),
-    "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
-    "surroundings": Law("a call leaves all else as it was", surroundings.untouched, _is_network, limit=0.0),
-    "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),
-    "saved": Law("the same bits after a save", runs.saved, limit=0.0),
-}
-UNSEEN = {  # what no law of a kind of subject can see
-    "network": "\nno law sees whether a network predicts what it should: another table of species, units or reference "
-    "energies, a cutoff beyond the lengths of these inputs"
-}
 STOCK = "stock"  # the law of a conversion, which is asked of two networks
 NAMES = (*LAWS, STOCK)
 DIFFERENCES = 1e-6  # the limit of derivatives that are compared with differences in float64
@@ -132,6 +63,7 @@ class Verification(Shown):
     device: str
     seconds: float
     findings: tuple[Finding, ...]
+    mode: str = ""  # of a network, as it was given
     asked: tuple[str, ...] = ()  # laws that were asked for by name, and that of turning where nothing was said of it
 
     @property
@@ -203,7 +135,7 @@ class Verification(Shown):
         )
 
     def _foot(self) -> str:
-        unseen = UNSEEN.get(self.kind, "")
+        unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         return f"largest error of each law; of all comparisons {counted(self.findings)}{unseen}"
 
 
@@ -269,7 +201,8 @@ def verify(
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
         findings += [Finding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
     took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
-    return Verification(made.kind, made.title, made.settings, dtype, str(made.device), took, tuple(findings), asked)
+    where, mode = str(made.device), "training" if made.module.training else "evaluation"
+    return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
 def _chosen(only: str | Iterable[str] | None) -> list[str]:
@@ -282,7 +215,7 @@ def _chosen(only: str | Iterable[str] | None) -> list[str]:
 
 def _applies(name: str, subject: Subject) -> bool:
     if name == STOCK:
-        return _is_network(subject) and bool(conversion_report(subject.module).replaced)
+        return is_network(subject) and bool(conversion_report(subject.module).replaced)
     return LAWS[name].applies(subject)
 
 
@@ -295,7 +228,9 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
     if isinstance(subject, Plan):
         subject = module_of(subject, **sizes_of(subject))
     if not isinstance(subject, nn.Module):
-        raise InputError(f"give a torch.nn.Module or a plan, got a {type(subject).__name__}")
+        raise InputError(
+            f"give a torch.nn.Module or a plan, got a {type(subject).__name__}: a function goes into the forward of one"
+        )
     made = module_subject(subject, rows)
     if made is None:
         if inputs is None:
@@ -327,13 +262,23 @@ def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
     by_nets = name in OF_NETS and is_splined(subject.module)
     if name in BY_SLOPES:
         tolerance = max(tolerance, spline_error(subject.module))
+    if why := law.lacks(subject):
+        return [Finding(name, "", NOT_COMPARED, why=why)]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(subject)
     except Exception as error:
-        outcomes = {"": error}
-    found = [judge(name, part, outcome, tolerance) for part, outcome in outcomes.items()]
+        outcomes = {"": FREED if frees(error) else error}
+    found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
+
+
+def _floor(law: Law, part: str, subject: Subject) -> float:
+    """How large an error may be that rounding alone makes of the result that a part names."""
+    if law.slopes:
+        return subject.floors.get(SLOPE, 0.0)
+    exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
+    return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
 def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:

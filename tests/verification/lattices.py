@@ -1,0 +1,397 @@
+"""A small potential in a triclinic cell, with images of atoms themselves: right, awkward, and wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CUTOFF, SPECIES = 3.0, 3
+Given = tuple[Any, ...]
+Found = dict[str, Tensor]
+
+
+def neighbours(positions: Tensor, cell: Tensor, reach: int = 3) -> tuple[Tensor, Tensor]:
+    """Ends of all edges shorter than the cutoff, and how many cells lie between them."""
+    units = torch.cartesian_prod(*[torch.arange(-reach, reach + 1)] * 3).to(positions)
+    lengths = (positions[None, :, None] - positions[:, None, None] + units @ cell).norm(dim=-1)
+    source, target, image = ((lengths < CUTOFF) & (lengths > 1e-6)).nonzero().T
+    return torch.stack([source, target]), units[image]
+
+
+def made(places: Tensor, cell: Tensor) -> Given:
+    """Positions, cell, ends, counts of cells, species and graphs of places in units of the cell."""
+    positions = places @ cell
+    species = torch.arange(len(places)) % SPECIES
+    return positions, cell[None], *neighbours(positions, cell), species, torch.zeros(len(places), dtype=torch.long)
+
+
+def triclinic(atoms: int = 3, seed: int = 0, scale: float = 1.0) -> Given:
+    drawn = torch.Generator().manual_seed(seed)
+    cell = scale * torch.tensor([[2.7, 0.2, -0.1], [0.6, 3.1, 0.3], [-0.4, 0.5, 3.4]], dtype=torch.float64)
+    places = torch.tensor([[0, 0, 0], [0.5, 0.5, 0.1], [0.45, 0, 0.5], [0, 0.5, 0.5]], dtype=torch.float64)[:atoms]
+    return made(places + 0.04 * torch.randn(atoms, 3, generator=drawn, dtype=torch.float64), cell)
+
+
+def two() -> Given:
+    """A batch of two crystals."""
+    a, b = triclinic(3), triclinic(2, seed=1, scale=1.1)
+    joined = [torch.cat([x, y]) for x, y in zip(a, b, strict=False) if x.shape[0] != 2 or x.dim() != 2]
+    positions, cell, counts, species, batch = joined
+    batch[3:] += 1
+    return positions, cell, torch.cat([a[2], b[2] + 3], 1), counts, species, batch
+
+
+def perfect() -> Given:
+    """Forces vanish here."""
+    places = torch.tensor([[0.0, 0, 0], [0.5, 0.5, 0.5]], dtype=torch.float64)
+    return made(places, 2.9 * torch.eye(3, dtype=torch.float64))
+
+
+def vectors() -> Given:
+    """Images as vectors in space."""
+    given = triclinic()
+    return *given[:3], given[3] @ given[1][0], *given[4:]
+
+
+def cluster() -> Given:
+    """Atoms without a cell: positions, ends and species."""
+    drawn = torch.Generator().manual_seed(4)
+    positions = 1.5 * torch.rand(5, 3, generator=drawn, dtype=torch.float64) * torch.tensor([1.0, 1.5, 2.0])
+    far = 20.0 * torch.eye(3, dtype=torch.float64)
+    return positions, neighbours(positions, far, reach=0)[0], torch.arange(5) % SPECIES
+
+
+class Lattice(nn.Module):
+    """Energies of atoms by the density and the dipole of neighbours; forces and stresses by one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = nn.Parameter(torch.tensor([1.1, 0.7, 0.4]))
+        self.width = nn.Parameter(torch.tensor(0.6))
+        self.alone = nn.Parameter(torch.tensor([-1.0, -2.0, 0.5]))
+
+    def forward(
+        self, positions: Tensor, cell: Tensor, edge_index: Tensor, unit_shifts: Tensor, species: Tensor, batch: Tensor
+    ) -> Found:
+        with torch.enable_grad():
+            x = self.asked(positions)
+            strain = torch.zeros(len(cell), 3, 3, dtype=x.dtype, requires_grad=True)
+            bent = 0.5 * (strain + strain.mT)
+            place, box = x + torch.einsum("ni,nij->nj", x, bent[batch]), cell + cell @ bent
+            edges = self.edges(place, box, edge_index, unit_shifts, batch)
+            site = self.site(edges, edge_index, species, box, batch)
+            energy = self.pooled(site, batch, len(cell))
+            slope, by_strain = torch.autograd.grad(energy.sum(), [x, strain], create_graph=self.keeps())
+        stress = by_strain / torch.linalg.det(cell).abs()[:, None, None]
+        return self.told({"energy": energy, "forces": -slope, "stress": stress, "node_energy": site}, species)
+
+    def asked(self, positions: Tensor) -> Tensor:
+        return positions if positions.requires_grad else positions.detach().requires_grad_()
+
+    def keeps(self) -> bool:
+        return True
+
+    def edges(self, x: Tensor, box: Tensor, ends: Tensor, counts: Tensor, batch: Tensor) -> Tensor:
+        images = torch.einsum("ei,eij->ej", counts.to(x.dtype), box[batch[ends[0]]])
+        return x[ends[1]] - x[ends[0]] + images
+
+    def envelope(self, r: Tensor) -> Tensor:
+        return torch.where(r < CUTOFF, (1 - (r / CUTOFF) ** 2) ** 4, torch.zeros_like(r))
+
+    def weights(self, edges: Tensor, ends: Tensor, species: Tensor) -> Tensor:
+        r = edges.norm(dim=-1)
+        return self.depth[species[ends[1]]] * torch.exp(-self.width * r) * self.envelope(r)
+
+    def site(self, edges: Tensor, ends: Tensor, species: Tensor, box: Tensor, batch: Tensor) -> Tensor:
+        drawn = self.weights(edges, ends, species)
+        density = drawn.new_zeros(len(species)).index_add(0, ends[0], drawn)
+        dipole = drawn.new_zeros(len(species), 3).index_add(0, ends[0], drawn[:, None] * edges)
+        return self.alone[species] - torch.tanh(density) + 0.3 * dipole.square().sum(-1)
+
+    def pooled(self, site: Tensor, batch: Tensor, graphs: int) -> Tensor:
+        return site.new_zeros(graphs).index_add(0, batch, site)
+
+    def told(self, found: Found, species: Tensor) -> Found:
+        return found
+
+
+def of(**methods: Any) -> type[Lattice]:
+    """A potential with other methods."""
+    return type("Other", (Lattice,), methods)
+
+
+def also(term: Any) -> type[Lattice]:
+    """A potential with a further energy of each atom."""
+    return of(site=lambda self, *given: Lattice.site(self, *given) + term(self, *given))
+
+
+def weighted(factor: Any) -> type[Lattice]:
+    """A potential whose edges weigh otherwise."""
+    return of(weights=lambda self, e, n, z: Lattice.weights(self, e, n, z) * factor(e, n))
+
+
+# --- wrong ------------------------------------------------------------------------------------------------------------
+
+
+class Nearest(Lattice):
+    """A list of its own, which knows the nearest image alone."""
+
+    def forward(self, positions: Tensor, cell: Tensor, species: Tensor, batch: Tensor) -> Found:
+        with torch.no_grad():
+            ends = (~torch.eye(len(positions), dtype=torch.bool)).nonzero().T
+            away = positions[ends[1]] - positions[ends[0]]
+            counts = -torch.round(away @ torch.linalg.inv(cell[0]))
+        return super().forward(positions, cell, ends, counts, species, batch)
+
+
+class Kept(Lattice):
+    """Numbers of neighbours, kept for each number of atoms."""
+
+    held: dict[int, Tensor] | None = None
+
+    def site(self, edges, ends, species, box, batch):
+        self.held = {} if self.held is None else self.held
+        if len(species) not in self.held:
+            self.held[len(species)] = torch.bincount(ends[0], minlength=len(species)).to(edges)
+        return super().site(edges, ends, species, box, batch) + 1e-3 * self.held[len(species)]
+
+
+def _few(edges, ends):
+    """The nearest six neighbours of each atom."""
+    r, kept = edges.norm(dim=-1).detach(), torch.zeros(len(edges)).to(edges)
+    for atom in ends[0].unique():
+        mine = (ends[0] == atom).nonzero().flatten()
+        kept[mine[r[mine].argsort()[:6]]] = 1.0
+    return kept
+
+
+def _close(self, edges, ends, species, box, batch):
+    r = edges.norm(dim=-1)
+    push = torch.where(r < 0.8, torch.exp(-r) * (0.8 - r) ** 3, torch.zeros_like(r)).detach()
+    return push.new_zeros(len(species)).index_add(0, ends[0], push)
+
+
+def _angles(edges, ends):
+    """Angles at each atom, by pairs of its edges."""
+    unit = edges / edges.norm(dim=-1, keepdim=True)
+    pairs = ((ends[0][:, None] == ends[0][None]) & ~torch.eye(ends.shape[1], dtype=torch.bool)).nonzero().T
+    between = torch.arccos((unit[pairs[0]] * unit[pairs[1]]).sum(-1))
+    return edges.new_zeros(len(edges)).index_add(0, pairs[0], 1e-3 * between**2)
+
+
+def _mean_of_neighbours(self, edges, ends, species, box, batch):
+    weights = self.weights(edges, ends, species)
+    degree = torch.bincount(ends[0], minlength=len(species))
+    return weights.new_zeros(len(species)).index_add(0, ends[0], weights) / degree
+
+
+def _in_chunks(edges, ends):
+    """Whole chunks, one for each thread."""
+    threads = torch.get_num_threads()
+    return (torch.arange(len(edges)) < len(edges) // threads * threads).to(edges)
+
+
+FAULTS: dict[str, tuple[str, type[Lattice], str]] = {
+    "images on the wrong side": ("images", of(
+        edges=lambda self, x, box, n, counts, batch: Lattice.edges(self, x, box, n, -counts, batch)), "triclinic"),
+    "no images of an atom itself": ("copies", weighted(lambda e, n: (n[0] != n[1]).to(e)), "triclinic"),
+    "images of an atom itself twice": ("copies", weighted(lambda e, n: 1.0 + (n[0] == n[1]).to(e)), "triclinic"),
+    "the nearest image alone": ("copies", Nearest, "bare"),
+    "a mean over atoms": ("copies", of(
+        pooled=lambda self, site, batch, graphs: Lattice.pooled(self, site, batch, graphs) / len(site)), "triclinic"),
+    "the lengths of the cell's vectors": (
+        "basis", also(lambda s, e, n, z, box, b: 1e-3 * box.norm(dim=-1).sum(-1)[b]), "triclinic"),
+    "the mean of a batch": ("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), "triclinic"),
+    "the mean of a batch of two": ("batch", also(lambda s, e, n, z, box, b: 1e-2 * s.alone[z].mean()), "two"),
+    "the first cell for all": ("batch", of(
+        edges=lambda self, x, box, n, *rest: Lattice.edges(self, x, box[:1].expand_as(box), n, *rest)), "two"),
+    "the mean number of neighbours": (
+        "batch", also(lambda s, e, n, z, box, b: 1e-3 * s.depth[z] * len(e) / len(z)), "triclinic"),
+    "the nearest neighbours alone": ("smooth", weighted(_few), "triclinic"),
+    "a branch of close atoms without a gradient": ("forces", also(_close), "triclinic"),
+    "angles by arccos": ("finite", weighted(_angles), "free"),
+    "a mean over neighbours without a guard": ("finite", also(_mean_of_neighbours), "triclinic"),
+    "chunks by the number of threads": ("threads", weighted(_in_chunks), "triclinic"),
+    "numbers of neighbours that are kept": ("history", Kept, "triclinic"),
+    "energies of atoms without those of atoms alone": ("sum", of(
+        told=lambda self, f, z: {**f, "node_energy": f["node_energy"] - self.alone[z]}), "triclinic"),
+}  # fmt: skip
+
+
+# --- unusual, and right -----------------------------------------------------------------------------------------------
+
+
+class Evaluating(Lattice):
+    """A graph of the forces in training alone."""
+
+    def keeps(self) -> bool:
+        return self.training
+
+
+class Shifts(Lattice):
+    """Counts of cells by the name of vectors."""
+
+    def forward(self, positions, cell, edge_index, shifts, species, batch):
+        return super().forward(positions, cell, edge_index, shifts, species, batch)
+
+
+class Vectors(Lattice):
+    """Images as vectors in space."""
+
+    def forward(self, positions, cell, edge_index, shifts, species, batch):
+        counts = torch.einsum("ei,eij->ej", shifts, torch.linalg.inv(cell)[batch[edge_index[0]]])
+        return super().forward(positions, cell, edge_index, counts, species, batch)
+
+
+class All(Lattice):
+    """A list of its own, with all images."""
+
+    def forward(self, positions, cell, species, batch):
+        with torch.no_grad():
+            ends, counts = neighbours(positions, cell[0], reach=6)
+        return super().forward(positions, cell, ends, counts, species, batch)
+
+
+class Dict(Lattice):
+    def forward(self, data):
+        return super().forward(**data)
+
+
+class Passing(Lattice):
+    """Arguments without names of its own, and results without a graph."""
+
+    def forward(self, *given):
+        return {name: y.detach() for name, y in super().forward(*given).items()}
+
+
+class Single(Lattice):
+    """A net that computes in single precision, whatever it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+
+    def weights(self, edges, ends, species):
+        r = edges.norm(dim=-1, keepdim=True).float()
+        return super().weights(edges, ends, species) * torch.sigmoid(self.net(r)).squeeze(-1)
+
+
+class Field(Lattice):
+    """Dipoles in a field."""
+
+    def forward(self, positions, cell, edge_index, unit_shifts, species, batch, field):
+        self.field = field
+        return super().forward(positions, cell, edge_index, unit_shifts, species, batch)
+
+    def site(self, edges, ends, species, box, batch):
+        drawn = self.weights(edges, ends, species)
+        dipole = drawn.new_zeros(len(species), 3).index_add(0, ends[0], drawn[:, None] * edges)
+        return super().site(edges, ends, species, box, batch) - dipole @ self.field
+
+
+class Charged(Lattice):
+    """A charge of the whole, shared by all atoms alike."""
+
+    def forward(self, positions, cell, edge_index, unit_shifts, species, batch, total_charge):
+        self.total = total_charge
+        return super().forward(positions, cell, edge_index, unit_shifts, species, batch)
+
+    def site(self, edges, ends, species, box, batch):
+        numbers = torch.bincount(batch, minlength=len(self.total))
+        return super().site(edges, ends, species, box, batch) + 0.1 * (self.total / numbers)[batch] ** 2
+
+
+class Free(Lattice):
+    """Atoms without a cell, by the same energies."""
+
+    def forward(self, positions, edge_index, species):
+        with torch.enable_grad():
+            x = self.asked(positions)
+            edges = x[edge_index[1]] - x[edge_index[0]]
+            energy = self.site(edges, edge_index, species, x, torch.zeros_like(species)).sum()
+            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
+        return {"energy": energy, "forces": -slope}
+
+
+class Asking(Lattice):
+    """Gradients asked for of its caller's positions, as some potentials do."""
+
+    def asked(self, positions):
+        return positions.requires_grad_()
+
+
+class Rebuilt(Lattice):
+    """A constant that its constructor makes, which no state_dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(7.0), persistent=False)
+
+    def weights(self, *given):
+        return super().weights(*given) / self.mean
+
+
+INPUTS: dict[str, Any] = {
+    "triclinic": triclinic,
+    "two": two,
+    "perfect": perfect,
+    "vectors": vectors,
+    "free": cluster,
+    "one atom": lambda: triclinic(1),
+    "bare": lambda: (*triclinic()[:2], *triclinic()[4:]),
+    "whole numbers": lambda: tuple(x.long() if n == 3 else x for n, x in enumerate(triclinic())),
+    "other ends": lambda: tuple(x.flip(0) if n == 2 else -x if n == 3 else x for n, x in enumerate(triclinic())),
+    "other side": lambda: tuple(x.flip(0) if n == 2 else x for n, x in enumerate(triclinic())),
+    "a dict": lambda: (dict(zip(NAMES, triclinic(), strict=True)),),
+    "in a field": lambda: (*triclinic(), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)),
+    "charged": lambda: (*triclinic(), torch.tensor([1.0], dtype=torch.float64)),
+    "far apart": lambda: made(torch.eye(3, dtype=torch.float64) / 2, 14.0 * torch.eye(3, dtype=torch.float64)),
+}  # fmt: skip
+NAMES = ("positions", "cell", "edge_index", "unit_shifts", "species", "batch")
+
+
+class OtherSide(Lattice):
+    """Edges from their targets, with images of these."""
+
+    def forward(self, positions, cell, edge_index, unit_shifts, species, batch):
+        return super().forward(positions, cell, edge_index.flip(0), unit_shifts, species, batch)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A right potential, on which inputs, in which mode and dtype, and what is said of these."""
+
+    made: type[Lattice] = Lattice
+    inputs: str = "triclinic"
+    training: bool = True
+    said: dict = field(default_factory=dict)
+    dtype: torch.dtype = torch.float64
+
+
+NOTHING = {"irreps_in": {"shifts": None}}
+AWKWARD: dict[str, Case] = {
+    "right": Case(),
+    "in single precision": Case(dtype=torch.float32),
+    "in evaluation": Case(Evaluating, training=False),
+    "a batch of two": Case(inputs="two"),
+    "forces that vanish": Case(inputs="perfect"),
+    "one atom": Case(inputs="one atom"),
+    "atoms far apart": Case(inputs="far apart"),
+    "counts by the name of vectors": Case(Shifts),
+    "counts by the name of vectors, and said so": Case(Shifts, said=NOTHING),
+    "counts that are integers": Case(inputs="whole numbers"),
+    "vectors": Case(Vectors, "vectors"),
+    "images of the other end": Case(OtherSide, "other side"),
+    "a list of its own": Case(All, "bare"),
+    "a dict": Case(Dict, "a dict"),
+    "arguments without names": Case(Passing),
+    "single precision inside": Case(Single, dtype=torch.float32),
+    "a field of three, and three atoms": Case(Field, "in a field", said={"irreps_in": {"field": "cartesian_vectors"}}),
+    "a charge of all atoms": Case(Charged, "charged"),
+    "no cell": Case(Free, "free"),
+    "gradients asked for": Case(Asking),
+    "a constant of the constructor": Case(Rebuilt),
+}

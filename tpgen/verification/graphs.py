@@ -1,0 +1,173 @@
+"""`Graph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
+
+An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` say which row
+of the arguments each was, so that all that a network is given besides can follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Points with a graph for each, cells of graphs or none, ends of edges or none and the cells between them."""
+
+    points: Tensor
+    batch: Tensor
+    atoms: Tensor
+    graphs: Tensor
+    cells: Tensor | None = None
+    ends: Tensor | None = None
+    counts: Tensor | None = None
+    edges: Tensor | None = None
+
+    @property
+    def number(self) -> int:
+        """How many graphs there are."""
+        return len(self.graphs)
+
+    @property
+    def vectors(self) -> Tensor:
+        """Edges in space."""
+        assert self.ends is not None
+        found = self.points[self.ends[1]] - self.points[self.ends[0]]
+        return found if self.counts is None else found + self.shifts(self.counts)
+
+    def shifts(self, counts: Tensor) -> Tensor:
+        """Cells between the ends of edges, in space."""
+        assert self.ends is not None
+        assert self.cells is not None
+        return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
+
+
+def with_edges(graph: Graph, kept: Tensor) -> Graph:
+    """The edges of an index or a mask alone, in its order."""
+    assert graph.ends is not None
+    assert graph.edges is not None
+    counts = None if graph.counts is None else graph.counts[kept]
+    return replace(graph, ends=graph.ends[:, kept], counts=counts, edges=graph.edges[kept])
+
+
+def with_atoms(graph: Graph, order: Tensor) -> Graph:
+    """Atoms in another order."""
+    place = torch.argsort(order)
+    ends = None if graph.ends is None else place[graph.ends]
+    moved = {"points": graph.points[order], "batch": graph.batch[order], "atoms": graph.atoms[order]}
+    return replace(graph, ends=ends, **moved)
+
+
+def backwards(graph: Graph) -> Graph:
+    """Every edge from its other end."""
+    assert graph.ends is not None
+    return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
+
+
+def exchanged(graph: Graph, axes: list[int]) -> Graph:
+    """The first point moved by vectors of its cell, and its edges with it."""
+    assert graph.cells is not None
+    step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
+    step[axes] = 1.0
+    points[0] += step @ graph.cells[graph.batch[0]]
+    if graph.ends is None or graph.counts is None:
+        return replace(graph, points=points)
+    source, target = ((end == 0).to(step).unsqueeze(-1) for end in graph.ends)
+    return replace(graph, points=points, counts=graph.counts + (source - target) * step)
+
+
+def sheared(graph: Graph, axis: int, other: int) -> Graph:
+    """The same lattice by other vectors: one of a cell is its sum with another."""
+    assert graph.cells is not None
+    cells = graph.cells.clone()
+    cells[:, axis] += cells[:, other]
+    counts = None if graph.counts is None else graph.counts.clone()
+    if counts is not None:
+        counts[:, other] -= counts[:, axis]
+    return replace(graph, cells=cells, counts=counts)
+
+
+def repeated(graph: Graph, axis: int) -> Graph:
+    """Cells twice as long, with everything in them twice."""
+    assert graph.cells is not None
+    cells = graph.cells.clone()
+    cells[:, axis] *= 2
+    step = graph.cells[graph.batch, axis]
+    counts = graph.counts
+    along = None if graph.ends is None else torch.zeros(graph.ends.shape[1]) if counts is None else counts[:, axis]
+    twice = _twice(graph, step, along)
+    if counts is None or along is None:
+        return replace(twice, cells=cells)
+    copies = [counts.clone(), counts.clone()]
+    for copy in (0, 1):
+        copies[copy][:, axis] = ((along + copy) / 2).floor()
+    return replace(twice, cells=cells, counts=torch.cat(copies))
+
+
+def apart(graph: Graph, distance: float) -> Graph:
+    """Everything twice, so far from each other, without an edge between."""
+    assert graph.ends is not None
+    step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
+    twice = _twice(graph, step, torch.zeros(graph.ends.shape[1]))
+    return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
+
+
+def _twice(graph: Graph, step: Tensor, along: Tensor | None) -> Graph:
+    """Atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over."""
+    number = len(graph.points)
+    order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
+    place = torch.argsort(order)
+    moved = {
+        "points": torch.cat([graph.points, graph.points + step])[order],
+        "batch": torch.cat([graph.batch, graph.batch])[order],
+        "atoms": torch.cat([graph.atoms, graph.atoms])[order],
+    }
+    if graph.ends is None or along is None or graph.edges is None:
+        return replace(graph, **moved)
+    source, target = graph.ends
+    ends = [torch.stack([source + n * number, target + number * ((along.long() + n) % 2)]) for n in (0, 1)]
+    return replace(graph, ends=place[torch.cat(ends, 1)], edges=torch.cat([graph.edges] * 2), **moved)
+
+
+def part(graph: Graph, here: Tensor) -> Graph:
+    """Some of the atoms, and the edges between them."""
+    place = here.cumsum(0) - 1
+    moved = {"points": graph.points[here], "batch": graph.batch[here], "atoms": graph.atoms[here]}
+    if graph.ends is None:
+        return replace(graph, **moved)
+    kept = with_edges(graph, here[graph.ends].all(0))
+    assert kept.ends is not None
+    return replace(kept, ends=place[kept.ends], **moved)
+
+
+def alone(graph: Graph, number: int) -> Graph:
+    """One graph of several."""
+    found = part(graph, graph.batch == number)
+    cells = None if graph.cells is None else graph.cells[number : number + 1]
+    return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
+
+
+def joined(one: Graph, two: Graph) -> Graph:
+    """Graphs beside each other, without edges between."""
+
+    def both(name: str, more: int = 0) -> Tensor | None:
+        a, b = getattr(one, name), getattr(two, name)
+        return None if a is None else torch.cat([a, b + more], -1 if name == "ends" else 0)
+
+    names = ("points", "atoms", "graphs", "cells", "counts", "edges")
+    found = {name: both(name) for name in names}
+    return Graph(**found, batch=both("batch", one.number), ends=both("ends", len(one.points)))  # type: ignore[arg-type]
+
+
+def on_a_line(graph: Graph, axis: int, spacing: float) -> Graph:
+    """All points at equal distances along an axis, and of the edges those within a cell."""
+    points = torch.zeros_like(graph.points)
+    points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
+    if graph.ends is None:
+        return replace(graph, points=points)
+    within = graph.ends[0] != graph.ends[1]
+    if graph.counts is not None:
+        within &= (graph.counts == 0).all(-1)
+    return replace(with_edges(graph, within), points=points)

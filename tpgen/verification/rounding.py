@@ -1,0 +1,45 @@
+"""How far rounding alone may bring a result from what it must be: of forces that vanish, no share says anything."""
+
+from __future__ import annotations
+
+import torch
+
+from tpgen.verification.dynamics import LONGEST
+from tpgen.verification.graphs import Graph
+from tpgen.verification.periodic import strained
+from tpgen.verification.reading import Reading
+from tpgen.verification.subject import Named, Subject
+
+UNITS = 64  # of the last place
+STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
+SLOPE = "slope"
+
+
+def floors(subject: Subject, found: Named) -> dict[str, float]:
+    """Errors that are rounding: of forces the energy's over the shortest edge, of a stress over the volume.
+
+    That of slopes by differences comes of the whole energy.
+    """
+    if subject.energy is None or not isinstance(subject.reading, Reading):
+        return {}
+    graph, energy = subject.reading.graph, found[subject.energy].detach().sum()
+    try:
+        bonds = sum(float((_energy(subject, stretch) - energy).abs()) for stretch in STRETCHES)
+    except Exception:  # a law that needs other lengths says so
+        return {}
+    unit = UNITS * torch.finfo(subject.dtype).eps * bonds
+    volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
+    scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
+    slopes = UNITS * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
+    return {SLOPE: slopes, **{name: unit * scale for name, scale in scales.items() if name is not None}}
+
+
+def _energy(subject: Subject, stretch: float) -> torch.Tensor:
+    return subject(strained(subject, stretch * torch.eye(3, dtype=torch.float64)))[subject.energy or ""].detach().sum()
+
+
+def spacing(graph: Graph) -> float:
+    """The length of the shortest edge, or the distance of the nearest points; one where there is neither."""
+    if graph.ends is not None and graph.ends.shape[1]:
+        return float(graph.vectors.norm(dim=-1).min())
+    return float(torch.pdist(graph.points).min()) if len(graph.points) > 1 else 1.0

@@ -1,0 +1,146 @@
+"""The table of laws: of which modules each is, what it needs to be compared, and how nearly it must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tpgen.verification import (
+    derivatives,
+    dynamics,
+    history,
+    laws,
+    moments,
+    parameters,
+    periodic,
+    products,
+    runs,
+    surroundings,
+    systems,
+)
+from tpgen.verification.laws import Law
+from tpgen.verification.subject import Subject
+from tpgen.verification.systems import needs
+
+
+def _has(*names: str) -> Callable[[Subject], bool]:
+    return lambda subject: all(getattr(subject, name) for name in names)
+
+
+def is_product(subject: Subject) -> bool:
+    return subject.kind == "product"
+
+
+def is_network(subject: Subject) -> bool:
+    return subject.kind == "network"
+
+
+def _turns(subject: Subject) -> bool:
+    return bool(subject.turns) or is_network(subject)  # of a network, that nothing was said is a finding
+
+
+def _relabelled(subject: Subject) -> bool:
+    return is_network(subject) or subject.relabel is not None
+
+
+def _lacking(*names: str) -> Callable[[Subject], str]:
+    """Why a network is no potential with these results, or points."""
+    said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
+
+    def lacks(subject: Subject) -> str:
+        missing = next((name for name in names if getattr(subject, name) is None), None)
+        return "" if missing is None else said.get(missing, f"no result is known to be the {missing}")
+
+    return lacks
+
+
+def _unsummed(subject: Subject) -> str:
+    found = needs()(subject) or _lacking("energy")(subject)
+    return found or ("" if systems.node_energies(subject) else "no result is known to be the energies of atoms")
+
+
+_POTENTIAL = _lacking("points", "energy")
+
+LAWS: dict[str, Law] = {
+    "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
+    "e3nn": Law("equal to e3nn's product", products.e3nn, is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", products.right, is_product, slack=2),
+    "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
+    "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
+    "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
+    "translation": Law(
+        "nothing changes where all points are shifted", laws.translation, is_network, lacks=_lacking("points")
+    ),
+    "permutation": Law(
+        "rows or points in another order give results in it",
+        laws.permutation,
+        _relabelled,
+        lacks=lambda s: needs()(s) if is_network(s) else "",
+    ),
+    "edges": Law(
+        "edges in another order give results in it",
+        systems.edges,
+        is_network,
+        slack=5,
+        lacks=needs("edges", "axes"),
+    ),
+    "images": Law(
+        "a point's image in another cell is as good", systems.images, is_network, slack=5, lacks=needs("cell", "axes")
+    ),
+    "basis": Law(
+        "the same lattice by other vectors is as good", systems.basis, is_network, slack=5, lacks=needs("plane", "axes")
+    ),
+    "copies": Law(
+        "two of everything have twice the energy",
+        systems.copies,
+        is_network,
+        slack=5,
+        lacks=needs("edges or cell", "axes"),
+    ),
+    "batch": Law("graphs together are as each alone", systems.batch, is_network, slack=5, lacks=needs("batch", "axes")),
+    "finite": Law("numbers without edges, and on a line", systems.finite, is_network, limit=0.0, lacks=needs("axes")),
+    "sum": Law("energies of atoms add up", systems.summed, is_network, slack=5, lacks=_unsummed),
+    "normalisation": Law(
+        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
+    ),
+    "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
+    "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
+    "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
+    "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
+    "forces": Law(
+        "forces are the slope of the energy",
+        dynamics.forces,
+        is_network,
+        limit=5e-8,
+        lacks=_lacking("points", "energy", "forces"),
+        slopes=True,
+    ),
+    "stress": Law(
+        "stress is the slope by strain over the volume",
+        periodic.stress,
+        is_network,
+        limit=5e-8,
+        lacks=_lacking("energy", "stress"),
+        slopes=True,
+    ),
+    "smooth": Law(
+        "no step of energy or forces where edges grow", periodic.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
+    ),
+    "conservation": Law(
+        "a trajectory keeps its energy", dynamics.conservation, is_network, limit=1e-3, lacks=_POTENTIAL
+    ),
+    "parameters": Law("what results depend on has gradients", parameters.tracked, is_network, limit=0.0),
+    "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
+    "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
+    "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
+    "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
+    "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
+    "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),
+    "saved": Law("the same bits after a save", runs.saved, limit=0.0),
+}
+UNSEEN = {  # what no law of a kind of subject can see
+    "network": "\nno law sees whether a network predicts what it should: another table of species, units or reference "
+    "energies, a cutoff beyond the lengths of these inputs, more neighbours than these have, branches that they do not "
+    "take, a mean over all atoms that may be meant, jumps of higher derivatives, another mode than {mode}, in which it "
+    "was given"
+}
