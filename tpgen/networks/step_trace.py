@@ -19,6 +19,7 @@ from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, functional
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
 from tpgen.networks.simplify import rewrite, simplify
+from tpgen.networks.sizes import Sizes
 from tpgen.nn.multilinear import writes_to
 
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
@@ -149,12 +150,13 @@ class Written:
     """A call as a graph of parameters, tensors and findings, and the searches for these."""
 
     program: Part
+    sizes: Sizes  # of parameters, tensors and findings
     searches: dict[str, Search]
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
 
     def complete(self, inputs: list[Tensor], again: bool = True) -> list[Tensor] | None:
-        """Inputs of the program, from parameters and tensors; None where something is not found.
+        """Parameters, tensors and findings, from the first two; None where something is not found.
 
         What was found last may be taken where it is not to be found ``again``; the program says whether it holds.
         """
@@ -163,7 +165,7 @@ class Written:
             if found is None:
                 return None
             inputs = inputs + found
-        return self.program.given(inputs)
+        return inputs
 
     def right(self, made: Sequence[Tensor]) -> bool:
         """Whether what was found is right, as the program says behind its results."""
@@ -213,7 +215,8 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
         searches[name] = Search(FINDINGS[name], first, sources)
         begin += count
     rewrite(graph.graph)
-    return Written(_ending(graph, 0, seen["results"]), searches, seen["spec"], seen["constants"])
+    program = _ending(graph, 0, seen["results"])
+    return Written(program, Sizes.of(pytree.tree_leaves(inputs)), searches, seen["spec"], seen["constants"])
 
 
 def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
