@@ -114,8 +114,8 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
     if (!_check_aoti_runtime_check_inputs_env()) return;
     const auto size = [inputs](int n, int dim) { return ConstantHandle(inputs[n]).sizes()[dim]; };
     const auto ask = [](bool fulfilled, const char* condition) {
-        if (!fulfilled) throw std::runtime_error(std::string("this package is for inputs with ") + condition +
-                                                 ": use the network as it is, or deploy it by an example of such sizes");
+        const char* out = ": use the network as it is, or deploy it by an example of such sizes";
+        if (!fulfilled) throw std::runtime_error(std::string("this package is for inputs with ") + condition + out);
     };
     LINES
 }
@@ -124,25 +124,21 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 
 def _checks(graph: Any) -> Iterator[str]:
     """Lines in C++ that name the open sizes of inputs, and ask what compiling has taken for granted of them."""
-    env, named, rest = graph.sizevars.shape_env, {}, []
+    env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
         for dim, size in enumerate(map(env.replace, x.get_size())):
-            known = size.is_Symbol and size not in named
-            if known:
-                named[size] = f"inputs[{n}].shape[{dim}]"
-                yield f"[[maybe_unused]] const int64_t {size} = size({n}, {dim});"
+            here, said = f"size({n}, {dim})", f"inputs[{n}].shape[{dim}]"
+            if size.is_Symbol and size not in known:
+                known[size] = said
+                yield f"[[maybe_unused]] const int64_t {size} = {here};"
             elif size.free_symbols:
-                rest.append((f"size({n}, {dim}) == {_torch.cexpr(size)}", f"inputs[{n}].shape[{dim}] == {written(size)}"))
+                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {written(size)}"))
     guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
-    rest += [(_torch.cexpr(expr), written(expr)) for expr in guards if expr.free_symbols]
-    for condition, said in rest:
-        yield f"ask({condition}, {json.dumps(_in_words(said, named))});"
-
-
-def _in_words(said: str, named: Mapping[Any, str]) -> str:
-    """A condition with sizes as Python reads them."""
-    names = {str(symbol): name for symbol, name in named.items()}
-    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), said)
+    rest += [(_torch.cexpr(each), written(each)) for each in guards if each.free_symbols]
+    words = {str(symbol): said for symbol, said in known.items()}
+    for condition, text in rest:
+        said = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
+        yield f"ask({condition}, {json.dumps(said)});"
 
 
 @contextmanager

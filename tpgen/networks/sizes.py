@@ -92,7 +92,7 @@ class Sizes:
 
 def asked(values: Sequence[Tensor]) -> list[str]:
     """What has been asked until now of the sizes of a trace's inputs, as conditions in Python."""
-    sizes = [n for x in values for n in x.shape if not isinstance(n, int)]
+    sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
     return list(dict.fromkeys(written(guard.expr) for guard in guards))
 
@@ -104,5 +104,7 @@ def written(expression: Any) -> str:
 
 def _named(n: Any) -> int | str:
     """A size as it was when the trace began: guards say what it has become."""
-    expression = n if isinstance(n, int) else n.node._expr
-    return int(expression) if isinstance(n, int) or expression.is_number else str(expression)
+    if isinstance(n, int):
+        return n
+    expression = n.node._expr
+    return int(expression) if expression.is_number else str(expression)

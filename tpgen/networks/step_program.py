@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from torch import Tensor
 
 from tpgen.errors import DeployError, TpgenError
+from tpgen.networks.signature import Signature, Slots
 from tpgen.networks.sizes import Sizes
 from tpgen.networks.step_build import Run, library_of
-from tpgen.networks.step_trace import Evaluate, Signature, Slots, Written, write
+from tpgen.networks.step_trace import Evaluate, Written, write
+
+WRITING = RLock()  # while a network is written down, other tensors stand in the places of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """Program of an evaluation, and the tensors that it is for."""
 
+    signature: Signature
     slots: Slots
     written: Written
     before: Sizes  # of parameters and tensors
@@ -28,7 +33,8 @@ class Program:
     def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
         """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
         try:
-            written = write(evaluate, slots, signature, tensors)
+            with WRITING:
+                written = write(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
         except Exception as error:
@@ -42,12 +48,19 @@ class Program:
         assert inputs is not None, "the program holds for its example"
         function, sizes = library_of(written.program, written.sizes, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
-        return Program(slots, written, before, behind, function)
+        return Program(signature, slots, written, before, behind, function)
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
+    def stands(self) -> bool:
+        """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
+        with WRITING:
+            return self.written.reads.stand() and self.slots.stand()
+
+    def run(self, signature: Signature, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
-        inputs = [*self.slots.tensors(), *tensors]
-        if not self.before.hold(inputs):
+        signature.need(self.signature)
+        with WRITING:
+            inputs = [*self.slots.tensors(), *tensors]
+        if signature.beside != self.signature.beside or not self.before.hold(inputs):
             return None
         made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
