@@ -72,7 +72,7 @@ def measure_project(project: str, atoms: Sequence[int]) -> list[dict[str, Any]]:
         PROGRAM: compile_step(ours, outputs=OUTPUTS[project]),
     }
     case.run(networks[PROGRAM], False)
-    program = networks[PROGRAM]._built[1]
+    program = networks[PROGRAM]._program
     object.__setattr__(program, "function", partial(_named, program.function))
     rows = []
     for number in atoms:

@@ -102,7 +102,7 @@ def check_step(
         if other is case:  # from here on the program must hold for all of them
             model.register_forward_pre_hook(lambda *_: seen.append(0))
     assert len(seen) == without
-    assert set(program._built[1].written.searches) == set(finds)
+    assert set(program._program.written.searches) == set(finds)
 
 
 class _Called(Exception):

@@ -52,7 +52,7 @@ SAID = (
     "an input requires a gradient, and this package computes values",
     r"input_handles\[0\]: unmatched dtype",
     r"input_handles\[0\]: unmatched dim value at 1, expected: 3",
-    "tpgen: edge_src holds an index out of range",
+    r"this package is for inputs with inputs\[1\].shape\[0\] == inputs\[0\].shape\[0\]: use the network as it is",
     r"input_handles\[2\]: .* but got: 1: a package takes sizes from 2 on, such as two atoms and two edges; compute",
     r"input_handles\[2\]: .* but got: 0: a package takes sizes from 2 on",
     "index out of bounds: .*: an edge or another index points to a row that is not there$",

@@ -25,7 +25,7 @@ def lengths(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     positions.requires_grad_()
     cell = cell * torch.ones(1, 3, 3)  # which has three axes: no other network of points is so free
     each = torch.linalg.vector_norm(positions[dst] - positions[src] + shifts @ cell[0], dim=1)
-    energies = network.weight[0, 0] * torch.zeros(len(types), dtype=each.dtype).index_add(0, src, each)
+    energies = network.weight[0, 0] * torch.zeros(types.shape[0], dtype=each.dtype).index_add(0, src, each)
     (slope,) = torch.autograd.grad(energies.sum(), positions)
     return energies[:, None], energies.sum().reshape(1, 1), -slope, cell, cell
 

@@ -16,7 +16,8 @@ from tests.machine import needs_compiler
 from tpgen.errors import DeployError, InputError
 from tpgen.networks import step_build
 from tpgen.networks.named import _operators
-from tpgen.networks.step_trace import Signature, Slots, write
+from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.step_trace import write
 
 NAMES = ("positions", "elements", "edges")
 

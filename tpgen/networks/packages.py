@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -13,11 +16,17 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from tpgen import _torch
+from tpgen.networks.sizes import asked, written
+
+_METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
 
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
-    """Compile a program into a file, which is a path or takes bytes."""
-    with _changed():
+    """Compile a program into a file, which is a path or takes bytes.
+
+    Where the package checks its inputs, it refuses sizes for which its trace or compiler would have decided otherwise.
+    """
+    with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions):
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 
@@ -25,11 +34,24 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
     """Compile a traced graph into a file, for all sizes that its values leave open; ``inputs`` are an example.
 
     Such a graph has nothing to export: Inductor reads the open sizes from the values of its placeholders.  Who calls
-    it looks at sizes, dtypes and devices, and gives contiguous tensors, so the package does not look.
+    it looks at sizes, dtypes and devices, and gives contiguous tensors, so the package does not look.  It says which
+    conditions of sizes have come with compiling (`conditions_of`).
     """
+    values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    before = set(asked(values))
     with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_no_input):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
-        _torch.package_files(file, files)
+    conditions = [text for text in asked(values) if text not in before]
+    for each in files:
+        if isinstance(each, str) and each.endswith(_METADATA):
+            held = json.loads(Path(each).read_text(encoding="utf-8"))
+            Path(each).write_text(json.dumps({**held, _CONDITIONS: json.dumps(conditions)}), encoding="utf-8")
+    _torch.package_files(file, files)
+
+
+def conditions_of(metadata: Mapping[str, str]) -> list[str]:
+    """Conditions of sizes that a package of a traced graph says it has, beside those of the trace."""
+    return json.loads(metadata[_CONDITIONS])
 
 
 @contextmanager
@@ -71,6 +93,52 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
             graph.graph_inputs = inputs
 
     return write
+
+
+def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Let checks of inputs ask for all that was taken for granted of their sizes; torch's ask each size for itself."""
+
+    def write(self: Any) -> None:
+        self.prefix.splice("#define __check_inputs_outputs check_each_input")
+        checks(self)
+        self.prefix.splice("#undef __check_inputs_outputs")
+        lines = "\n".join(_checks(_torch.inductor_graph.graph))
+        self.prefix.splice(_CHECKS.replace("LINES", lines))
+
+    return write
+
+
+_CHECKS = """
+AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenTensorHandle* outputs) {
+    check_each_input(inputs, outputs);
+    if (!_check_aoti_runtime_check_inputs_env()) return;
+    const auto size = [inputs](int n, int dim) { return ConstantHandle(inputs[n]).sizes()[dim]; };
+    const auto ask = [](bool fulfilled, const char* condition) {
+        const char* out = ": use the network as it is, or deploy it by an example of such sizes";
+        if (!fulfilled) throw std::runtime_error(std::string("this package is for inputs with ") + condition + out);
+    };
+    LINES
+}
+"""
+
+
+def _checks(graph: Any) -> Iterator[str]:
+    """Lines in C++ that name the open sizes of inputs, and ask what compiling has taken for granted of them."""
+    env, known, rest = graph.sizevars.shape_env, {}, []
+    for n, x in enumerate(graph.graph_inputs.values()):
+        for dim, size in enumerate(map(env.replace, x.get_size())):
+            here, said = f"size({n}, {dim})", f"inputs[{n}].shape[{dim}]"
+            if size.is_Symbol and size not in known:
+                known[size] = said
+                yield f"[[maybe_unused]] const int64_t {size} = {here};"
+            elif size.free_symbols:
+                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {written(size)}"))
+    guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
+    rest += [(_torch.cexpr(each), written(each)) for each in guards if each.free_symbols]
+    words = {str(symbol): said for symbol, said in known.items()}
+    for condition, text in rest:
+        said = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
+        yield f"ask({condition}, {json.dumps(said)});"
 
 
 @contextmanager

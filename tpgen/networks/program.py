@@ -13,6 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tpgen._torch import pytree
 from tpgen.errors import DeployError
+from tpgen.networks.simplify import multiply_column
+from tpgen.networks.sizes import Sizes
 from tpgen.nn.edges import EdgeOrder
 
 
@@ -46,9 +48,10 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
     try:
         with torch.no_grad():
             graph = make_fx(frozen, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-        _multiply_columns(graph.graph)
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+            multiply_column(graph.graph, node)
         graph.recompile()
-        return export(graph, tuple(inputs), dynamic_shapes=pytree.tree_map(_open, tuple(inputs)))
+        return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
     except Exception as error:
         raise DeployError(
             f"{type(network).__name__} cannot be written as one program: {_first_line(error)}; take what depends on "
@@ -56,12 +59,20 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
         ) from error
 
 
-def _multiply_columns(graph: fx.Graph) -> None:
-    """Write products of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
-        inner = node.args[0].meta["val"].shape[1]
-        if type(inner) is int and inner == 1:
-            node.target = torch.ops.aten.mul.Tensor
+class _Asking(nn.Module):
+    """A traced graph that asks of sizes what its trace did, so that the program of the graph knows it."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__()
+        self.traced = graph
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        self.tensors = [n for n, x in enumerate(placeholders) if isinstance(x.meta.get("val"), Tensor)]
+        self.sizes = Sizes.of([placeholders[n].meta["val"] for n in self.tensors])
+
+    def forward(self, *inputs: Any) -> Any:
+        leaves = pytree.tree_leaves(inputs)
+        assert self.sizes.hold([leaves[n] for n in self.tensors]), "of the example it was traced with"
+        return self.traced(*inputs)
 
 
 def _first_line(error: Exception) -> str:

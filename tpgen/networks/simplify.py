@@ -128,6 +128,12 @@ def _rows(graph: fx.Graph, node: fx.Node) -> None:
     node.replace_all_uses_with(found)
 
 
+def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
+    """Write a product of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
+    if _sizes(node.args[0])[1] == "1":
+        node.target = _aten.mul.Tensor
+
+
 def _silu(graph: fx.Graph, node: fx.Node) -> None:
     """By its sigmoid, as its derivatives are, so that they share it."""
     x = node.args[0]
@@ -150,6 +156,7 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten._linalg_det.default: _determinant,
     _aten.bmm.default: _rows,
     _aten.baddbmm.default: _rows,
+    _aten.mm.default: multiply_column,
 }
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tpgen.errors import InputError
-from tpgen.networks.step_program import Program
-from tpgen.networks.step_trace import Signature, Slots
+from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.step_program import WRITING, Program
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
@@ -44,10 +44,15 @@ class Step:
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         self._network, self._outputs = network, None if outputs is None else tuple(outputs)
-        self._built: tuple[Signature, Program] | None = None
+        self._program: Program | None = None
 
     def __getattr__(self, name: str) -> Any:
+        if "_network" not in vars(self):  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._network, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_program": None}  # a copy builds its own, which the cache has
 
     def train(self, mode: bool = True) -> Step:
         """Set the mode of the network; returns the step, as a module returns itself."""
@@ -62,22 +67,26 @@ class Step:
         """Build the program of such calls, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
         slots = Slots(self._network, gradients=False)
-        self._built = signature, Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
+        self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As the network."""
-        if self._built is None:
-            self.build(*args, **options)
-            return self(*args, **options)
-        known, program = self._built
         signature, tensors = Signature.of(args, options)
-        signature.need(known)
         with torch.no_grad():
-            found = program.run(tensors)
+            found = self._current(*args, **options).run(signature, tensors)
         if found is not None:
             return found
         with torch.enable_grad():
             return self._evaluate(*args, **options)
+
+    def _current(self, *args: Any, **options: Any) -> Program:
+        """The program, built where there is none of the network as it is now."""
+        if self._program is None or not self._program.stands():
+            with WRITING:  # of several threads, one builds it
+                if self._program is None or not self._program.stands():
+                    self.build(*args, **options)
+        assert self._program is not None
+        return self._program
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
         found = self._network(*args, **options)

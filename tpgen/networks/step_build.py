@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from tpgen._version import __version__
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
-from tpgen.networks.packages import write_traced
+from tpgen.networks.packages import conditions_of, write_traced
+from tpgen.networks.sizes import Sizes
+from tpgen.networks.step_trace import Part
 from tpgen.progress import announce
 
 Run = Callable[[list[Tensor]], list[Tensor]]
@@ -31,17 +33,24 @@ _OPTIONS = {
 }
 
 
-def library_of(graph: fx.GraphModule, inputs: tuple) -> Run:
-    """The function of a graph, from all tensors of its inputs in a list to those of its results.
+def library_of(program: Part, sizes: Sizes, inputs: list[Tensor]) -> tuple[Run, Sizes]:
+    """The function of a program, from all tensors of its inputs in a list to those of its results; what it holds for.
 
-    It is compiled where the cache has it not, for any sizes from 2 on that the graph holds for.  ``inputs`` are an
-    example; kernels are called in C++ by names.
+    It is compiled where the cache has it not, or has one that is not for the example: ``inputs``, of the whole, of
+    which ``sizes`` are known.  Kernels are called in C++ by names.
     """
+    graph, key = program.graph, ""
     call_by_name(graph.graph)
     graph.recompile()
-    key = _key(graph)
-    found = cache.finished(key, cache.PROGRAM) or _made(key, graph, inputs)
-    return _torch.PackageLoader(str(found.library), "model", False, 1, -1).boxed_run
+    for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
+        key = _key(graph, [key, like, sizes.conditions])
+        given = tuple(x.contiguous() for x in program.given(inputs))
+        found = cache.finished(key, cache.PROGRAM) or _made(key, graph, given)
+        loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
+        held = sizes.and_also(conditions_of(loader.get_metadata()))
+        if held.hold(inputs):
+            break
+    return loader.boxed_run, held
 
 
 def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
@@ -67,9 +76,10 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
     return held.getvalue()
 
 
-def _key(graph: fx.GraphModule) -> str:
-    """Name of a library: a hash of its graph's text, the shapes of its inputs, its constants, and who compiles it."""
+def _key(graph: fx.GraphModule, asked: Any) -> str:
+    """Name of a library: a hash of its graph's text, its inputs, what is asked of them, constants, and who compiles."""
     described = [
+        asked,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
         [_bytes(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
@@ -80,16 +90,3 @@ def _key(graph: fx.GraphModule) -> str:
 
 def _bytes(x: Any) -> str:
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)
-
-
-def shapes_of(graph: fx.GraphModule) -> Sequence[Sequence[Any]]:
-    """The sizes of each input: numbers, and expressions of those that are open."""
-    values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-    return [[_size(n) for n in x.shape] for x in values]
-
-
-def _size(n: Any) -> Any:
-    if isinstance(n, int):
-        return n
-    known = n.node.maybe_as_int()
-    return n.node.expr if known is None else known

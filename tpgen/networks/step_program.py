@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tpgen.errors import DeployError, TpgenError
-from tpgen.networks.step_build import Run, library_of, shapes_of
-from tpgen.networks.step_trace import Evaluate, Signature, Slots, Written, write
+from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.sizes import Sizes
+from tpgen.networks.step_build import Run, library_of
+from tpgen.networks.step_trace import Evaluate, Written, write
+
+WRITING = RLock()  # while a network is written down, other tensors stand in the places of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """Program of an evaluation, and the tensors that it is for."""
 
+    signature: Signature
     slots: Slots
     written: Written
-    shapes: Sequence[tuple[int | str, ...]]
-    like: Sequence[tuple[torch.dtype, torch.device]]
+    before: Sizes  # of parameters and tensors
+    behind: Sizes  # of tensors and findings
     function: Run
 
     @staticmethod
     def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
         """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
         try:
-            written = write(evaluate, slots, signature, tensors)
+            with WRITING:
+                written = write(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
         except Exception as error:
@@ -37,39 +43,33 @@ class Program:
                 f"{title} cannot be written as one program: {why}; take what depends on values out of forward, or use "
                 "the network as it is"
             ) from error
-        given = written.complete([x.detach() for x in (*slots.tensors(), *tensors)])
-        assert given is not None, "the program holds for its example"
-        function = library_of(written.program.graph, tuple(x.contiguous() for x in given))
-        like = [(x.dtype, x.device) for x in given]
-        shapes = [tuple(n if type(n) is int else str(n) for n in sizes) for sizes in shapes_of(written.program.graph)]
-        return Program(slots, written, shapes, like, function)
+        parameters = slots.tensors()
+        inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
+        assert inputs is not None, "the program holds for its example"
+        function, sizes = library_of(written.program, written.sizes, inputs)
+        before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
+        return Program(signature, slots, written, before, behind, function)
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
+    def stands(self) -> bool:
+        """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
+        with WRITING:
+            return self.written.reads.stand() and self.slots.stand()
+
+    def run(self, signature: Signature, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
-        inputs = [*self.slots.tensors(), *tensors]
-        made = self._made(inputs, again=False)
+        signature.need(self.signature)
+        with WRITING:
+            inputs = [*self.slots.tensors(), *tensors]
+        if signature.beside != self.signature.beside or not self.before.hold(inputs):
+            return None
+        made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
-            made = self._made(inputs, again=True)
+            made = self._made(inputs, len(tensors), again=True)
         return None if made is None else self.written.results(made)
 
-    def _made(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
-        given = self.written.complete(inputs, again)
-        if given is None or not _hold(self.shapes, self.like, given):
+    def _made(self, inputs: list[Tensor], count: int, again: bool) -> list[Tensor] | None:
+        complete = self.written.complete(inputs, again)
+        if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
+        given = self.written.program.given(complete)
         return self.function([x.contiguous() for x in given])  # a program does not look at strides
-
-
-def _hold(shapes: Sequence[tuple[int | str, ...]], like: Sequence[tuple], inputs: Sequence[Tensor]) -> bool:
-    """Whether sizes are those that a program is for: equal where they are numbers or the same size, and 2 at least."""
-    known: dict[int | str, int] = {}
-    for wanted, (dtype, device), x in zip(shapes, like, inputs, strict=True):
-        shape = x.shape
-        if x.dtype != dtype or x.device != device or len(shape) != len(wanted):
-            return False
-        for size, n in zip(wanted, () if shape == wanted else shape, strict=False):  # of parameters they are equal
-            if type(size) is int:
-                if n != size:
-                    return False
-            elif n < 2 or known.setdefault(size, n) != n:
-                return False
-    return True

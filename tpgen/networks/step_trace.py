@@ -2,109 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from tpgen._torch import ConstantSource, FakeTensorMode, pytree, without_stack_traces
-from tpgen.errors import DeployError, InputError
+from tpgen.errors import DeployError
 from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, functional
+from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
+from tpgen.networks.signature import Signature, Slots
 from tpgen.networks.simplify import rewrite, simplify
-from tpgen.nn.multilinear import writes_to
+from tpgen.networks.sizes import Sizes
 
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The arguments of a call without the numbers of its tensors."""
-
-    spec: pytree.TreeSpec
-    constants: tuple[tuple[int, Any], ...]  # leaves that are no tensors, with their places
-
-    @staticmethod
-    def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
-        """The signature of a call, and its tensors."""
-        leaves, spec = pytree.tree_flatten((args, options))
-        constants = tuple((n, x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
-        return Signature(spec, constants), [x for x in leaves if isinstance(x, Tensor)]
-
-    def need(self, like: Signature) -> None:
-        """Raise `InputError` where calls of a program differ in more than numbers from its example."""
-        if self != like:
-            raise InputError(
-                f"a step is for calls like its example, {like}, got {self}: give the same names and constants, or "
-                "compile another step"
-            )
-
-    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments that have such tensors."""
-        rest, known = iter(tensors), dict(self.constants)
-        leaves = [known[n] if n in known else next(rest) for n in range(self.spec.num_leaves)]
-        return pytree.tree_unflatten(leaves, self.spec)
-
-
-class Slots:
-    """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
-
-    ``gradients`` says whether a program differentiates by what requires a gradient among them.
-    """
-
-    def __init__(self, network: nn.Module, gradients: bool) -> None:
-        places: dict[int, list[tuple[dict, str]]] = {}
-        names: dict[int, str] = {}
-        for path, module in network.named_modules():
-            if not type(module).__module__.startswith("torch.jit"):
-                for held in (module._parameters, module._buffers):
-                    for name, x in held.items():
-                        if x is not None:
-                            places.setdefault(id(x), []).append((held, name))
-                            names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
-        self._places, self._names, self._gradients = list(places.values()), list(names.values()), gradients
-
-    def tensors(self) -> list[Tensor]:
-        """Tensors that stand there now."""
-        return [places[0][0][places[0][1]] for places in self._places]
-
-    def asked(self) -> list[bool]:
-        """Whether a program differentiates by each of them."""
-        return [self._gradients and x.requires_grad for x in self.tensors()]
-
-    @contextmanager
-    def unwritten(self) -> Iterator[None]:
-        """Raise `DeployError` where one of them is written to or replaced: results of a program are values."""
-        before = [(x, writes_to(x)) for x in self.tensors()]
-        yield
-        for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
-            if now is not x or writes_to(now) != writes:
-                raise DeployError(
-                    f"the network writes into {name}, which a program would not: call .eval() on the module that does, "
-                    "or use the network as it is"
-                )
-
-    @contextmanager
-    def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Other tensors in their places for a while."""
-        before = self.tensors()
-        self._put(tensors)
-        try:
-            yield
-        finally:
-            self._put(before)
-
-    def _put(self, tensors: Sequence[Tensor]) -> None:
-        for places, x in zip(self._places, tensors, strict=True):
-            for held, name in places:
-                held[name] = x
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,12 +67,14 @@ class Written:
     """A call as a graph of parameters, tensors and findings, and the searches for these."""
 
     program: Part
+    sizes: Sizes  # of parameters, tensors and findings
+    reads: Reads
     searches: dict[str, Search]
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
 
     def complete(self, inputs: list[Tensor], again: bool = True) -> list[Tensor] | None:
-        """Inputs of the program, from parameters and tensors; None where something is not found.
+        """Parameters, tensors and findings, from the first two; None where something is not found.
 
         What was found last may be taken where it is not to be found ``again``; the program says whether it holds.
         """
@@ -163,7 +83,7 @@ class Written:
             if found is None:
                 return None
             inputs = inputs + found
-        return self.program.given(inputs)
+        return inputs
 
     def right(self, made: Sequence[Tensor]) -> bool:
         """Whether what was found is right, as the program says behind its results."""
@@ -187,9 +107,9 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
         args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
         held, program = slots.holding(_fresh(parameters, asked)), Recording(dict(zip(names, found, strict=True)))
-        with held, recording(program), torch.enable_grad():
+        with held, recording(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = pytree.tree_flatten(evaluate(*args, **options))
-        seen["constants"] = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
+        seen["constants"] = _constants(leaves)
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
         asked_of = [(FINDINGS[name].wrong, program.given[name], program.sources[name]) for name in names]
         made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
@@ -213,7 +133,17 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
         searches[name] = Search(FINDINGS[name], first, sources)
         begin += count
     rewrite(graph.graph)
-    return Written(_ending(graph, 0, seen["results"]), searches, seen["spec"], seen["constants"])
+    seen["reads"].keep(graph)
+    program, sizes = _ending(graph, 0, seen["results"]), Sizes.of(pytree.tree_leaves(inputs))
+    return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
+
+
+def _constants(leaves: Sequence[Any]) -> dict[int, Any]:
+    """Leaves of a result that are no tensors, and are the same in every call."""
+    found = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
+    if any(isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) for x in found.values()):
+        raise DeployError("the network returns a size of a tensor as a number, which a program cannot: return tensors")
+    return found
 
 
 def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:

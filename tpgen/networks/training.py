@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from tpgen._torch import foreach_mul, pytree
 from tpgen.errors import InputError
-from tpgen.networks.step_program import Program
-from tpgen.networks.step_trace import Signature, Slots
+from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.step_program import WRITING, Program
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
@@ -49,7 +49,7 @@ class Training(nn.Module):
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
-        self._built: tuple[Signature, Any, Program] | None = None
+        self._built: tuple[Any, Program] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_built": None}  # a copy builds its own, which the cache has
@@ -59,19 +59,27 @@ class Training(nn.Module):
         signature, tensors = Signature.of(args, options)
         slots = Slots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
-        self._built = signature, self._state(), Program.of(title, self._with_gradients, slots, signature, tensors)
+        self._built = self._state(), Program.of(title, self._with_gradients, slots, signature, tensors)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """As the loss."""
-        if self._built is None or self._built[1] != self._state():
-            self.build(*args, **options)
-            return self(*args, **options)
-        known, _, program = self._built
         signature, tensors = Signature.of(args, options)
-        signature.need(known)
         with torch.no_grad():
-            found = program.run(tensors)
+            program = self._current(*args, **options)
+            found = program.run(signature, tensors)
         return self.loss(self.network, *args, **options) if found is None else self._recorded(program, *found)
+
+    def _current(self, *args: Any, **options: Any) -> Program:
+        """The program, built where there is none of the network as it is now."""
+        if not self._stands():
+            with WRITING:  # of several threads, one builds it
+                if not self._stands():
+                    self.build(*args, **options)
+        assert self._built is not None
+        return self._built[1]
+
+    def _stands(self) -> bool:
+        return self._built is not None and self._built[0] == self._state() and self._built[1].stands()
 
     def _state(self) -> Any:
         """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
@@ -84,6 +92,8 @@ class Training(nn.Module):
         parameters = [x for x in Slots(self.network, gradients=True).tensors() if x.requires_grad]
         if not parameters:
             raise InputError("no parameter of the network requires a gradient: there is nothing to train")
+        if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):
+            raise InputError("parameters of TorchScript modules are no inputs of a program: freeze these, or use eager")
         return found, torch.autograd.grad(first, parameters, allow_unused=True)
 
     def _recorded(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:

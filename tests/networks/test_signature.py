@@ -1,0 +1,109 @@
+"""What calls of a program may differ in: tensors that are no plain rows of numbers, settings of torch, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tpgen
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tpgen.errors import DeployError, InputError
+
+
+class Slope(nn.Module):
+    """The derivative by one of two tensors, which may be the same one."""
+
+    def forward(self, data: dict[str, Tensor], power: float = 2.0) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            x = data["x"] if data["x"].requires_grad else 1 * data["x"].requires_grad_()
+            energy = (x**power).sum() * (data["y"] * torch.ones(3)).sum() + x.requires_grad
+            (slope,) = torch.autograd.grad(energy, data["x"])
+        return {"slope": slope * (2 if data["y"].requires_grad else 1)}
+
+
+def given(count: int = 5, **options: bool) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    x, y = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (count, 4))
+    return {"x": x, "y": y.requires_grad_(options.get("asks", False))}
+
+
+def twice() -> dict[str, Tensor]:
+    x = given()["x"]
+    return {"x": x, "y": x}
+
+
+def imaginary() -> dict[str, Tensor]:
+    z = torch.complex(given()["y"], given(4)["x"])
+    return {"x": given(4)["x"], "y": z.conj().imag}
+
+
+CALLS = {
+    "other sizes": lambda: given(7),
+    "what asks for a gradient": lambda: given(asks=True),
+    "one tensor twice": twice,
+    "negatives that nobody has written": imaginary,
+    "rows of one": lambda: {"x": given()["x"][:1].expand(5, 3), "y": given()["y"].t().contiguous().t()},
+    "every other row": lambda: {"x": given(10)["x"][::2], "y": given()["y"]},
+    "one row": lambda: given(1),
+    "no rows": lambda: given(0),
+    "float32": lambda: {name: x.float() for name, x in given().items()},
+}
+
+
+@pytest.mark.parametrize("example", CALLS)
+def test_calls_are_those_of_the_network(example: str, interpreted: list[int]) -> None:  # noqa: F811
+    network = Slope()
+    step = tpgen.compile_step(network, CALLS[example]())
+    for call in CALLS.values():
+        torch.testing.assert_close(step(call()), network(call()), rtol=1e-12, atol=1e-12)
+    assert len(interpreted) == 1
+
+
+@contextmanager
+def default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_settings_of_torch_count(interpreted: list[int]) -> None:  # noqa: F811
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x @ x.t(), x.sum() + torch.ones(3)
+
+    network, x = Mixed(), torch.randn(5, 3)
+    step = tpgen.compile_step(network, x)
+    for change in (torch.autocast("cpu", torch.bfloat16), default(torch.float64), torch.inference_mode()):
+        with change:
+            torch.testing.assert_close(step(x), network(x))
+    torch.testing.assert_close(torch.vmap(step)(torch.stack([x, x])), torch.vmap(network)(torch.stack([x, x])))
+    torch.testing.assert_close(
+        torch.func.jacrev(lambda x: step(x)[1])(x), torch.func.jacrev(lambda x: network(x)[1])(x)
+    )
+
+
+def test_constants_are_plain_and_keep_their_types(interpreted: list[int]) -> None:  # noqa: F811
+    step = tpgen.compile_step(Slope(), given(), power=2.0)
+    with pytest.raises(InputError, match="a step is for calls like its example"):
+        step(given(), power=2)
+    for held in (SimpleNamespace(x=1), np.ones(3)):
+        with pytest.raises(InputError, match="takes tensors and plain constants, in tuples, lists and dicts, got"):
+            step({**given(), "held": held})
+
+
+def test_sizes_are_no_results() -> None:
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, int]:
+            return 2 * x, x.shape[0]
+
+    with pytest.raises(DeployError, match="returns a size of a tensor as a number, which a program cannot"):
+        tpgen.compile_step(Counting(), torch.ones(5, 3))

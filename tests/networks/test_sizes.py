@@ -1,0 +1,112 @@
+"""Sizes that programs hold for: networks and compilers that decide by those of the example, beside the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tpgen
+from tests.machine import needs_compiler
+from tpgen.networks import step_build
+from tpgen.networks.packages import write_package
+from tpgen.networks.program import network_program
+from tpgen.networks.sizes import Sizes
+
+HERE = torch.device("cpu")
+
+
+def sizes(*shapes: tuple, conditions: tuple[str, ...] = ()) -> Sizes:
+    return Sizes(shapes, ((torch.float64, HERE),) * len(shapes), conditions)
+
+
+def zeros(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+
+
+def test_open_sizes_are_two_at_least_and_fulfil_conditions() -> None:
+    known = sizes((4, 3), ("a", 3), ("b",), ("a",), conditions=("b % 8 == 0", "a < b"))
+    assert known.hold(zeros((4, 3), (5, 3), (8,), (5,)))
+    assert known.hold(zeros((4, 3), (5, 3), (16,), (5,)))
+    for wrong in (
+        *[((4, 2), (5, 3), (8,), (5,)), ((4, 3), (5, 2), (8,), (5,)), ((4, 3), (5, 3), (9,), (5,))],
+        *[((4, 3), (5, 3), (8,), (6,)), ((4, 3), (1, 3), (8,), (1,)), ((4, 3), (8, 3), (8,), (8,))],
+        *[((4, 3), (5, 3), (0,), (5,)), ((4, 3), (5,), (8,), (5,))],
+    ):
+        assert not known.hold(zeros(*wrong)), wrong
+    assert not known.hold([x.float() for x in zeros((4, 3), (5, 3), (8,), (5,))])
+    assert known.part(0, 2).conditions == ()
+    assert known.part(2, None).conditions == known.conditions
+    assert known.and_also(["a > 5", "a < b"]).conditions == ("b % 8 == 0", "a < b", "a > 5")
+
+
+class Deciding(nn.Module):
+    """A network that decides by sizes, one of them of a tensor that is used for nothing else; sorting decides, too."""
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+        few = 3 * x if x.shape[0] > 5 else 2 * x
+        eighths = y.view(-1, 8).sum(0)[0] if y.shape[0] % 8 == 0 else y.sum()
+        return few.sum(0) + eighths + z.sum() * x.shape[0] + unused.shape[1], y.sort(0)[0]
+
+    @staticmethod
+    def given(*counts: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(sum(counts))
+        shapes = zip(counts, ((3,), (), (2,), (4,)), strict=True)
+        return [torch.randn(n, *rest, generator=generator, dtype=torch.float64) for n, rest in shapes]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_program_runs_where_its_decisions_are_those_of_the_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+    network, calls = Deciding(), []
+    network.register_forward_hook(lambda *_: calls.append(0))
+
+    def compare(step: Any, counts: tuple[int, ...], by_program: bool) -> None:
+        given = Deciding.given(*counts)
+        wanted = network(*given)
+        calls.clear()
+        torch.testing.assert_close(step(*given), wanted, rtol=1e-12, atol=1e-12)
+        assert bool(calls) is not by_program, counts
+
+    example = (6, 16, 6, 16)  # of atoms and edges, some of them equal
+    step = tpgen.compile_step(network, *Deciding.given(*example))
+    compile_again = step_build._compiled
+    monkeypatch.setattr(step_build, "_compiled", lambda *_: pytest.fail("compiled again"))
+    again = tpgen.compile_step(network, *Deciding.given(*example))  # kept: what was asked of it is known here, too
+    for each in (step, again):
+        for counts in (example, (7, 24, 5, 9), (40, 8, 2, 3), (6, 16, 7, 2)):
+            compare(each, counts, by_program=counts[1] > 8)
+        for counts in ((5, 16, 6, 16), (6, 17, 6, 16), (6, 40_000, 6, 16), (6, 0, 6, 16), (1, 16, 6, 16)):
+            compare(each, counts, by_program=False)
+    monkeypatch.setattr(step_build, "_compiled", compile_again)
+    many = tpgen.compile_step(network, *Deciding.given(6, 40_000, 6, 16))  # the graph of the first, compiled otherwise
+    for counts, by_program in ((example, False), ((6, 40_000, 6, 16), True), ((5, 40_000, 6, 16), False)):
+        compare(many, counts, by_program)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_package_refuses_other_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTI_RUNTIME_CHECK_INPUTS", "1")
+    network = Deciding()
+    program = network_program(network, Deciding.given(6, 16, 7, 16))
+    write_package(program, str(tmp_path / "model.pt2"))
+    run = torch._inductor.aoti_load_package(str(tmp_path / "model.pt2"))
+    for counts in ((6, 16, 7, 16), (8, 24, 9, 24)):
+        given = Deciding.given(*counts)
+        torch.testing.assert_close(tuple(run(*given)), network(*given), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(program.module()(*given), network(*given), rtol=1e-12, atol=1e-12)
+    for counts, said in (
+        ((5, 16, 7, 16), "dim value is too small at 0"),
+        ((6, 17, 7, 17), r"inputs with \(inputs\[1\].shape\[0\] % 8\) == 0: use the network as it is"),
+        ((6, 40_000, 7, 40_000), "dim value is too large at 0"),
+        ((6, 16, 7, 24), r"inputs\[3\].shape\[0\] == inputs\[1\].shape\[0\]"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            run(*Deciding.given(*counts))

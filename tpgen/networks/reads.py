@@ -1,0 +1,98 @@
+"""What a network reads of itself while it is written down: numbers, modes, modules and tensors that a program fixes.
+
+Parameters and buffers are inputs of a program.  All else that code reads of its modules is in the program's text, so
+the program is for a network in which it still stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, fx, nn
+
+_FIXED = ("tpgen.", "torch.jit")  # modules that decide by nothing but their plan and tensors, or cannot be changed
+_CONSTANTS = (bool, int, float, complex, str, bytes, tuple, type(None))
+
+
+class Read(NamedTuple):
+    """A name in a table, and what stood there."""
+
+    table: dict[str, Any]
+    name: str
+    value: Any
+
+    def stands(self) -> bool:
+        """Whether it stands there still."""
+        now = self.table.get(self.name)
+        return now is self.value or (type(now) is type(self.value) and type(now) in _CONSTANTS and now == self.value)
+
+
+class Reads:
+    """Names that modules were asked for, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, str], Read] = {}
+        self._whole: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._tensors: list[tuple[Tensor, int]] = []
+
+    def add(self, module: nn.Module, name: str) -> None:
+        """Note a name that a module was asked for, if it is a constant, a function, a module or a plain tensor."""
+        held = object.__getattribute__(module, "__dict__")
+        table = held.get("_modules", {})
+        if name == "_modules":  # as a sequence does
+            self._whole.setdefault(id(table), (table, dict(table)))
+        elif name in table:
+            self._found.setdefault((id(table), name), Read(table, name, table[name]))
+        elif name in held:
+            value = held[name]
+            if isinstance(value, (*_CONSTANTS, Tensor)) or callable(value):
+                self._found.setdefault((id(held), name), Read(held, name, value))
+        elif name == "forward" or _is_constant(type(module), name):  # which an attribute of its own would hide
+            self._found.setdefault((id(held), name), Read(held, name, None))
+
+    def settle(self) -> None:
+        """Forget what the code itself has written since."""
+        self._found = {place: read for place, read in self._found.items() if read.stands()}
+
+    def keep(self, graph: fx.GraphModule) -> None:
+        """Let nobody write to constants of a graph from here on."""
+        found = (getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr"))
+        tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
+        self._tensors = [(x, x._version) for x in tensors.values()]
+
+    def stand(self) -> bool:
+        """Whether the network is still what was read."""
+        for table, name, value in self._found.values():
+            if table.get(name) is not value and not Read(table, name, value).stands():
+                return False
+        whole = all(table == before for table, before in self._whole.values())
+        return whole and all(x._version == version for x, version in self._tensors)
+
+
+def _is_constant(kind: type[nn.Module], name: str) -> bool:
+    return isinstance(getattr(kind, name, nn.Module), _CONSTANTS) and not hasattr(nn.Module, name)
+
+
+@contextmanager
+def reading(modules: Sequence[nn.Module]) -> Iterator[Reads]:
+    """Note what code reads of its modules; what it writes into attributes of these is not kept."""
+    reads, found = Reads(), object.__getattribute__
+    tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
+
+    def asked(module: nn.Module, name: str) -> Any:
+        if not (name.startswith("__") or type(module).__module__.startswith(_FIXED)):
+            reads.add(module, name)
+        return found(module, name)
+
+    nn.Module.__getattribute__ = asked  # type: ignore[method-assign,assignment]
+    try:
+        yield reads
+    finally:
+        del nn.Module.__getattribute__
+        reads.settle()
+        for table, before in tables:
+            table.clear()
+            table.update(before)
+        reads.settle()

@@ -1,0 +1,128 @@
+"""Arguments of a call without the numbers of its tensors, and the places of those that stand in a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen._torch import is_functorch_wrapped_tensor, pytree
+from tpgen.errors import DeployError, InputError
+from tpgen.nn.multilinear import writes_to
+
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a call without the numbers of its tensors."""
+
+    spec: pytree.TreeSpec
+    constants: tuple[tuple[int, type, Any], ...]  # leaves that are no tensors, with their places
+    beside: tuple = field(compare=False, repr=False)  # what a network can decide by, too
+
+    @staticmethod
+    def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
+        """The signature of a call, and its tensors, each once."""
+        leaves, spec = pytree.tree_flatten((args, options))
+        constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
+        for _, kind, x in constants:
+            if kind not in _PLAIN and not isinstance(x, Enum):
+                raise InputError(
+                    f"a step takes tensors and plain constants, in tuples, lists and dicts, got {kind.__name__}: give "
+                    "the tensors that it holds, as to_dict() does"
+                )
+        tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
+        order = {place: n for n, place in enumerate(tensors)}
+        places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
+        return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
+
+    def need(self, like: Signature) -> None:
+        """Raise `InputError` where calls of a program differ in more than numbers from its example."""
+        if self != like:
+            raise InputError(
+                f"a step is for calls like its example, {like}, got {self}: give the same names and constants, or "
+                "compile another step"
+            )
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments that have such tensors."""
+        rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
+        leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def _surroundings(tensors: Any) -> Iterator[Any]:
+    """What a network can decide by beside sizes: torch's settings, and what tensors are beside their numbers."""
+    yield torch.get_default_dtype()
+    yield torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    for x in tensors:
+        yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
+
+
+class Slots:
+    """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
+
+    ``gradients`` says whether a program differentiates by what requires a gradient among them.
+    """
+
+    def __init__(self, network: nn.Module, gradients: bool) -> None:
+        places: dict[int, list[tuple[dict, str]]] = {}
+        names: dict[int, str] = {}
+        self.modules: list[nn.Module] = []
+        for path, module in network.named_modules():
+            if not type(module).__module__.startswith("torch.jit"):
+                self.modules.append(module)
+                for held in (module._parameters, module._buffers):
+                    for name, x in held.items():
+                        if x is not None:
+                            places.setdefault(id(x), []).append((held, name))
+                            names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
+        self._places, self._names, self._gradients = list(places.values()), list(names.values()), gradients
+        self._tied = [of for of in self._places if len(of) > 1]
+
+    def stand(self) -> bool:
+        """Whether there is a tensor in each place, and the same one where there was."""
+        if any(held.get(name) is None for ((held, name), *_) in self._places):
+            return False
+        return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
+
+    def tensors(self) -> list[Tensor]:
+        """Tensors that stand there now."""
+        return [places[0][0][places[0][1]] for places in self._places]
+
+    def asked(self) -> list[bool]:
+        """Whether a program differentiates by each of them."""
+        return [self._gradients and x.requires_grad for x in self.tensors()]
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Raise `DeployError` where one of them is written to or replaced: results of a program are values."""
+        before = [(x, writes_to(x)) for x in self.tensors()]
+        yield
+        for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
+            if now is not x or writes_to(now) != writes:
+                raise DeployError(
+                    f"the network writes into {name}, which a program would not: call .eval() on the module that does, "
+                    "or use the network as it is"
+                )
+
+    @contextmanager
+    def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Other tensors in their places for a while."""
+        before = self.tensors()
+        self._put(tensors)
+        try:
+            yield
+        finally:
+            self._put(before)
+
+    def _put(self, tensors: Sequence[Tensor]) -> None:
+        for places, x in zip(self._places, tensors, strict=True):
+            for held, name in places:
+                held[name] = x

@@ -1,0 +1,110 @@
+"""Sizes that a program holds for: what it takes for granted of those of its example.
+
+A trace decides by the sizes of the example, and so does torch's compiler behind it: by a branch of the network, for
+fewer than 32,767 rows, where two sizes are equal.  Each decision is a guard of the sizes' symbols, which are written
+down as text, as a program is kept longer than its symbols.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen import _torch
+
+Shape = tuple[int | str, ...]  # sizes that are fixed, and names of those that are open
+_WORDS = {"math": math, "torch": torch}  # of guards of torch's
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Shapes, dtypes and devices of inputs, and conditions of their sizes."""
+
+    shapes: tuple[Shape, ...]
+    like: tuple[tuple[torch.dtype, torch.device], ...]
+    conditions: tuple[str, ...] = ()  # in Python, by the names in shapes
+
+    @staticmethod
+    def of(values: Sequence[Tensor]) -> Sizes:
+        """The sizes of a trace's inputs, with what has been asked of them until now."""
+        shapes = tuple(tuple(map(_named, x.shape)) for x in values)
+        return Sizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)))
+
+    def and_also(self, conditions: Iterable[str]) -> Sizes:
+        """The same under further conditions."""
+        return Sizes(self.shapes, self.like, tuple(dict.fromkeys((*self.conditions, *conditions))))
+
+    def part(self, begin: int, end: int | None) -> Sizes:
+        """Those of some inputs, with the conditions that only need these.
+
+        >>> here = torch.device("cpu")
+        >>> Sizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
+        Sizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',))
+        """
+        shapes = self.shapes[begin:end]
+        known = {name for shape in shapes for name in shape if isinstance(name, str)}
+        needed = {name for shape in self.shapes for name in shape if isinstance(name, str)} - known
+        kept = (text for text in self.conditions if needed.isdisjoint(compile(text, "<guard>", "eval").co_names))
+        return Sizes(shapes, self.like[begin:end], tuple(kept))
+
+    def hold(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether a program is for such inputs: of fixed sizes, and of open ones from 2 on that fulfil conditions."""
+        found: list[int] = []
+        for wanted, (dtype, device), x in zip(self.shapes, self.like, inputs, strict=True):
+            shape = x.shape
+            if x.dtype != dtype or x.device != device or len(shape) != len(wanted):
+                return False
+            if shape != wanted:  # of parameters they are equal
+                for size, n in zip(wanted, shape, strict=True):
+                    if type(size) is not int:
+                        found.append(n)
+                    elif n != size:
+                        return False
+        return self._fulfilled(tuple(found))
+
+    @cached_property
+    def _fulfilled(self) -> Callable[[tuple[int, ...]], bool]:
+        names, equal = [], []
+        for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
+            if name in names:
+                equal.append(f"{name} == _{n}")
+            names.append(f"_{n}" if name in names else name)
+        texts = (*(f"{name} >= 2" for name in names), *equal, *self.conditions)
+        asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
+        last: list[tuple[int, ...]] = []
+
+        def fulfilled(found: tuple[int, ...]) -> bool:
+            if last and last[0] == found:
+                return True
+            if asks(*found):
+                last[:] = [found]
+                return True
+            return False
+
+        return fulfilled
+
+
+def asked(values: Sequence[Tensor]) -> list[str]:
+    """What has been asked until now of the sizes of a trace's inputs, as conditions in Python."""
+    sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
+    guards = [] if not sizes else sizes[0].node.shape_env.guards
+    return list(dict.fromkeys(written(guard.expr) for guard in guards))
+
+
+def written(expression: Any) -> str:
+    """A condition, or a size, in Python."""
+    return _torch.PythonPrinter().doprint(expression)
+
+
+def _named(n: Any) -> int | str:
+    """A size as it was when the trace began: guards say what it has become."""
+    if isinstance(n, int):
+        return n
+    expression = n.node._expr
+    return int(expression) if expression.is_number else str(expression)
