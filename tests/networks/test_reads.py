@@ -151,3 +151,17 @@ def test_what_code_writes_itself_is_not_asked_for() -> None:
     assert reads.stand()
     network.scale = 4.0
     assert not reads.stand()
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
+def test_hooks_that_come_and_go_are_in_the_program(kind: str, interpreted: list[int]) -> None:  # noqa: F811
+    network = Layers()
+    step, plain = tpgen.compile_step(network, rows()), network(rows())
+    inner = next(module for module in network.modules() if isinstance(module, nn.Linear))
+    change = {"forward": lambda m, x, y: 2 * y, "forward_pre": lambda m, x: 3 * x[0]}.get(kind, lambda m, i, o: None)
+    handle = getattr(inner, f"register_{kind}_hook")(change)
+    torch.testing.assert_close(step(rows()), network(rows()), rtol=1e-12, atol=1e-12)
+    assert torch.equal(network(rows()), plain) == (kind == "full_backward")
+    handle.remove()
+    torch.testing.assert_close(step(rows()), plain, rtol=1e-12, atol=1e-12)
+    assert len(interpreted) == 3

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
+from torch.utils.hooks import RemovableHandle
 
 _FIXED = ("tpgen.", "torch.jit")  # modules that decide by nothing but their plan and tensors, or cannot be changed
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _CONSTANTS = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
@@ -36,6 +38,8 @@ class Reads:
         self._found: dict[tuple[int, str], Read] = {}
         self._whole: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._tensors: list[tuple[Tensor, int]] = []
+        self._hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
+        self._handles = -1
 
     def add(self, module: nn.Module, name: str) -> None:
         """Note a name that a module was asked for, if it is a constant, a function, a module or a plain tensor."""
@@ -51,6 +55,11 @@ class Reads:
                 self._found.setdefault((id(held), name), Read(held, name, value))
         elif name == "forward" or _is_constant(type(module), name):  # which an attribute of its own would hide
             self._found.setdefault((id(held), name), Read(held, name, None))
+
+    def watch(self, modules: Sequence[nn.Module]) -> None:
+        """Note the hooks of modules, which stand in no code."""
+        tables = (object.__getattribute__(module, "__dict__").get(name) for module in modules for name in _HOOKS)
+        self._hooks = [(table, dict(table)) for table in tables if table is not None]
 
     def settle(self) -> None:
         """Forget what the code itself has written since."""
@@ -68,7 +77,16 @@ class Reads:
             if table.get(name) is not value and not Read(table, name, value).stands():
                 return False
         whole = all(table == before for table, before in self._whole.values())
-        return whole and all(x._version == version for x, version in self._tensors)
+        return whole and self._same_hooks() and all(x._version == version for x, version in self._tensors)
+
+    def _same_hooks(self) -> bool:
+        """Whether hooks are those that were there; all are looked at where torch has given out handles since."""
+        handles, several = RemovableHandle.next_id, self._hooks
+        if handles == self._handles:
+            several = [(table, before) for table, before in several if before]
+        same = all(table == before for table, before in several)
+        self._handles = handles if same else -1
+        return same
 
 
 def _is_constant(kind: type[nn.Module], name: str) -> bool:
@@ -79,6 +97,7 @@ def _is_constant(kind: type[nn.Module], name: str) -> bool:
 def reading(modules: Sequence[nn.Module]) -> Iterator[Reads]:
     """Note what code reads of its modules; what it writes into attributes of these is not kept."""
     reads, found = Reads(), object.__getattribute__
+    reads.watch(modules)
     tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
 
     def asked(module: nn.Module, name: str) -> Any:
