@@ -39,6 +39,8 @@ def counted(record_property: Callable[[str, Any], None]) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    if hasattr(terminalreporter.config, "workerinput"):
+        return  # what a worker of pytest-xdist has compared is in the reports that it hands over
     total: Counter[str] = Counter()
     for report in terminalreporter.stats.get("", ()):  # of what comes before and after tests
         for name, found in report.user_properties * (report.when == "teardown"):
