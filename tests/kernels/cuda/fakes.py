@@ -112,6 +112,10 @@ class FakeLibrary:
         self.functions.append((library.value, name.decode()))
         made._obj.value = len(self.functions)
 
+    def _cuDeviceGetAttribute(self, found: Any, what: int, device: int) -> None:
+        assert what == 81
+        found._obj.value = chip_of(ARCHITECTURES[device]).shared
+
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *_: Any) -> None:
         count._obj.value = 1
 

@@ -26,6 +26,7 @@ from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.plan import Plan
+from tpgen.planner.presets import channelwise
 
 ROWS, NODES = 11, 4
 OPENED = (("out",), ("x1", "x2", "w"), ("x2",), ("w",), ("x1", "out"))
@@ -147,3 +148,13 @@ def test_a_graph_without_edges_adds_nothing(opened: tuple[str, ...], tmp_path: P
     found = StandIn([case.source], [2], tmp_path).run(0, given, (none, none))
     assert {name for name, x in found.items() if x.numel()} == set(opened) - {"x2"}
     assert not any(x.any() for x in found.values())
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
+def test_narrow_rows_of_odd_length_are_fetched_by_two(indexed: bool, copies: int, tmp_path: Path) -> None:
+    """Three numbers a row: the last of a step has no other, and every second edge begins in the middle of a pair."""
+    plan = channelwise("8x0e+8x1o", "1o", "0e+1o", shared_weights=False)
+    made = [Case(plan, "mul_ir", "bfloat16", opened, copies, indexed) for opened in (("out",), ("x1", "w"))]
+    assert all(case.source.placement.row_bytes("x2") == 6 for case in made)
+    check(made, tmp_path)

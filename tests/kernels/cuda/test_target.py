@@ -109,6 +109,25 @@ def test_what_the_driver_refuses_is_said(function: str, code: int, why: str, gpu
         kernel_product(given["x1"], given["x2"], given["w"], describe(PLAN))
 
 
+def test_shared_memory_is_as_large_as_blocks_use_and_the_rest_caches(
+    gpu: Products, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it until it is known how many blocks run at once, then so much that these fit."""
+    asked = list[int]()
+    carveout = 9
+    monkeypatch.setattr(
+        Products,
+        "_cuKernelSetAttribute",
+        lambda self, what, value, *_: asked.append(value) if what == carveout else None,
+        raising=False,
+    )
+    given = operands(PLAN, 2)
+    kernel_product(given["x1"], given["x2"], given["w"], describe(PLAN))
+    placement = gpu.sources[-1].placement
+    assert asked == [100, -(-100 * (placement.shared + 1024) // placement.chip.shared)]
+    assert asked[1] < 100
+
+
 @needs_nvrtc
 def test_machine_code_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void tpgen_kernel() {}'

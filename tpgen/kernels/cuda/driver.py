@@ -21,6 +21,8 @@ from tpgen.errors import BackendError
 
 # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _MAX_SHARED, _CARVEOUT = 8, 9
+_SHARED_OF_PROCESSOR = 81  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+_RESERVED = 1024  # bytes of shared memory that the system takes of a block
 _MAJOR = 1000  # 12.4 is 12040
 _OLDEST = 12  # the first CUDA with libraries of kernels, which belong to no context
 _STREAM_OF = "aoti_torch_get_current_cuda_stream"
@@ -90,6 +92,12 @@ class Driver:
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
+    def shared_memory(self, device: int) -> int:
+        """Bytes of shared memory that a multiprocessor of a device has at most."""
+        found = ctypes.c_int()
+        self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
+        return found.value
+
     def capture(self, stream: int) -> int:
         """A number for the CUDA graph that records a stream, 0 where none does; one that an error has ended counts."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
@@ -118,6 +126,13 @@ class Function:
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
+    def carveout(self, room: int) -> int:
+        """Per cent of so many bytes that its blocks use as shared memory, where as many run at once as can.
+
+        The rest is left to the cache; the driver takes the next larger share that the device has.
+        """
+        return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
+
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Start it; a structure goes by value."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
@@ -135,7 +150,10 @@ def function(
         driver("cuKernelSetAttribute", _MAX_SHARED, shared, handle, device)
         driver("cuKernelSetAttribute", _CARVEOUT, _ALL, handle, device)
     driver("cuKernelGetFunction", ctypes.byref(ctypes.c_void_p()), handle)
-    return Function(driver, handle, threads, shared)
+    made = Function(driver, handle, threads, shared)
+    if shared:
+        driver("cuKernelSetAttribute", _CARVEOUT, made.carveout(driver.shared_memory(device)), handle, device)
+    return made
 
 
 @cache

@@ -38,6 +38,7 @@ class CudaPolynomialPlacement(PolynomialPlacement):
 
     chip: Chip
     warps: int = _WARPS
+    barrier: int = 0  # statements after which warps wait for each other, to share fetches of instructions; 0: never
 
     @cached_property
     def scratch(self) -> dict[str, int]:
