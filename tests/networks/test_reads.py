@@ -30,11 +30,14 @@ class Layers(nn.Module):
         self.last.weight = self.first.weight
         self.inner, self.drop = nn.Sequential(nn.Tanh(), nn.Sigmoid()), nn.Dropout(0.5).eval()
         self.scale, self.calls, self.act, self.seen = 2.0, 0, torch.sin, None
+        self.sign = torch.ones(()).double()
         self.plain, self.table = torch.ones(3).double(), torch.ones(3).double()
         self.register_buffer("shift", torch.ones(3).double())
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        if self.sign > 0:
+            x = -x
         x = self.drop(self.inner(self.act(self.first(x * self.scale))))
         self.seen = x
         return self.last(x).pow(self.power) * self.plain + self.shift * self.table + (1 if self.training else 0)
@@ -57,6 +60,7 @@ CHANGES: dict[str, tuple[Callable[[Layers], object], bool]] = {  # whether they 
     "forward": (lambda network: setattr(network.drop, "forward", torch.sin), True),
     "a function": (lambda network: setattr(network, "act", torch.cos), True),
     "a plain tensor, in place": (lambda network: network.plain.mul_(3), True),
+    "a plain tensor that code decides by": (lambda network: network.sign.neg_(), True),
     "a plain tensor": (lambda network: setattr(network, "table", network.table + 1), True),
     "a module": (lambda network: setattr(network, "first", nn.Linear(3, 3).double()), True),
     "a module in a sequence": (lambda network: network.inner.__setitem__(0, nn.ReLU()), True),

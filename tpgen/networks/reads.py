@@ -1,4 +1,4 @@
-"""What a network reads of itself while it is written down: numbers, modes, modules and tensors that a program fixes.
+"""Names that a network is asked for while it is written down: numbers, modes, modules and tensors of a program.
 
 Parameters and buffers are inputs of a program.  All else that code reads of its modules is in the program's text, so
 the program is for a network in which it still stands.
@@ -66,8 +66,9 @@ class Reads:
         self._found = {place: read for place, read in self._found.items() if read.stands()}
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Let nobody write to constants of a graph from here on."""
-        found = (getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr"))
+        """Let nobody write to constants of a graph, or to tensors that were read, from here on."""
+        found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
+        found += [read.value for read in self._found.values()]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         self._tensors = [(x, x._version) for x in tensors.values()]
 
@@ -112,6 +113,7 @@ def reading(modules: Sequence[nn.Module]) -> Iterator[Reads]:
         del nn.Module.__getattribute__
         reads.settle()
         for table, before in tables:
-            table.clear()
-            table.update(before)
+            for name in table.keys() - before.keys():
+                del table[name]
+            table.update({name: x for name, x in before.items() if table.get(name, table) is not x})
         reads.settle()

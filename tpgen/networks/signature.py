@@ -58,9 +58,8 @@ class Signature:
 
 
 def _surroundings(tensors: Any) -> Iterator[Any]:
-    """What a network can decide by beside sizes: torch's settings, and what tensors are beside their numbers."""
+    """Settings of torch, and kinds of tensors, by which a network can decide as it can by sizes."""
     yield torch.get_default_dtype()
-    yield torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
 

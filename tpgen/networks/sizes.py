@@ -37,11 +37,11 @@ class Sizes:
         return Sizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)))
 
     def and_also(self, conditions: Iterable[str]) -> Sizes:
-        """The same under further conditions."""
+        """Sizes under further conditions."""
         return Sizes(self.shapes, self.like, tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> Sizes:
-        """Those of some inputs, with the conditions that only need these.
+        """Sizes of some of the inputs, with the conditions that only need these.
 
         >>> here = torch.device("cpu")
         >>> Sizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
@@ -91,7 +91,7 @@ class Sizes:
 
 
 def asked(values: Sequence[Tensor]) -> list[str]:
-    """What has been asked until now of the sizes of a trace's inputs, as conditions in Python."""
+    """Conditions in Python that have been asked until now of the sizes of a trace's inputs."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
     return list(dict.fromkeys(written(guard.expr) for guard in guards))

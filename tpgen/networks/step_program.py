@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tpgen.errors import DeployError, TpgenError
@@ -33,7 +34,7 @@ class Program:
     def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
         """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
         try:
-            with WRITING:
+            with WRITING, torch.autocast("cpu", enabled=False):
                 written = write(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
@@ -46,7 +47,8 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        function, sizes = library_of(written.program, written.sizes, inputs)
+        with torch.autocast("cpu", enabled=False):
+            function, sizes = library_of(written.program, written.sizes, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(signature, slots, written, before, behind, function)
 
@@ -60,7 +62,9 @@ class Program:
         signature.need(self.signature)
         with WRITING:
             inputs = [*self.slots.tensors(), *tensors]
-        if signature.beside != self.signature.beside or not self.before.hold(inputs):
+        if signature.beside != self.signature.beside or torch.is_autocast_enabled("cpu"):
+            return None
+        if not self.before.hold(inputs):
             return None
         made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
