@@ -200,6 +200,8 @@ FAULTS: dict[str, tuple[str, type[Lattice], str]] = {
     "no images of an atom itself": ("copies", weighted(lambda e, n: (n[0] != n[1]).to(e)), "triclinic"),
     "images of an atom itself twice": ("copies", weighted(lambda e, n: 1.0 + (n[0] == n[1]).to(e)), "triclinic"),
     "the nearest image alone": ("copies", Nearest, "bare"),
+    "a cell made upright": ("basis", of(
+        edges=lambda self, x, box, *r: Lattice.edges(self, x, box.diagonal(0, 1, 2).diag_embed(), *r)), "triclinic"),
     "a mean over atoms": ("copies", of(
         pooled=lambda self, site, batch, graphs: Lattice.pooled(self, site, batch, graphs) / len(site)), "triclinic"),
     "the lengths of the cell's vectors": (

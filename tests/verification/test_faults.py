@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tests.verification import crystals, messages, potentials
+from tests.verification import crystals, lattices, messages, potentials
 from tests.verification.potentials import inputs
 from tests.verification.products import Wrong, product
 from tpgen.kernels.build import build
@@ -181,8 +181,8 @@ def test_a_fault_of_the_generated_text_is_caught(fault: str, monkeypatch: pytest
 def test_every_law_has_a_fault() -> None:
     of_modules = (*OF_MODULES.values(), *OF_POLYNOMIALS.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())
     caught = {law for law, *_ in of_modules} | set(OF_POTENTIALS.values())
-    of_networks = (*crystals.FAULTS.values(), *messages.FAULTS.values())
-    assert caught | {law for law, _ in of_networks} == set(LAWS)
+    of_networks = (*crystals.FAULTS.values(), *messages.FAULTS.values(), *lattices.FAULTS.values())
+    assert caught | {law for law, *_ in of_networks} == set(LAWS)
     assert len(OF_MODULES) + len(OF_POTENTIALS) + len(OF_SWEEPS) + len(OF_TEXTS) >= 20
 
 

@@ -19,7 +19,7 @@ DIRECTIONS = 4
 CLOSE = 1 / 3  # of the shortest edge: how near an atom is brought to another
 SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
 _WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
-ASIDE = 1e-2  # of a trajectory's beginning, where forces vanish
+ASIDE = 5e-2  # of a trajectory's beginning, where forces vanish
 STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force moves a point in the first
 
 

@@ -50,19 +50,12 @@ def network_subject(
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
-    def call_with(values: Sequence[Any]) -> Callable[[Run, Named], Named]:
-        def call(run: Run, named: Named) -> Named:
-            given = [named.get(name, value) for name, value in zip(names, values, strict=True)]
-            return _results(run(*pytree.tree_unflatten(given, spec)))
-
-        return call
-
-    call, given = call_with(leaves), {name: x.detach().to("cpu", torch.float64) for name, x in floating.items()}
+    given = {name: x.detach().to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
         title=type(network).__name__,
         module=network,
-        call=call,
+        call=_call_with(names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -72,14 +65,8 @@ def network_subject(
     )
     straight = base(given)
     values = {**{n: x.detach().cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
-    turns = _frames(
-        irreps_in, {n: k for n, k in _known(given).items() if not are_counts(n, values)}, given, "irreps_in"
-    )
-    results = _frames(irreps_out, _known(straight), straight, "irreps_out")
-    _check_shapes(turns, given)
-    _check_shapes(results, straight)
+    turns, results = _declared(values, given, straight, irreps_in, irreps_out)
     alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
-    _check_declared(straight, turns, results)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
@@ -98,6 +85,29 @@ def network_subject(
     }
     made = replace(base, **fields)
     return replace(made, settings=_said(made), floors=floors(made, straight))
+
+
+def _call_with(names: list[str], values: list[Any], spec: Any) -> Callable[[Run, Named], Named]:
+    """A call with some of its arguments by name, and the others as they were given."""
+
+    def call(run: Run, named: Named) -> Named:
+        given = [named.get(name, value) for name, value in zip(names, values, strict=True)]
+        return _results(run(*pytree.tree_unflatten(given, spec)))
+
+    return call
+
+
+def _declared(
+    values: Named, given: Named, straight: Named, irreps_in: Any, irreps_out: Any
+) -> tuple[dict[str, Frame], dict[str, Frame]]:
+    """How inputs and results turn, as was said or is known of them."""
+    known = {name: how for name, how in _known(given).items() if not are_counts(name, values)}
+    turns = _frames(irreps_in, known, given, "irreps_in")
+    results = _frames(irreps_out, _known(straight), straight, "irreps_out")
+    _check_shapes(turns, given)
+    _check_shapes(results, straight)
+    _check_declared(straight, turns, results)
+    return turns, results
 
 
 def _inexact(subject: Subject) -> str:

@@ -39,7 +39,7 @@ class Reading:
 
     def written(self, graph: Graph) -> Named:
         """The arguments of a call of another graph."""
-        return {name: _WRITE[self.roles[name]](self, graph, x) for name, x in self.values.items()}
+        return {name: _WRITE[self.roles[name]](self, graph, x).to(x.dtype) for name, x in self.values.items()}
 
 
 def _written_cell(reading: Reading, graph: Graph, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ _WRITE: dict[str, Callable[[Reading, Graph, Tensor], Tensor]] = {
     "ends": lambda r, g, x: x if g.ends is None else g.ends,
     "pairs": _written_pairs,
     "vectors": _written_vectors,
-    "counts": lambda r, g, x: x if g.counts is None else (r.sign * g.counts).to(x.dtype),
+    "counts": lambda r, g, x: x if g.counts is None else r.sign * g.counts,
     "batch": lambda r, g, x: g.batch,
     "pointers": lambda r, g, x: torch.cat([torch.zeros(1, dtype=torch.int64), _counted(g).cumsum(0)]),
     "numbers of atoms": lambda r, g, x: _counted(g).reshape(-1, *x.shape[1:]),

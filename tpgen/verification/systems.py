@@ -66,7 +66,7 @@ def read(subject: Subject) -> Reading:
 def _taken(subject: Subject, values: Named) -> Named:
     """The results of a call of another size, which a network need not take."""
     try:
-        return subject(values)
+        return {name: y.detach() for name, y in subject(values).items()}
     except NotCompared:
         raise
     except Exception as error:
@@ -115,11 +115,11 @@ def basis(subject: Subject) -> Outcomes:
 
 def copies(subject: Subject) -> Outcomes:
     """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
-    reading, straight = read(subject), subject(subject.given)
+    reading, straight = read(subject), _taken(subject, subject.given)
     if reading.periodic:
         return _compared_copies(subject, straight, repeated(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
-    far, straight = FAR * (1.0 + _size(reading.graph.points)), exact(exact.given)
+    far, straight = FAR * (1.0 + _size(reading.graph.points)), _taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(near[name][0], further[name][0]) for name in near):
         raise NotCompared("the network sees points that no edge joins")

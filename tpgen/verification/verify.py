@@ -274,7 +274,7 @@ def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
 
 
 def _floor(law: Law, part: str, subject: Subject) -> float:
-    """How large an error may be that rounding alone makes of the result that a part names."""
+    """Error that rounding alone makes of the result that a part names."""
     if law.slopes:
         return subject.floors.get(SLOPE, 0.0)
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
