@@ -25,7 +25,7 @@ from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.nn.multilinear import writes_to
+from tpgen.nn.multilinear import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.read import read_plan
@@ -53,8 +53,9 @@ class TpgenContracter(Contracter):
         """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
-        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not torch.compiler.is_compiling() and writes_to(self.w3j) != self._tpgen_version:
+        if not torch.jit.is_scripting():
+            traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
+            if not traced and writes_to(self.w3j) != self._tpgen_version:
                 self._compare(self.w3j, "a product", "were written to")
         if not self._tpgen_planned or not runs_on(x1):
             return self._contract_conv(x1, x2, idxs)
