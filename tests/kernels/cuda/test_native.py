@@ -133,6 +133,21 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
     assert silent.fake_count(1) == 0
 
 
+def test_frames_of_python_on_a_users_call(silent: Any) -> None:
+    """Convolutions look their order up in Python, where tensors have an identity and a version; rows look nothing up."""
+    rows, edges = call_of("rows"), on_edges(call_of("rows"))
+    counted = {}
+    for name, call in {"rows": rows, "edges": edges}.items():
+        kernels = forms.kernels_of(call.description)
+        kernels.run(call)
+        use(silent)
+        seen = frames(kernels.quick, call)
+        counted[name] = len(seen)
+        assert silent.fake_count(0) == 1
+    assert counted["rows"] == 1
+    assert 40 < counted["edges"] <= 60  # as the docs say; fewer are better, and then the docs say so
+
+
 def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
     """Any other says its own, be it a green one; the context that was current is so again."""
     call = call_of("shared")

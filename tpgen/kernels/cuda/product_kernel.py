@@ -131,9 +131,8 @@ def _recalled(owner: str | None, edges: Edges, capture: int) -> EdgeRows | None:
     if edges.check and not capture and not all(recall_inside(*end) for end in ends):
         return None
     index, owners = ends[owner != "x1"]
-    sorts = owner is not None and not ascends(index)
-    order = recall_order(index, owners, capture) if sorts else None
+    order = recall_order(index, owners, capture) if owner else None
     src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-    if src is None or dst is None or (sorts and order is None):
+    if src is None or dst is None or (owner and order is None and not ascends(index)):
         return None
     return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)
