@@ -134,7 +134,7 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
 
 
 def test_frames_of_python_on_a_users_call(silent: Any) -> None:
-    """Convolutions look their order up in Python, where tensors have an identity and a version; rows look nothing up."""
+    """Convolutions look orders up in Python, where tensors have an identity and a version; rows look up nothing."""
     rows, edges = call_of("rows"), on_edges(call_of("rows"))
     counted = {}
     for name, call in {"rows": rows, "edges": edges}.items():
