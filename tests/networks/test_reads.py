@@ -30,14 +30,11 @@ class Layers(nn.Module):
         self.last.weight = self.first.weight
         self.inner, self.drop = nn.Sequential(nn.Tanh(), nn.Sigmoid()), nn.Dropout(0.5).eval()
         self.scale, self.calls, self.act, self.seen = 2.0, 0, torch.sin, None
-        self.sign = torch.ones(()).double()
         self.plain, self.table = torch.ones(3).double(), torch.ones(3).double()
         self.register_buffer("shift", torch.ones(3).double())
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        if self.sign > 0:
-            x = -x
         x = self.drop(self.inner(self.act(self.first(x * self.scale))))
         self.seen = x
         return self.last(x).pow(self.power) * self.plain + self.shift * self.table + (1 if self.training else 0)
@@ -60,7 +57,6 @@ CHANGES: dict[str, tuple[Callable[[Layers], object], bool]] = {  # whether they 
     "forward": (lambda network: setattr(network.drop, "forward", torch.sin), True),
     "a function": (lambda network: setattr(network, "act", torch.cos), True),
     "a plain tensor, in place": (lambda network: network.plain.mul_(3), True),
-    "a plain tensor that code decides by": (lambda network: network.sign.neg_(), True),
     "a plain tensor": (lambda network: setattr(network, "table", network.table + 1), True),
     "a module": (lambda network: setattr(network, "first", nn.Linear(3, 3).double()), True),
     "a module in a sequence": (lambda network: network.inner.__setitem__(0, nn.ReLU()), True),
@@ -169,3 +165,50 @@ def test_hooks_that_come_and_go_are_in_the_program(kind: str, interpreted: list[
     handle.remove()
     torch.testing.assert_close(step(rows()), plain, rtol=1e-12, atol=1e-12)
     assert len(interpreted) == 3
+
+
+READ = {
+    "a list": lambda network: setattr(network, "sequence", [3.0]),
+    "a bias where none was": lambda network: setattr(network.bare, "bias", nn.Parameter(torch.ones(3).double())),
+    "a name that was absent": lambda network: setattr(network, "factor", 3.0),
+    "a method of its own": lambda network: setattr(network, "shift", lambda: 7.0),
+    "other tensors of a tuple": lambda network: setattr(
+        network, "pair", (torch.ones(3).double(), torch.ones(3).double())
+    ),
+}
+
+
+class Various(nn.Module):
+    """A network that reads of itself whatever a module may hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bare = nn.Linear(3, 3, bias=False).double()
+        self.sequence, self.pair = [2.0], (torch.zeros(3).double(), torch.ones(3).double())
+
+    def shift(self) -> float:
+        return 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bare(x) * self.sequence[0] * getattr(self, "factor", 1.0) + self.shift() + self.pair[0]
+
+
+@pytest.mark.parametrize("change", READ)
+def test_all_that_a_network_reads_counts(change: str, interpreted: list[int]) -> None:  # noqa: F811
+    network = Various()
+    step = tpgen.compile_step(network, rows())
+    before = step(rows())
+    READ[change](network)
+    torch.testing.assert_close(step(rows()), network(rows()), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(step(rows()), before)
+
+
+def test_other_threads_are_not_listened_to() -> None:
+    network, other = Layers(), Layers()
+    with reading([network]) as reads:
+        thread = Thread(target=lambda: other(rows()))
+        thread.start()
+        thread.join()
+        network(rows())
+    other.scale = 4.0
+    assert reads.stand()

@@ -195,7 +195,7 @@ def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> t
     """The difference of each result that splines are for."""
     theirs, ours = (_inferred(network.requires_grad_(False), inputs) for network in (stock, converted))
     floor = _floor(theirs)
-    return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours)
+    return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
 
 
 def _inferred(network: nn.Module, inputs: Sequence[Any]) -> Named:

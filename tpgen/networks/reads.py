@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
+from threading import get_ident
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, fx, nn
 from torch.utils.hooks import RemovableHandle
 
-_FIXED = ("tpgen.", "torch.jit")  # modules that decide by nothing but their plan and tensors, or cannot be changed
+# modules that decide by nothing but their plan and tensors, or cannot be changed
+_FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_CONSTANTS = (bool, int, float, complex, str, bytes, tuple, type(None))
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+_OBJECTS = (Tensor, tuple, list, Enum, torch.dtype)
 
 
 class Read(NamedTuple):
@@ -27,8 +32,7 @@ class Read(NamedTuple):
 
     def stands(self) -> bool:
         """Whether it stands there still."""
-        now = self.table.get(self.name)
-        return now is self.value or (type(now) is type(self.value) and type(now) in _CONSTANTS and now == self.value)
+        return _same(self.table.get(self.name), self.value)
 
 
 class Reads:
@@ -51,9 +55,19 @@ class Reads:
             self._found.setdefault((id(table), name), Read(table, name, table[name]))
         elif name in held:
             value = held[name]
-            if isinstance(value, (*_CONSTANTS, Tensor)) or callable(value):
+            if isinstance(value, (*_CONSTANTS, *_OBJECTS)) or callable(value):
                 self._found.setdefault((id(held), name), Read(held, name, value))
-        elif name == "forward" or _is_constant(type(module), name):  # which an attribute of its own would hide
+        else:
+            self._absent(held, name)
+
+    def _absent(self, held: dict[str, Any], name: str) -> None:
+        """Note a name that stands for nothing of the module's own yet: of its class, of a tensor, or of nothing."""
+        for table in (held.get("_parameters", {}), held.get("_buffers", {})):
+            if name in table:
+                if table[name] is None:
+                    self._found.setdefault((id(table), name), Read(table, name, None))
+                return
+        if name == "forward" or not hasattr(nn.Module, name):
             self._found.setdefault((id(held), name), Read(held, name, None))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
@@ -90,8 +104,15 @@ class Reads:
         return same
 
 
-def _is_constant(kind: type[nn.Module], name: str) -> bool:
-    return isinstance(getattr(kind, name, nn.Module), _CONSTANTS) and not hasattr(nn.Module, name)
+def _same(one: Any, other: Any) -> bool:
+    """Whether values are one object, or equal constants; tensors are never compared."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(_same(*pair) for pair in zip(one, other, strict=True))
+    return type(one) in _CONSTANTS and one == other
 
 
 @contextmanager
@@ -99,10 +120,11 @@ def reading(modules: Sequence[nn.Module]) -> Iterator[Reads]:
     """Note what code reads of its modules; what it writes into attributes of these is not kept."""
     reads, found = Reads(), object.__getattribute__
     reads.watch(modules)
+    writer = get_ident()
     tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
 
     def asked(module: nn.Module, name: str) -> Any:
-        if not (name.startswith("__") or type(module).__module__.startswith(_FIXED)):
+        if get_ident() == writer and not (name.startswith("__") or type(module).__module__.startswith(_FIXED)):
             reads.add(module, name)
         return found(module, name)
 
