@@ -286,7 +286,7 @@ def test_only_the_backends_compile(name: str) -> None:
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "functions": {"torch.jit", "torch.jit.is_tracing"},
         "kernels": {"torch.jit", "torch.jit.is_scripting"},
-        "conversion": {"torch.jit", "torch.jit.ScriptModule", "torch.jit.is_scripting"},
+        "conversion": {"torch.jit", "torch.jit.ScriptModule", "torch.jit.ScriptFunction", "torch.jit.is_scripting"},
     }
     allowed = asked.get(LAYERS[layer(name)[0]], set())
     for used in dotted(name) - allowed:

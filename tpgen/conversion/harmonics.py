@@ -53,7 +53,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if state.get(_STOCK_PROGRAM, self) is None:
-            self.sph_func = torch.jit.script(_stock_code._spherical_harmonics)
+            self.sph_func = _stock_code._spherical_harmonics
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:

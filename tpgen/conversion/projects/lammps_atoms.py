@@ -78,7 +78,8 @@ class OneOfEach:
 
     @cached_property
     def elems(self) -> Tensor:
-        return torch.as_tensor(self._data.elems).index_select(0, self._owners.atoms)
+        elements = torch.as_tensor(self._data.elems)
+        return elements.index_select(0, self._owners.atoms)
 
     def _set_energy(self, energy: Any) -> None:
         self._data.energy = energy
