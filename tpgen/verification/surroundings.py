@@ -65,7 +65,7 @@ def _inputs(subject: Subject) -> Named:
 
 
 def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
-    """What a call writes into its inputs: their memory, or gradients."""
+    """Writes of a call into its inputs: their memory, or gradients."""
     given = _inputs(subject)
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)

@@ -107,7 +107,7 @@ def images(subject: Subject) -> Outcomes:
 
 
 def basis(subject: Subject) -> Outcomes:
-    """The same lattice by another cell: the same results."""
+    """A lattice by another of its cells, with the same results."""
     reading = read(subject)
     axis, other = reading.periodic[:2]
     return pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
