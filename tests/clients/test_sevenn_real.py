@@ -15,7 +15,7 @@ from sevenn.util import model_from_checkpoint
 
 from benchmarks import networks
 from benchmarks.networks import Case
-from tests.clients.checks import ROUNDED, check_deployed
+from tests.clients.checks import check_deployed
 from tpgen.cli.app import main
 from tpgen.conversion.convert import conversion_report, convert
 
@@ -45,7 +45,7 @@ def test_energies_forces_and_stress_are_those_of_stock() -> None:
     assert not conversion_report(case.model).kept
     for name, x in wanted.items():
         assert x.abs().max() > 0.01, name
-        assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+        assert (found[name] - x).abs().max() <= 1e-7 * x.abs().max(), name  # the file has couplings of float32
 
 
 @pytest.mark.slow
@@ -55,4 +55,4 @@ def test_the_file_is_deployed_by_one_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     model = cases[27].model
     elements = [chemical_symbols[number] for number, _ in sorted(model.type_map.items(), key=lambda item: item[1])]
-    check_deployed(tmp_path / "potential", model, cases, elements, ROUNDED)
+    check_deployed(tmp_path / "potential", model, cases, elements, 1e-5)

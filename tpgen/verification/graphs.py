@@ -27,7 +27,7 @@ class Graph:
 
     @property
     def number(self) -> int:
-        """How many graphs there are."""
+        """Number of graphs."""
         return len(self.graphs)
 
     @property
@@ -79,7 +79,7 @@ def exchanged(graph: Graph, axes: list[int]) -> Graph:
 
 
 def sheared(graph: Graph, axis: int, other: int) -> Graph:
-    """The same lattice by other vectors: one of a cell is its sum with another."""
+    """Lattice by other vectors: one of a cell is its sum with another."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] += cells[:, other]

@@ -100,7 +100,7 @@ def _call_with(names: list[str], values: list[Any], spec: Any) -> Callable[[Run,
 def _declared(
     values: Named, given: Named, straight: Named, irreps_in: Any, irreps_out: Any
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
-    """How inputs and results turn, as was said or is known of them."""
+    """Turns of inputs and results, as was said or is known of them."""
     known = {name: how for name, how in _known(given).items() if not are_counts(name, values)}
     turns = _frames(irreps_in, known, given, "irreps_in")
     results = _frames(irreps_out, _known(straight), straight, "irreps_out")
@@ -215,7 +215,7 @@ def _named(found: Named, known: Sequence[str]) -> str | None:
 
 
 def _said(subject: Subject) -> str:
-    """How inputs and results turn, and which inputs count cells."""
+    """Turns of inputs and results, and which inputs count cells."""
     turns = (*subject.turns.items(), *subject.results.items())
     ends = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
     counts = subject.reading.named("counts") if isinstance(subject.reading, Reading) else []

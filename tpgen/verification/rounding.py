@@ -1,4 +1,4 @@
-"""How far rounding alone may bring a result from what it must be: of forces that vanish, no share says anything."""
+"""Bounds of what rounding alone may do to a result: of forces that vanish, no share says anything."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _is_held(data: Any, others: Tensor) -> bool:
 
 
 class OneOfEach:
-    """What a model reads of LAMMPS's data, and hands back: own atoms first, then one image of each that others own."""
+    """Data of LAMMPS's that a model reads, and hands back: own atoms first, then one image of each that others own."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
         self._data, self._owners = data, owners
