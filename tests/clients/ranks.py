@@ -215,6 +215,7 @@ def assert_ranks_agree(
             model.prepare(rank)  # one after the other: weights come from seeds
         rows.clear()
         found = computed(ranks, models)
+        assert count > 1 or ranks[0]._calls == {"forward": 1, "reverse": 1}  # which ask whose the ghosts are
         assert count > 1 or set(rows) <= {ranks[0].npairs // 2}  # with the images of its own atoms, all are pairs
         assert all(rank.npairs // 2 < max(rows) < rank.npairs for rank in ranks if count > 1 and rows and rank.nlocal)
         for name in ("energies", "forces", "virials"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,3 +34,6 @@ def test_ranks_compute_what_one_of_stock_does(
     assert_ranks_agree(structure, structure.species, partial(deepcopy, stock), fast, limit, rows)
     assert bool(rows) == (block in BLOCKS[:4])  # nets of the others get more than lengths
     assert is_splined(fast().model) == (radial == "spline")
+    made, all_rows = fast(), torch.ones(3, 2)
+    made.prepare(SimpleNamespace(elems=[0]))
+    assert all(part.truncate_ghosts(all_rows, 3) is all_rows for part in made.model.model.interactions)

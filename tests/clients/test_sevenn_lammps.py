@@ -35,6 +35,9 @@ def test_ranks_compute_what_one_of_stock_does(
             structure, elements, lambda: stock.SevenNetMLIAPWrapper(str(file)),
             lambda: torch.load(tmp_path / "fast.pt", weights_only=False), 2e-5, rows,
         )  # fmt: skip
+        made = torch.load(tmp_path / "fast.pt", weights_only=False)
+        made.prepare(None)
+        assert all(type(m) is not stock.MLIAPWrappedConvolution for m in made.model.modules())  # which slices all rows
     assert rows
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import count_in_pairs, local_rows, rows_of
+from tpgen.conversion.operations.local_rows import count_in_pairs, first_rows, local_rows, rows_of
 from tpgen.conversion.projects import lammps
 from tpgen.errors import InputError, OptionError
 
@@ -79,6 +79,12 @@ def test_edges_count_in_pairs_where_the_model_has_pairs(takes: bool) -> None:
     model.model.takes_pairs = takes  # type: ignore[assignment]
     model.compute_forces(Data(4, 9, 12))
     assert model.in_pairs == takes
+
+
+def test_rows_that_are_all_are_not_cut_off() -> None:
+    rows = torch.ones(3, 2, requires_grad=True)
+    assert first_rows(rows, 3) is rows
+    assert first_rows(rows, 2).shape == (2, 2)
 
 
 def test_rows_are_all_again_after_an_error() -> None:
