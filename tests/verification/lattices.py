@@ -282,8 +282,6 @@ class Single(Lattice):
 
 
 class Field(Lattice):
-    """Dipoles in a field."""
-
     def forward(self, positions, cell, edge_index, unit_shifts, species, batch, field):
         self.field = field
         return super().forward(positions, cell, edge_index, unit_shifts, species, batch)
@@ -350,6 +348,7 @@ INPUTS: dict[str, Any] = {
     "a dict": lambda: (dict(zip(NAMES, triclinic(), strict=True)),),
     "in a field": lambda: (*triclinic(), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)),
     "charged": lambda: (*triclinic(), torch.tensor([1.0], dtype=torch.float64)),
+    "a chain": lambda: made(torch.zeros(1, 3).double(), torch.diag(torch.tensor([2.5, 9.0, 9.0])).double()),
     "far apart": lambda: made(torch.eye(3, dtype=torch.float64) / 2, 14.0 * torch.eye(3, dtype=torch.float64)),
 }  # fmt: skip
 NAMES = ("positions", "cell", "edge_index", "unit_shifts", "species", "batch")

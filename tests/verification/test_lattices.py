@@ -74,6 +74,12 @@ def test_a_law_that_does_not_apply_says_why() -> None:
     assert not report.passed
 
 
+def test_two_edges_of_one_atom_are_read() -> None:
+    """Two ends and two edges are told apart."""
+    report = verify(Lattice().double(), INPUTS["a chain"](), only=["edges", "images", "copies", "finite"])
+    assert report.passed, str(report)
+
+
 def test_what_may_be_meant_is_told() -> None:
     report = verify(Asking().double(), triclinic(), only=["surroundings"])
     assert "sets requires_grad of its caller's tensor" in report.finding("surroundings", "positions").why

@@ -170,7 +170,7 @@ def _unclear(values: Named, roles: Mapping[str, str], turns: Mapping[str, Frame]
     """Why it cannot be told which axis of the arguments is of what; empty where it can."""
     edges, atoms = 0 if graph.ends is None else graph.ends.shape[1], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in ("atoms", "edges", "graphs") and x.is_floating_point()]
-    if edges in (atoms, 2) or (edges and edges == graph.number):
+    if edges and edges in (atoms, graph.number):
         return f"there are {edges} edges, and {atoms} atoms: give a call in which numbers tell axes apart"
     if atoms == graph.number and loose:
         return f"there are as many graphs as atoms: nobody can tell of which {loose[0]} is"

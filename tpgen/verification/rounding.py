@@ -10,7 +10,7 @@ from tpgen.verification.periodic import strained
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
 
-UNITS = 64  # of the last place
+UNITS, OF_SLOPES = 4096, 64  # of the last place: of sums of many edges and layers, and of one difference of energies
 STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
 SLOPE = "slope"
 
@@ -30,7 +30,7 @@ def floors(subject: Subject, found: Named) -> dict[str, float]:
     unit = UNITS * torch.finfo(subject.dtype).eps * bonds
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
-    slopes = UNITS * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
+    slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
     return {SLOPE: slopes, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
