@@ -83,6 +83,7 @@ def test_two_edges_of_one_atom_are_read() -> None:
 def test_what_may_be_meant_is_told() -> None:
     report = verify(Asking().double(), triclinic(), only=["surroundings"])
     assert "sets requires_grad of its caller's tensor" in report.finding("surroundings", "positions").why
+    assert "sets requires_grad of its caller's tensor" in str(report)
     report = verify(Rebuilt().double(), triclinic(), only=["saved"])
     assert report.finding("saved", "buffers").why == "no state_dict holds mean: they must come from the constructor"
 

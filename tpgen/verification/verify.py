@@ -120,12 +120,18 @@ class Verification(Shown):
                     finding[name] = str(finding[name])
         return json.dumps(fields, allow_nan=False)
 
+    def shown(self) -> tuple[Finding, ...]:
+        """The worst finding of each law, and after it what of that law could not be compared."""
+        worst = self.worst()
+        left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
+        return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
+
     def __str__(self) -> str:
-        rows = [COLUMNS, *(finding_cells(finding) for finding in self.worst())]
+        rows = [COLUMNS, *(finding_cells(finding) for finding in self.shown())]
         return "\n".join([*self._head(), "", table(rows), "", self._foot()])
 
     def _repr_html_(self) -> str:
-        return lines(*self._head()) + findings_html(self.worst()) + lines(self._foot())
+        return lines(*self._head()) + findings_html(self.shown()) + lines(self._foot())
 
     def _head(self) -> tuple[str, str, str]:
         return (
