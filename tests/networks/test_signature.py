@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tpgen._e3nn import default_dtype
 from tpgen.errors import DeployError, InputError
 
 
@@ -65,16 +64,6 @@ def test_calls_are_those_of_the_network(example: str, interpreted: list[int]) ->
     assert len(interpreted) == 1
 
 
-@contextmanager
-def default(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def test_settings_of_torch_count(interpreted: list[int]) -> None:  # noqa: F811
     class Mixed(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +73,7 @@ def test_settings_of_torch_count(interpreted: list[int]) -> None:  # noqa: F811
     with torch.autocast("cpu", torch.bfloat16):  # which programs never are for
         step = tpgen.compile_step(network, x)
     torch.testing.assert_close(step(x), network(x))
-    for change in (torch.autocast("cpu", torch.bfloat16), default(torch.float64), torch.inference_mode()):
+    for change in (torch.autocast("cpu", torch.bfloat16), default_dtype(torch.float64), torch.inference_mode()):
         with change:
             torch.testing.assert_close(step(x), network(x))
     torch.testing.assert_close(torch.vmap(step)(torch.stack([x, x])), torch.vmap(network)(torch.stack([x, x])))

@@ -89,7 +89,8 @@ class Reads:
     def stand(self) -> bool:
         """Whether the network is still what was read."""
         for table, name, value in self._found.values():
-            if table.get(name) is not value and not Read(table, name, value).stands():
+            now = table.get(name)
+            if now is not value and not _same(now, value):
                 return False
         whole = all(table == before for table, before in self._whole.values())
         return whole and self._same_hooks() and all(x._version == version for x, version in self._tensors)
