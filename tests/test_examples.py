@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.notebooks import CLIENTS, run_cell, run_notebook, structure, write_notebook
+from tpgen._e3nn import default_dtype
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
@@ -43,7 +45,8 @@ def test_notebooks(notebook: Path, pytestconfig: pytest.Config) -> None:
 
 @pytest.mark.slow
 def test_a_notebook_that_trains(pytestconfig: pytest.Config) -> None:
-    check_notebook(EXAMPLES / "new_layer.ipynb", pytestconfig.getoption("--accept-golden"), structure)
+    with default_dtype(torch.get_default_dtype()):  # which the notebook sets
+        check_notebook(EXAMPLES / "new_layer.ipynb", pytestconfig.getoption("--accept-golden"), structure)
 
 
 def check_notebook(notebook: Path, accept: bool, compared: Callable[[Any], Any]) -> None:
