@@ -172,6 +172,7 @@ FACTS = {
     "tpgen.networks.named": {"_operators"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},
+    "tpgen.networks.signature": {"_structure"},
 }
 
 

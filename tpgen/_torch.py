@@ -71,6 +71,10 @@ NAMES: dict[str, Private] = {
     "CppWrapper": Private("torch._inductor.codegen.cpp_wrapper_cpu", "CppWrapperCpu", _STEP),
     "cexpr": Private("torch._inductor.codegen.cpp_utils", "cexpr", "deploy"),
     "CppBuilder": Private("torch._inductor.cpp_builder", "CppBuilder", f"deploy, {_STEP}"),
+    "TensorGuards": Private(
+        "torch._C._dynamo.guards", "TensorGuards", "to see in C++ that parameters have kept their sizes",
+        "compile_step looks at each in Python",
+    ),
     "fx_config": Private("torch.fx", "config", _STEP),
     "compile_files": Private("torch._inductor", "aot_compile", _STEP),
     "package_files": Private("torch._inductor.package", "package_aoti", _STEP),

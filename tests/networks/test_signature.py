@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections import OrderedDict
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +15,9 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen._e3nn import default_dtype
+from tpgen._torch import pytree
 from tpgen.errors import DeployError, InputError
+from tpgen.networks.signature import _flat
 
 
 class Slope(nn.Module):
@@ -30,6 +35,30 @@ def given(count: int = 5, **options: bool) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(count)
     x, y = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (count, 4))
     return {"x": x, "y": y.requires_grad_(options.get("asks", False))}
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
+
+
+def nested(draw: random.Random, depth: int = 3) -> object:
+    """Tensors and constants in containers, at random; one of them is torch's alone to know."""
+    items = [nested(draw, depth - 1) if draw.random() < 0.6 else draw.choice([torch.ones(2), 3, None, "x"])] * depth
+    kinds = [list, tuple, lambda of: dict(zip("cab", of, strict=False)), lambda of: Pair(0, tuple(of)), OrderedDict]
+    kind = draw.choice(kinds)
+    return kind([(n, x) for n, x in enumerate(items)]) if kind is OrderedDict else kind(items)
+
+
+def test_arguments_are_taken_apart_as_torch_does() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        args, options = (nested(draw), torch.ones(1)), {"more": nested(draw), "a": 1}
+        leaves, structure = _flat(args, options)
+        wanted, like = pytree.tree_flatten((args, options))
+        assert list(map(id, leaves)) == list(map(id, wanted))
+        assert structure == like
+        assert structure == _flat(args, options)[1]
 
 
 def twice() -> dict[str, Tensor]:

@@ -43,6 +43,21 @@ def test_open_sizes_are_two_at_least_and_fulfil_conditions() -> None:
     assert known.and_also(["a > 5", "a < b"]).conditions == ("b % 8 == 0", "a < b", "a > 5")
 
 
+def test_sizes_that_held_before_are_looked_at_again() -> None:
+    """A parameter stays the same object when `data` or `.float()` give it other numbers."""
+    known, inputs = sizes((4, 3), (2,), ("a",)), zeros((4, 3), (2,), (5,))
+    before = inputs[0].data
+    for change in (lambda x: x.t(), lambda x: x[:2], lambda x: x.float(), lambda x: x[None]):
+        inputs[0].data = before
+        assert known.hold(inputs)
+        assert known.hold([*inputs[:2], *zeros((7,))])
+        inputs[0].data = change(before)
+        assert not known.hold(inputs)
+    inputs[0].data = before.t().contiguous().t()
+    assert known.hold(inputs), "strides are nobody's matter"
+    assert known.hold([inputs[0].requires_grad_(), *inputs[1:]])
+
+
 class Deciding(nn.Module):
     """A network that decides by sizes, one of them of a tensor that is used for nothing else; sorting decides, too."""
 

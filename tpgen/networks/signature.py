@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
+from itertools import repeat
+from operator import getitem, is_not
 from typing import Any
 
 import torch
@@ -29,7 +32,7 @@ class Signature:
     @staticmethod
     def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
         """The signature of a call, and its tensors, each once."""
-        leaves, spec = pytree.tree_flatten((args, options))
+        leaves, spec = _flat(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
             if kind not in _PLAIN and not isinstance(x, Enum):
@@ -55,6 +58,50 @@ class Signature:
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
         return pytree.tree_unflatten(leaves, self.spec)
+
+
+def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    """Leaves and structure of arguments, as `tree_flatten` finds them in more time."""
+    leaves: list[Any] = []
+    nested: list[Any] = []
+    if _gathered((args, options), leaves, nested):
+        return leaves, _structure(tuple(nested))
+    return pytree.tree_flatten((args, options))
+
+
+def _gathered(values: Iterable[Any], leaves: list[Any], nested: list[Any]) -> bool:
+    """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know."""
+    for x in values:
+        kind = type(x)
+        if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
+            leaves.append(x)
+            nested.append(None)
+        elif kind is dict:
+            nested.append((kind, tuple(x)))
+            if not _gathered(x.values(), leaves, nested):
+                return False
+        elif kind is list or kind is tuple:
+            nested.append((kind, range(len(x))))
+            if not _gathered(x, leaves, nested):
+                return False
+        else:
+            return False
+    return True
+
+
+@lru_cache(256)
+def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
+    """The structure of arguments whose containers, each with its names, stand before their items; a leaf is None."""
+    rest = iter(nested)
+
+    def built() -> Any:
+        container = next(rest)
+        if container is None:
+            return 0
+        kind, names = container
+        return {name: built() for name in names} if kind is dict else kind(built() for _ in names)
+
+    return pytree.tree_structure((built(), built()))
 
 
 def _surroundings(tensors: Any) -> Iterator[Any]:
@@ -83,17 +130,18 @@ class Slots:
                             places.setdefault(id(x), []).append((held, name))
                             names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
         self._places, self._names, self._gradients = list(places.values()), list(names.values()), gradients
+        self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
 
     def stand(self) -> bool:
         """Whether there is a tensor in each place, and the same one where there was."""
-        if any(held.get(name) is None for ((held, name), *_) in self._places):
+        if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
         """Tensors that stand there now."""
-        return [places[0][0][places[0][1]] for places in self._places]
+        return list(map(getitem, *self._first))
 
     def asked(self) -> list[bool]:
         """Whether a program differentiates by each of them."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from tpgen import _torch
 
 Shape = tuple[int | str, ...]  # sizes that are fixed, and names of those that are open
+_KIND = attrgetter("dtype", "device", "ndim")
 _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 
@@ -55,18 +57,45 @@ class Sizes:
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a program is for such inputs: of fixed sizes, and of open ones from 2 on that fulfil conditions."""
-        found: list[int] = []
-        for wanted, (dtype, device), x in zip(self.shapes, self.like, inputs, strict=True):
-            shape = x.shape
-            if x.dtype != dtype or x.device != device or len(shape) != len(wanted):
+        begin = self._begin
+        if not self._begun(inputs[:begin]):
+            return False
+        rest, (kinds, fixed, opened) = inputs[begin:], self._behind
+        if list(map(_KIND, rest)) != kinds:
+            return False
+        sizes = [n for x in rest for n in x.shape]
+        return all(sizes[n] == size for n, size in fixed) and self._fulfilled(tuple([sizes[n] for n in opened]))
+
+    @cached_property
+    def _begin(self) -> int:
+        """How many inputs stand before the first with an open size: parameters, if there are any."""
+        return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
+
+    @cached_property
+    def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
+        """Whether those are of their sizes: at once where they are as they were, which torch looks at in C++."""
+        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
+        like_last: Any = None
+
+        def begun(inputs: Sequence[Tensor]) -> bool:
+            nonlocal like_last
+            if like_last is not None and like_last.check(*inputs):
+                return True
+            if [(x.dtype, x.device, x.shape) for x in inputs] != wanted:
                 return False
-            if shape != wanted:  # of parameters they are equal
-                for size, n in zip(wanted, shape, strict=True):
-                    if type(size) is not int:
-                        found.append(n)
-                    elif n != size:
-                        return False
-        return self._fulfilled(tuple(found))
+            like_last = _like(inputs)
+            return True
+
+        return begun
+
+    @cached_property
+    def _behind(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+        """Kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones."""
+        shapes = self.shapes[self._begin :]
+        sizes = [n for shape in shapes for n in shape]
+        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._begin :], strict=True)]
+        fixed = [(n, size) for n, size in enumerate(sizes) if isinstance(size, int)]
+        return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
     def _fulfilled(self) -> Callable[[tuple[int, ...]], bool]:
@@ -100,6 +129,15 @@ def asked(values: Sequence[Tensor]) -> list[str]:
 def written(expression: Any) -> str:
     """A condition, or a size, in Python."""
     return _torch.PythonPrinter().doprint(expression)
+
+
+def _like(tensors: Sequence[Tensor]) -> Any:
+    """A check in C++ that tensors are like these; none without tensors, or where torch has none."""
+    guards = getattr(_torch, "TensorGuards", None) if tensors else None
+    if guards is None:
+        return None
+    sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+    return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
 def _named(n: Any) -> int | str:
