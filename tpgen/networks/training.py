@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Training(nn.Module):
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
-        self._built: tuple[Any, Program] | None = None
+        self._built: tuple[Any, list[nn.Parameter], Program] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_built": None}  # a copy builds its own, which the cache has
@@ -59,7 +60,9 @@ class Training(nn.Module):
         signature, tensors = Signature.of(args, options)
         slots = Slots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
-        self._built = self._state(), Program.of(title, self._with_gradients, slots, signature, tensors)
+        scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
+        program = Program.of(title, self._with_gradients, slots, signature, tensors)
+        self._built = self._state(slots, scripted), scripted, program
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """As the loss."""
@@ -76,14 +79,17 @@ class Training(nn.Module):
                 if not self._stands():
                     self.build(*args, **options)
         assert self._built is not None
-        return self._built[1]
+        return self._built[-1]
 
     def _stands(self) -> bool:
-        return self._built is not None and self._built[0] == self._state() and self._built[1].stands()
+        if self._built is None:
+            return False
+        state, scripted, program = self._built
+        return program.stands() and state == self._state(program.slots, scripted)
 
-    def _state(self) -> Any:
+    def _state(self, slots: Slots, scripted: Sequence[Tensor]) -> Any:
         """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
-        return self.network.training, [p.requires_grad for p in self.network.parameters()]
+        return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
     def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         """Results of the loss, and the gradients by all parameters that require one."""
