@@ -68,12 +68,12 @@ class Sizes:
 
     @cached_property
     def _begin(self) -> int:
-        """How many inputs stand before the first with an open size: parameters, if there are any."""
+        """Number of inputs before the first with an open size: parameters, if there are any."""
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
     def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
-        """Whether those are of their sizes: at once where they are as they were, which torch looks at in C++."""
+        """Whether the first inputs have their sizes: at once where they are as they were, which torch looks at in C++."""
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
         like_last: Any = None
 
