@@ -135,7 +135,7 @@ def test_the_same_bits_from_one_thread_and_many() -> None:
 def test_lines_know_their_paths() -> None:
     source = kernel_source(make_linear_plan(*ENDS["rests"]), direction="backward")
     lines = source.text.split("\n")
-    assert any("multiply(" in lines[n - 1] for n in source.lines_of(3))
+    assert any("multiply<" in lines[n - 1] for n in source.lines_of(3))
     assert "5x1o -> 2x1o" in source.text
     assert "a matrix product" in source.text
 

@@ -93,6 +93,12 @@ def test_text_says_what_was_planned() -> None:
     assert "2  1x1e  2x1e      4:6      0.57735     12     36" in text
 
 
+def test_without_normalisation_weights_are_the_matrices() -> None:
+    plan = make_linear_plan("4x0e+3x1o", "2x1o+8x0e", path_normalization="none")
+    assert {path.coefficient for path in plan.paths} == {1.0}
+    assert read_plan(plan.to_json()) == plan
+
+
 @pytest.mark.parametrize(
     "changes, match",
     [
@@ -107,7 +113,7 @@ def test_text_says_what_was_planned() -> None:
         ({"f_in": None}, "f_in and f_out go together"),
         ({"f_in": 2**23}, "'x1': the dimension may be at most"),
         ({"f_in": 2**20, "f_out": 2**20}, f"'weights': at most {MAX_WEIGHTS} weights"),
-        ({"path_normalization": "none"}, "'path_normalization': must be one of element, path"),
+        ({"path_normalization": "half"}, "'path_normalization': must be one of element, path, none"),
         ({"irreps_in": "1e+3"}, "'irreps_in': has an unreadable entry"),
         ({"extra": 1}, "'extra': is not a field of a plan"),
     ],

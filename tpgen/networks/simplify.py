@@ -97,7 +97,7 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
         return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
 
     def call(*args: Any) -> fx.Node:
-        return _call(graph, *args)
+        return insert(graph, *args)
 
     with graph.inserting_before(node):
         terms = []
@@ -121,10 +121,10 @@ def _rows(graph: fx.Graph, node: fx.Node) -> None:
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
         return
     with graph.inserting_before(node):
-        scaled = _call(graph, _aten.mul.Tensor, _call(graph, _aten.transpose.int, rows, 1, 2), matrices)
-        found = _call(graph, _aten.sum.dim_IntList, scaled, [1], True)
+        scaled = insert(graph, _aten.mul.Tensor, insert(graph, _aten.transpose.int, rows, 1, 2), matrices)
+        found = insert(graph, _aten.sum.dim_IntList, scaled, [1], True)
         if added:
-            found = _call(graph, _aten.add.Tensor, added[0], found)
+            found = insert(graph, _aten.add.Tensor, added[0], found)
     node.replace_all_uses_with(found)
 
 
@@ -138,16 +138,16 @@ def _silu(graph: fx.Graph, node: fx.Node) -> None:
     """By its sigmoid, as its derivatives are, so that they share it."""
     x = node.args[0]
     with graph.inserting_before(node):
-        node.replace_all_uses_with(_call(graph, _aten.mul.Tensor, x, _call(graph, _aten.sigmoid.default, x)))
+        node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.sigmoid.default, x)))
 
 
 def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
     g, x = node.args
     with graph.inserting_before(node):
-        s = _call(graph, _aten.sigmoid.default, x)
-        rest = _call(graph, _aten.mul.Tensor, x, _call(graph, _aten.rsub.Scalar, s, 1))
-        slope = _call(graph, _aten.mul.Tensor, s, _call(graph, _aten.add.Scalar, rest, 1))
-        node.replace_all_uses_with(_call(graph, _aten.mul.Tensor, g, slope))
+        s = insert(graph, _aten.sigmoid.default, x)
+        rest = insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.rsub.Scalar, s, 1))
+        slope = insert(graph, _aten.mul.Tensor, s, insert(graph, _aten.add.Scalar, rest, 1))
+        node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, g, slope))
 
 
 _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
@@ -160,9 +160,9 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
 }
 
 
-def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
-    """A node, with the value that it has where nothing is computed."""
-    node = graph.call_function(target, args)
+def insert(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:
+    """A new node of a graph, with the value that it has where nothing is computed."""
+    node = graph.call_function(target, args, options)
     given = fx.map_arg(args, lambda x: x.meta["val"])
-    node.meta["val"] = target(*given)
+    node.meta["val"] = target(*given, **options)
     return node

@@ -73,7 +73,7 @@ class Sizes:
 
     @cached_property
     def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
-        """Whether the first inputs have their sizes: at once where they are as they were, which torch looks at in C++."""
+        """Whether the first inputs have their sizes: at once where they are as before, which torch looks at in C++."""
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
         like_last: Any = None
 

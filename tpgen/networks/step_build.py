@@ -18,6 +18,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
+from tpgen.networks.products import products_by_kernels
 from tpgen.networks.sizes import Sizes
 from tpgen.networks.step_trace import Part
 from tpgen.progress import announce
@@ -40,6 +41,7 @@ def library_of(program: Part, sizes: Sizes, inputs: list[Tensor]) -> tuple[Run, 
     which ``sizes`` are known.  Kernels are called in C++ by names.
     """
     graph, key = program.graph, ""
+    products_by_kernels(graph.graph)
     call_by_name(graph.graph)
     graph.recompile()
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes

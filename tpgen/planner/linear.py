@@ -50,6 +50,7 @@ def make_linear_plan(
 
     Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that
     join equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each entry of ``irreps_out``.
+    With ``path_normalization="none"``, which e3nn has not, weights are the matrices.
 
     Raises `PlanError` that names the instruction, or the bias, and the rule it breaks.
 
@@ -59,7 +60,7 @@ def make_linear_plan(
     """
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
-    check_known("path_normalization", path_normalization, NORMALIZATIONS)
+    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
     channels = _channels(f_in, f_out)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     bound = equal if pairs is None else _bind(pairs, inputs, outputs)
@@ -136,7 +137,7 @@ LINEAR = Maker(
         "biases": list_of(boolean, "flags"),
         "f_in": maybe(index),
         "f_out": maybe(index),
-        "path_normalization": one_of(NORMALIZATIONS),
+        "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": boolean,
     },
     alone=_alone,

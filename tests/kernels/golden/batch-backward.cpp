@@ -157,32 +157,36 @@ static inline void add_rows(const num* s, real* const* p, int n, i64 from, int c
   for (int l = 0; l < n; ++l)
     for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
 }
-// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
-template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
-  vec c[H][V];
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+static inline vec row_of(const num* p) { return *(const loose*)p; }  // rows of memory stand anywhere
+// C(m, n) = sum_k A(m, k) B(k, n), or adds it: A is strided numbers, n runs over whole vectors
+template <bool ADD, int H, int V>
+static inline void patch(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int K) {
+  vec c[H][V] = {};
+  if (ADD) UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = row_of(C + h * cm + v * W);
   for (int k = 0; k < K; ++k) {
     vec b[V];
-    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int v = 0; v < V; ++v) b[v] = row_of(B + k * bk + v * W);
     UNROLL for (int h = 0; h < H; ++h) {
       const num a = A[h * am + k * ak];
       UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }
   }
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) *(loose*)(C + h * cm + v * W) = c[h][v];
 }
 // a panel of B stays in the nearest cache while all rows of A pass
-template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD, int V>
+static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
-  for (; m + 4 <= M; m += 4) patch<4, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 3 <= M; m += 3) patch<3, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 2 <= M; m += 2) patch<2, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 1 <= M; m += 1) patch<1, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 4 <= M; m += 4) patch<ADD, 4, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 3 <= M; m += 3) patch<ADD, 3, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 2 <= M; m += 2) patch<ADD, 2, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 1 <= M; m += 1) patch<ADD, 1, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
 }
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD>
+static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {
   int n = 0;
-  for (; n + 2 * W <= N; n += 2 * W) panel<2>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 1 * W <= N; n += 1 * W) panel<1>(C + n, A, am, ak, B + n, M, K, N);
+  for (; n + 2 * W <= N; n += 2 * W) panel<ADD, 2>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 1 * W <= N; n += 1 * W) panel<ADD, 1>(C + n, cm, A, am, ak, B + n, bk, M, K);
 }
 // T[k][n] = B[n][k], in whole vectors both ways
 static void flip(const num* B, num* T, int N, int K) {
@@ -227,8 +231,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     }
     const int count = (u1 - u0) * 1;
     correlate(a_w + 0 + u0 * 3, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
-    clear(D, count * 1 * R);
-    multiply(D, weights + 0 + u0 * 3, 3, 1, s_out + 0 * (i64)R, count, 3, 1 * R);
+    multiply<false>(D, 1 * R, weights + 0 + u0 * 3, 3, 1, s_out + 0 * (i64)R, 1 * R, count, 3, 1 * R);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
@@ -261,8 +264,7 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     }
     const int count = (u1 - u0) * 2;
     correlate(a_w + 3 + u0 * 4, 2, P, s_out + 3 * (i64)R, count, 2, 3 * R);
-    clear(D, count * 3 * R);
-    multiply(D, weights + 3 + u0 * 4, 2, 1, s_out + 3 * (i64)R, count, 2, 3 * R);
+    multiply<false>(D, 3 * R, weights + 3 + u0 * 4, 2, 1, s_out + 3 * (i64)R, 3 * R, count, 2, 3 * R);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[1]; x[0] = load(s_x1 + (0 + u * 1) * (i64)R + 0 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);
@@ -304,8 +306,7 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     }
     const int count = (u1 - u0) * 1;
     correlate(a_w + 7 + u0 * 2, 2, P, s_out + 3 * (i64)R, count, 2, 3 * R);
-    clear(D, count * 3 * R);
-    multiply(D, weights + 7 + u0 * 2, 2, 1, s_out + 3 * (i64)R, count, 2, 3 * R);
+    multiply<false>(D, 3 * R, weights + 7 + u0 * 2, 2, 1, s_out + 3 * (i64)R, 3 * R, count, 2, 3 * R);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[1]; y[0] = load(s_x2 + (0 + v * 1) * (i64)R + 0 * R + r);
@@ -346,8 +347,7 @@ static void path_3(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     }
     const int count = (u1 - u0) * 2;
     correlate(a_w + 11 + u0 * 6, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
-    clear(D, count * 1 * R);
-    multiply(D, weights + 11 + u0 * 6, 3, 1, s_out + 0 * (i64)R, count, 3, 1 * R);
+    multiply<false>(D, 1 * R, weights + 11 + u0 * 6, 3, 1, s_out + 0 * (i64)R, 1 * R, count, 3, 1 * R);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 2; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (1 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (1 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (1 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (1 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (1 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (1 + v * 3) * (i64)R + 2 * R + r);

@@ -243,36 +243,40 @@ static inline void add_rows(const num* s, real* const* p, int n, i64 from, int c
   for (int l = 0; l < n; ++l)
     for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
 }
-// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
-template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
-  vec c[H][V];
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+static inline vec row_of(const num* p) { return *(const loose*)p; }  // rows of memory stand anywhere
+// C(m, n) = sum_k A(m, k) B(k, n), or adds it: A is strided numbers, n runs over whole vectors
+template <bool ADD, int H, int V>
+static inline void patch(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int K) {
+  vec c[H][V] = {};
+  if (ADD) UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = row_of(C + h * cm + v * W);
   for (int k = 0; k < K; ++k) {
     vec b[V];
-    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int v = 0; v < V; ++v) b[v] = row_of(B + k * bk + v * W);
     UNROLL for (int h = 0; h < H; ++h) {
       const num a = A[h * am + k * ak];
       UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }
   }
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) *(loose*)(C + h * cm + v * W) = c[h][v];
 }
 // a panel of B stays in the nearest cache while all rows of A pass
-template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD, int V>
+static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
-  for (; m + 6 <= M; m += 6) patch<6, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 5 <= M; m += 5) patch<5, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 4 <= M; m += 4) patch<4, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 3 <= M; m += 3) patch<3, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 2 <= M; m += 2) patch<2, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 1 <= M; m += 1) patch<1, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 6 <= M; m += 6) patch<ADD, 6, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 5 <= M; m += 5) patch<ADD, 5, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 4 <= M; m += 4) patch<ADD, 4, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 3 <= M; m += 3) patch<ADD, 3, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 2 <= M; m += 2) patch<ADD, 2, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 1 <= M; m += 1) patch<ADD, 1, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
 }
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD>
+static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {
   int n = 0;
-  for (; n + 4 * W <= N; n += 4 * W) panel<4>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 3 * W <= N; n += 3 * W) panel<3>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 2 * W <= N; n += 2 * W) panel<2>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 1 * W <= N; n += 1 * W) panel<1>(C + n, A, am, ak, B + n, M, K, N);
+  for (; n + 4 * W <= N; n += 4 * W) panel<ADD, 4>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 3 * W <= N; n += 3 * W) panel<ADD, 3>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 2 * W <= N; n += 2 * W) panel<ADD, 2>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 1 * W <= N; n += 1 * W) panel<ADD, 1>(C + n, cm, A, am, ak, B + n, bk, M, K);
 }
 // T[k][n] = B[n][k], in whole vectors both ways
 static void flip(const num* B, num* T, int N, int K) {
@@ -316,7 +320,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
-    multiply(a_out + 0 * (i64)R, weights + 0 + u0 * 3, 1, 3, P, 3, count, 1 * R);
+    multiply<true>(a_out + 0 * (i64)R, 1 * R, weights + 0 + u0 * 3, 1, 3, P, 1 * R, 3, count, 1 * R);
   }
 }
 // path 1: 1x0e x 2x1o -> 2x1o (uvw)
@@ -337,7 +341,7 @@ static void path_1(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 2 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 2;
-    multiply(a_out + 3 * (i64)R, weights + 3 + u0 * 4, 1, 2, P, 2, count, 3 * R);
+    multiply<true>(a_out + 3 * (i64)R, 3 * R, weights + 3 + u0 * 4, 1, 2, P, 3 * R, 2, count, 3 * R);
   }
 }
 // path 2: 2x1o x 1x0e -> 2x1o (uvw)
@@ -358,7 +362,7 @@ static void path_2(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 1 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 1;
-    multiply(a_out + 3 * (i64)R, weights + 7 + u0 * 2, 1, 2, P, 2, count, 3 * R);
+    multiply<true>(a_out + 3 * (i64)R, 3 * R, weights + 7 + u0 * 2, 1, 2, P, 3 * R, 2, count, 3 * R);
   }
 }
 // path 3: 2x1o x 2x1o -> 3x0e (uvw)
@@ -377,7 +381,7 @@ static void path_3(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 2 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 2;
-    multiply(a_out + 0 * (i64)R, weights + 11 + u0 * 6, 1, 3, P, 3, count, 1 * R);
+    multiply<true>(a_out + 0 * (i64)R, 1 * R, weights + 11 + u0 * 6, 1, 3, P, 1 * R, 3, count, 1 * R);
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {

@@ -177,32 +177,36 @@ static inline void add_rows(const num* s, real* const* p, int n, i64 from, int c
   for (int l = 0; l < n; ++l)
     for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
 }
-// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
-template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
-  vec c[H][V];
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+static inline vec row_of(const num* p) { return *(const loose*)p; }  // rows of memory stand anywhere
+// C(m, n) = sum_k A(m, k) B(k, n), or adds it: A is strided numbers, n runs over whole vectors
+template <bool ADD, int H, int V>
+static inline void patch(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int K) {
+  vec c[H][V] = {};
+  if (ADD) UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = row_of(C + h * cm + v * W);
   for (int k = 0; k < K; ++k) {
     vec b[V];
-    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int v = 0; v < V; ++v) b[v] = row_of(B + k * bk + v * W);
     UNROLL for (int h = 0; h < H; ++h) {
       const num a = A[h * am + k * ak];
       UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }
   }
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) *(loose*)(C + h * cm + v * W) = c[h][v];
 }
 // a panel of B stays in the nearest cache while all rows of A pass
-template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD, int V>
+static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
-  for (; m + 4 <= M; m += 4) patch<4, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 3 <= M; m += 3) patch<3, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 2 <= M; m += 2) patch<2, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 1 <= M; m += 1) patch<1, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 4 <= M; m += 4) patch<ADD, 4, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 3 <= M; m += 3) patch<ADD, 3, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 2 <= M; m += 2) patch<ADD, 2, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 1 <= M; m += 1) patch<ADD, 1, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
 }
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD>
+static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {
   int n = 0;
-  for (; n + 2 * W <= N; n += 2 * W) panel<2>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 1 * W <= N; n += 1 * W) panel<1>(C + n, A, am, ak, B + n, M, K, N);
+  for (; n + 2 * W <= N; n += 2 * W) panel<ADD, 2>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 1 * W <= N; n += 1 * W) panel<ADD, 1>(C + n, cm, A, am, ak, B + n, bk, M, K);
 }
 // T[k][n] = B[n][k], in whole vectors both ways
 static void flip(const num* B, num* T, int N, int K) {
@@ -266,19 +270,15 @@ template <int K, int N> static inline void give(real* w, num c, num* s) {
   unstage<K, N, 1>(s, w);
 }
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, const num* weights, num* a_w, num* s_x1, num* s_out, num* a_x1) {
-  for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + r * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
-  for (i64 r = 0; r < n; ++r) stage<3, 6, 1>(p_x1 + r * 34 + 16, s_x1 + 16 * (i64)R + r * 24);
-  for (i64 r = 0; r < n; ++r) stage<1, 32, 1>(p_out + r * 45 + 0, s_out + 0 * (i64)R + r * 32);
-  for (i64 r = 0; r < n; ++r) stage<3, 4, 1>(p_out + r * 45 + 32, s_out + 32 * (i64)R + r * 12);
-  clear(a_x1, 40 * (i64)R);
+  for (i64 r = 0; r < n; ++r) stage<3, 6, 1>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);
+  for (i64 r = 0; r < n; ++r) stage<3, 4, 1>(p_out + r * 45 + 32, s_out + 0 * (i64)R + r * 12);
   // path 0: 16x0e -> 32x0e
-  multiply(a_x1 + 0 * (i64)R, s_out + 0 * (i64)R, 32, 1, weights + 0, n * 1, 32, 16);
-  multiply(a_w + 0, s_x1 + 0 * (i64)R, 1, 16, s_out + 0 * (i64)R, 16, n * 1, 32);
+  multiply<false>(q_x1 + 0, 34, p_out + 0, 45, 1, weights + 0, 16, n * 1, 32, 16);
+  multiply<true>(a_w + 0, 32, p_x1 + 0, 1, 34, p_out + 0, 45, 16, n * 1, 32);
   // path 1: 6x1o -> 4x1o
-  multiply(a_x1 + 16 * (i64)R, s_out + 32 * (i64)R, 4, 1, weights + 512, n * 3, 4, 8);
-  multiply(a_w + 512, s_x1 + 16 * (i64)R, 1, 8, s_out + 32 * (i64)R, 6, n * 3, 4);
-  for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + r * 34 + 0);
-  for (i64 r = 0; r < n; ++r) unstage<3, 6, 1>(a_x1 + 16 * (i64)R + r * 24, q_x1 + r * 34 + 16);
+  multiply<false>(a_x1 + 0 * (i64)R, 8, s_out + 0 * (i64)R, 4, 1, weights + 512, 8, n * 3, 4, 8);
+  multiply<true>(a_w + 512, 4, s_x1 + 0 * (i64)R, 1, 8, s_out + 0 * (i64)R, 4, 6, n * 3, 4);
+  for (i64 r = 0; r < n; ++r) unstage<3, 6, 1>(a_x1 + 0 * (i64)R + r * 24, q_x1 + r * 34 + 16);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
   int fault = 0;
@@ -293,10 +293,10 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const Room<num> sums_room((blocks + 1) * 544); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {
-    const Room<num> scratch_room(11904); num* const scratch = scratch_room.at;
+    const Room<num> scratch_room(5760); num* const scratch = scratch_room.at;
     num* const s_x1 = scratch + 0;
-    num* const s_out = scratch + 3840;
-    num* const a_x1 = scratch + 8064;
+    num* const s_out = scratch + 2304;
+    num* const a_x1 = scratch + 3456;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
       if (!scratch) { *failed = 1; continue; }
       num* const a_w = sums + b * 544; clear(a_w, 544);

@@ -279,32 +279,36 @@ static inline void add_rows(const num* s, real* const* p, int n, i64 from, int c
   for (int l = 0; l < n; ++l)
     for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
 }
-// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
-template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
-  vec c[H][V];
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+static inline vec row_of(const num* p) { return *(const loose*)p; }  // rows of memory stand anywhere
+// C(m, n) = sum_k A(m, k) B(k, n), or adds it: A is strided numbers, n runs over whole vectors
+template <bool ADD, int H, int V>
+static inline void patch(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int K) {
+  vec c[H][V] = {};
+  if (ADD) UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = row_of(C + h * cm + v * W);
   for (int k = 0; k < K; ++k) {
     vec b[V];
-    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int v = 0; v < V; ++v) b[v] = row_of(B + k * bk + v * W);
     UNROLL for (int h = 0; h < H; ++h) {
       const num a = A[h * am + k * ak];
       UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }
   }
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) *(loose*)(C + h * cm + v * W) = c[h][v];
 }
 // a panel of B stays in the nearest cache while all rows of A pass
-template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD, int V>
+static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
-  for (; m + 4 <= M; m += 4) patch<4, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 3 <= M; m += 3) patch<3, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 2 <= M; m += 2) patch<2, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
-  for (; m + 1 <= M; m += 1) patch<1, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);
+  for (; m + 4 <= M; m += 4) patch<ADD, 4, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 3 <= M; m += 3) patch<ADD, 3, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 2 <= M; m += 2) patch<ADD, 2, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 1 <= M; m += 1) patch<ADD, 1, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
 }
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {
+template <bool ADD>
+static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {
   int n = 0;
-  for (; n + 2 * W <= N; n += 2 * W) panel<2>(C + n, A, am, ak, B + n, M, K, N);
-  for (; n + 1 * W <= N; n += 1 * W) panel<1>(C + n, A, am, ak, B + n, M, K, N);
+  for (; n + 2 * W <= N; n += 2 * W) panel<ADD, 2>(C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n + 1 * W <= N; n += 1 * W) panel<ADD, 1>(C + n, cm, A, am, ak, B + n, bk, M, K);
 }
 // T[k][n] = B[n][k], in whole vectors both ways
 static void flip(const num* B, num* T, int N, int K) {
@@ -372,26 +376,24 @@ static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q
   for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 16 * (i64)R + r * 24);
   for (i64 r = 0; r < n; ++r) stage<1, 32, 1>(p_out + r * 45 + 0, s_out + 0 * (i64)R + r * 32);
   for (i64 r = 0; r < n; ++r) stage<1, 4, 3>(p_out + r * 45 + 32, s_out + 32 * (i64)R + r * 24);
-  clear(a_x1, 40 * (i64)R);
-  clear(a_out, 56 * (i64)R);
   // path 0: 16x0e -> 32x0e
   for (i64 r = 0; r < n; ++r) {
     keep<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
-    multiply(a_out + 0 * (i64)R + r * 32, s_x1 + 0 * (i64)R + r * 16, 16, 1, s_w, 1, 16, 32);
+    multiply<false>(a_out + 0 * (i64)R + r * 32, 32, s_x1 + 0 * (i64)R + r * 16, 16, 1, s_w, 32, 1, 16, 32);
     keep_flipped<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
-    multiply(a_x1 + 0 * (i64)R + r * 16, s_out + 0 * (i64)R + r * 32, 32, 1, s_w, 1, 32, 16);
+    multiply<false>(a_x1 + 0 * (i64)R + r * 16, 16, s_out + 0 * (i64)R + r * 32, 32, 1, s_w, 16, 1, 32, 16);
     clear(s_w, 512);
-    multiply(s_w, s_x1 + 0 * (i64)R + r * 16, 1, 16, s_out + 0 * (i64)R + r * 32, 16, 1, 32);
+    multiply<true>(s_w, 32, s_x1 + 0 * (i64)R + r * 16, 1, 16, s_out + 0 * (i64)R + r * 32, 32, 16, 1, 32);
     give<16, 32>(q_w + r * 536 + 0, 0.25f, s_w);
   }
   // path 1: 6x1o -> 4x1o
   for (i64 r = 0; r < n; ++r) {
     keep<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
-    multiply(a_out + 32 * (i64)R + r * 24, s_x1 + 16 * (i64)R + r * 24, 8, 1, s_w, 3, 6, 8);
+    multiply<false>(a_out + 32 * (i64)R + r * 24, 8, s_x1 + 16 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 6, 8);
     keep_flipped<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
-    multiply(a_x1 + 16 * (i64)R + r * 24, s_out + 32 * (i64)R + r * 24, 8, 1, s_w, 3, 4, 8);
+    multiply<false>(a_x1 + 16 * (i64)R + r * 24, 8, s_out + 32 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 4, 8);
     clear(s_w, 48);
-    multiply(s_w, s_x1 + 16 * (i64)R + r * 24, 1, 8, s_out + 32 * (i64)R + r * 24, 6, 3, 8);
+    multiply<true>(s_w, 8, s_x1 + 16 * (i64)R + r * 24, 1, 8, s_out + 32 * (i64)R + r * 24, 8, 6, 3, 8);
     give<6, 4>(q_w + r * 536 + 512, 0.4082483f, s_w);
   }
   for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + r * 34 + 0);

@@ -9,7 +9,7 @@ by the same blocked product.  Where every row has its own weights, one row's com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, add_block_sums, literal
@@ -26,15 +26,15 @@ class MatrixText:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
-                self._each_row(f"stage<{{0}}>(p_{o} + r * {self.p.dim[o]} + {{1}}, s_{o} + {{2}});", o)
-            for o in self.p.added:
-                self.w.line(f"clear(a_{o}, {self.s.scratch(o)} * (i64)R);")
+                self._each_row(f"stage<{{0}}>(p_{o} + r * {self.p.dim[o]} + {{1}}, s_{o} + {{2}});", self.p.stages(o))
+            written: set[tuple[str, int]] = set()
             for term in self.s.terms:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
-                    self._term(term)
+                    self._term(term, written)
             for o in self.p.added:
-                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, q_{o} + r * {self.p.dim[o]} + {{1}});", o)
+                made = [s for s in self.s.segments(o) if not s.whole]
+                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, q_{o} + r * {self.p.dim[o]} + {{1}});", made)
                 for start, size in self.p.unreached(o):
                     self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o} + r * {self.p.dim[o]} + {start}, {size});")
 
@@ -47,37 +47,56 @@ class MatrixText:
             rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
         return [("int", "n"), *rows, *(("num*", name) for name in self.p.scratch)]
 
-    def _each_row(self, move: str, operand: str) -> None:
-        for segment in self.s.segments(operand):
+    def _each_row(self, move: str, segments: Sequence[MatrixSegment]) -> None:
+        for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
                 self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
 
-    def _term(self, term: MatrixTerm) -> None:
+    def _term(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._products(term)
+            self._products(term, written)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._products(term)
+                self._products(term, written)
 
-    def _products(self, term: MatrixTerm) -> None:
-        """The product of each open slot, of a whole tile; of row r where every row has its own weights."""
+    def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+        """The product of each open slot, of a whole tile; of row r where every row has its own weights.
+
+        The first that reaches a segment writes it, the others add.
+        """
         x, y = term.source, term.target
         rows = f"n * {x.dim}" if self.s.shared_weights else str(x.dim)
-        given_x, given_y = self._at("s_x1", x), self._at("s_out", y)  # [row, component][copy]
+        (given_x, x_step), (given_y, y_step) = self._given("x1", x), self._given("out", y)
         if "out" in self.p.opened:
+            into, add = self._made("out", y), _flag(("out", y.index) in written)
             weights = self._kept(term, "keep", term.kept)
-            self.w.line(
-                f"multiply({self._at('a_out', y)}, {given_x}, {x.padded}, 1, {weights}, {rows}, {x.mul}, {y.padded});"
-            )
+            sizes = f"{y.padded}, {rows}, {x.mul}, {y.padded}"
+            self.w.line(f"multiply<{add}>({into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
+            into, add = self._made("x1", x), _flag(("x1", x.index) in written)
             weights = self._kept(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
-            self.w.line(
-                f"multiply({self._at('a_x1', x)}, {given_y}, {y.padded}, 1, {weights}, {rows}, {y.mul}, {x.padded});"
-            )
+            sizes = f"{x.padded}, {rows}, {y.mul}, {x.padded}"
+            self.w.line(f"multiply<{add}>({into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
             with self._summed(term) as sums:
-                self.w.line(f"multiply({sums}, {given_x}, 1, {x.padded}, {given_y}, {x.mul}, {rows}, {y.padded});")
+                sizes = f"{x.mul}, {rows}, {y.padded}"
+                self.w.line(
+                    f"multiply<true>({sums}, {y.padded}, {given_x}, 1, {x_step}, {given_y}, {y_step}, {sizes});"
+                )
+        written |= {("out", y.index), ("x1", x.index)}
+
+    def _given(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
+        """Address of a segment that is given, [row, component][copy], and how far its rows are apart."""
+        if operand in self.p.staged and segment not in self.p.stages(operand):
+            return f"p_{operand} + {segment.start}", self.p.dim[operand]
+        return self._at(f"s_{operand}", segment), segment.padded
+
+    def _made(self, operand: str, segment: MatrixSegment) -> str:
+        """Address of a segment that is open, and how far its rows are apart."""
+        if segment.whole:
+            return f"q_{operand} + {segment.start}, {self.p.dim[operand]}"
+        return f"{self._at(f'a_{operand}', segment)}, {segment.padded}"
 
     def _at(self, area: str, segment: MatrixSegment) -> str:
         """Address of a segment of the tile, or of row r."""
@@ -132,3 +151,7 @@ class MatrixText:
             names |= {f"q_{o}": f"d_{o} + q * {self.p.dim[o]}" for o in ("x1", "w", "out")}
             names["n"] = "least(R, end - q)"
             w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")
+
+
+def _flag(adds: bool) -> str:
+    return "true" if adds else "false"

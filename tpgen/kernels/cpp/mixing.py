@@ -74,15 +74,21 @@ class MixingText:
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
         at = f"{self.vectors.start('w')} + {first}0 * {self.inner * mixed}"
         if "out" in self.p.opened:
-            self.w.line(f"multiply(a_out + {out}, weights + {at}, 1, {mixed}, P, {mixed}, count, {k} * R);")
+            self._multiply(f"a_out + {out}", f"weights + {at}, 1, {mixed}", "P", f"{mixed}, count", f"{k} * R")
         if "w" in self.p.opened:
             if self.p.flips(self.term):
-                self.w.line(f"multiply(a_w + {at}, P, {k} * R, 1, G, count, {k} * R, {mixed});")
+                self._multiply(f"a_w + {at}", f"P, {k} * R, 1", "G", f"count, {k} * R", str(mixed))
             else:
                 self.w.line(f"correlate(a_w + {at}, {mixed}, P, s_out + {out}, count, {mixed}, {k} * R);")
         if self.gradients:
-            self.w.line(f"clear(D, count * {k} * R);")
-            self.w.line(f"multiply(D, weights + {at}, {mixed}, 1, s_out + {out}, count, {mixed}, {k} * R);")
+            self._multiply(
+                "D", f"weights + {at}, {mixed}, 1", f"s_out + {out}", f"count, {mixed}", f"{k} * R", add=False
+            )
+
+    def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
+        """Write a product of matrices whose rows stand one behind the other, or add it."""
+        flag = "true" if add else "false"
+        self.w.line(f"multiply<{flag}>({into}, {columns}, {left}, {right}, {columns}, {sizes}, {columns});")
 
     def _row_weights(self) -> None:
         first, k = self.first, self.k

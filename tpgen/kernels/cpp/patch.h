@@ -1,16 +1,18 @@
-// A patch of a matrix product in registers.  Needs: num, vec, load, store, W.
+// A patch of a matrix product in registers.  Needs: num, vec, loose, W.
 
-// C[m][n] += sum_k A(m, k) B[k][n]: A is strided numbers, n runs over whole vectors
-template <int H, int V> static inline void patch(num* C, const num* A, i64 am, i64 ak, const num* B, int K, int N) {
-  vec c[H][V];
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = load(C + (i64)h * N + v * W);
+static inline vec row_of(const num* p) { return *(const loose*)p; }  // rows of memory stand anywhere
+// C(m, n) = sum_k A(m, k) B(k, n), or adds it: A is strided numbers, n runs over whole vectors
+template <bool ADD, int H, int V>
+static inline void patch(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int K) {
+  vec c[H][V] = {};
+  if (ADD) UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) c[h][v] = row_of(C + h * cm + v * W);
   for (int k = 0; k < K; ++k) {
     vec b[V];
-    UNROLL for (int v = 0; v < V; ++v) b[v] = load(B + (i64)k * N + v * W);
+    UNROLL for (int v = 0; v < V; ++v) b[v] = row_of(B + k * bk + v * W);
     UNROLL for (int h = 0; h < H; ++h) {
       const num a = A[h * am + k * ak];
       UNROLL for (int v = 0; v < V; ++v) c[h][v] += a * b[v];
     }
   }
-  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) store(C + (i64)h * N + v * W, c[h][v]);
+  UNROLL for (int h = 0; h < H; ++h) UNROLL for (int v = 0; v < V; ++v) *(loose*)(C + h * cm + v * W) = c[h][v];
 }

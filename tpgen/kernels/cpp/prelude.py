@@ -98,20 +98,22 @@ def _products(target: Target) -> str:
     """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors."""
     tall, wide = (6, 4) if target.registers >= 32 else (4, 2)
     cases = "\n".join(
-        f"  for (; m + {h} <= M; m += {h}) patch<{h}, V>(C + (i64)m * N, A + m * am, am, ak, B, K, N);"
+        f"  for (; m + {h} <= M; m += {h}) patch<ADD, {h}, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);"
         for h in range(tall, 0, -1)
     )
     columns = "\n".join(
-        f"  for (; n + {w} * W <= N; n += {w} * W) panel<{w}>(C + n, A, am, ak, B + n, M, K, N);"
+        f"  for (; n + {w} * W <= N; n += {w} * W) panel<ADD, {w}>(C + n, cm, A, am, ak, B + n, bk, M, K);"
         for w in range(wide, 0, -1)
     )
     return f"""
 // a panel of B stays in the nearest cache while all rows of A pass
-template <int V> static inline void panel(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {{
+template <bool ADD, int V>
+static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {{
   int m = 0;
 {cases}
 }}
-static void multiply(num* C, const num* A, i64 am, i64 ak, const num* B, int M, int K, int N) {{
+template <bool ADD>
+static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {{
   int n = 0;
 {columns}
 }}

@@ -1,7 +1,8 @@
 """The matrix schedule: a form without a second input is a matrix product for each path, over rows and components.
 
 Operands stand in scratch as ``[row][component][copies padded to whole vectors]``, so that a tile of rows is the left
-factor of a product as it stands, and vectors run over the copies of the result.
+factor of a product as it stands, and vectors run over the copies of the result.  Scalars stand so in memory already:
+they are read there, and written where they fill whole vectors.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ class MatrixSegment:
     mul_first: bool  # whether memory is [copies][components]
     padded: int
     scratch: int
+    plain: bool  # whether memory is [copies] of numbers as they are computed with
+
+    @property
+    def whole(self) -> bool:
+        """Whether rows of memory are rows of whole vectors."""
+        return self.plain and self.mul == self.padded
 
     @property
     def text(self) -> str:
@@ -75,7 +82,7 @@ class MatrixSchedule:
 
     def scratch(self, operand: str) -> int:
         """Numbers of one row in scratch."""
-        return sum(s.size for s in self.segments(operand))
+        return sum(s.size for s in self.segments(operand) if not s.whole)
 
     def __str__(self) -> str:
         lines = [f"matrix schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
@@ -99,7 +106,8 @@ def is_linear(form: Form) -> bool:
 def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Place every path of a linear form."""
     terms = [t for t in form.terms if t.coefficient != 0.0]
-    segments = {name: _segments(form, terms, name, target) for name in ("x1", "out")}
+    shared = not form.operand("w").row
+    segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
         source, end = (segments[name][_leg(term, name).segment] for name in ("x1", "out"))
@@ -108,9 +116,9 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
         made.append(MatrixTerm(term.path, text, source, end, start, kept, flipped, term.coefficient))
         kept, flipped = kept + source.mul * end.padded, flipped + end.mul * source.padded
     dims = tuple(form.operand(name).dim if name != "x2" else 0 for name in SLOTS)
-    numbers = sum(s.size for found in segments.values() for s in found.values())
+    numbers = sum(s.size for found in segments.values() for s in found.values() if not s.whole)
     rows = next((n for n in _TILES if n * numbers <= _TILE_NUMBERS), _TILES[-1])
-    return MatrixSchedule(target, dims, not form.operand("w").row, tuple(made), rows)  # type: ignore[arg-type]
+    return MatrixSchedule(target, dims, shared, tuple(made), rows)  # type: ignore[arg-type]
 
 
 def _leg(term: Term, operand: str) -> LetteredLeg:
@@ -123,7 +131,7 @@ def _text(form: Form, term: Term, operand: str) -> str:
     return form.operand(operand).text.split("+")[_leg(term, operand).segment].strip()
 
 
-def _segments(form: Form, terms: list[Term], operand: str, target: Target) -> dict[int, MatrixSegment]:
+def _segments(form: Form, terms: list[Term], operand: str, target: Target, shared: bool) -> dict[int, MatrixSegment]:
     legs = {_leg(term, operand).segment: (term, _leg(term, operand)) for term in terms}
     found: dict[int, MatrixSegment] = {}
     at = 0
@@ -131,8 +139,10 @@ def _segments(form: Form, terms: list[Term], operand: str, target: Target) -> di
         start, stop = form.operand(operand).segments[index]
         dim = dict(term.sizes)["i"]
         mul = (stop - start) // dim
-        found[index] = MatrixSegment(index, start, mul, dim, leg.letters[0] in "uw", target.whole(mul), at)
-        at += found[index].size
+        plain = shared and dim == 1 and target.dtype != "bfloat16"
+        made = MatrixSegment(index, start, mul, dim, leg.letters[0] in "uw", target.whole(mul), at, plain)
+        found[index] = made
+        at += 0 if made.whole else made.size
     return found
 
 
@@ -163,7 +173,7 @@ class MatrixPlacement(OpenedSlots):
     @property
     def tiles(self) -> set[int]:
         """Widths of transposes."""
-        used = (s for o in ("x1", "out") for s in self.schedule.segments(o))
+        used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
@@ -182,8 +192,13 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The open slots that stand in scratch by rows."""
+        """The open slots that have rows."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
+
+    def stages(self, operand: str) -> list[MatrixSegment]:
+        """Segments that are brought into scratch: scalars are read in memory, as vectors where they are whole ones."""
+        vectors = operand == "out" and "w" in self.opened
+        return [s for s in self.schedule.segments(operand) if not (s.whole if vectors else s.plain)]
 
     @property
     def blocks(self) -> Blocks:
@@ -213,7 +228,7 @@ class MatrixPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Size of every scratch area of a thread, in numbers."""
         s = self.schedule
-        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged}
+        areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)

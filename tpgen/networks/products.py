@@ -1,0 +1,112 @@
+"""Matrix products of a program by kernels of linear layers, which are compiled for the sizes that are known.
+
+BLAS lays both factors out anew in each call, and is slow on some processors.  With ``W`` of known sizes and open rows,
+``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g`` are its gradients.
+"""
+
+from __future__ import annotations
+
+from operator import getitem as _getitem
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import fx
+
+from tpgen.kernels.runtime.call import X1, W
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.simplify import insert
+from tpgen.planner.linear import make_linear_plan
+from tpgen.remember import remembered
+
+_aten, _tpgen = torch.ops.aten, torch.ops.tpgen
+_TRANSPOSES = {_aten.t.default, _aten.transpose.int, _aten.permute.default}
+_FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loops
+
+
+class _Layer(NamedTuple):
+    """Product of a linear layer: the operand that it opens, the sizes of W, the factor with rows, and the other."""
+
+    opens: str
+    sizes: tuple[int, int]
+    rows: fx.Node
+    other: fx.Node
+
+
+def products_by_kernels(graph: fx.Graph) -> None:
+    """Let kernels compute the products of rows with matrices of known sizes, and the gradients of these products."""
+    for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
+        layer = _layer_of(node)
+        if layer is None or not (text := _description(*layer.sizes)):
+            continue
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(_WRITERS[layer.opens](graph, layer, text))
+    graph.eliminate_dead_code()
+
+
+def _layer_of(node: fx.Node) -> _Layer | None:
+    """The linear layer, or the gradient of one, that a product of matrices is; None where sizes are not like that."""
+    first, second = cast("tuple[fx.Node, fx.Node]", node.args)
+    if node.meta["val"].dtype not in (torch.float32, torch.float64) or node.meta["val"].device.type != "cpu":
+        return None
+    (left, left_turned), (right, right_turned) = map(_untransposed, (first, second))
+    if not isinstance(first.meta["val"].shape[0], int):
+        found = _Layer("x1" if right_turned else "out", _sizes(right), first, right)
+    elif left_turned:
+        found = _Layer("w", _sizes(node), left, second)
+    else:
+        return None
+    return found if all(type(n) is int and n >= _FEWEST for n in found.sizes) else None
+
+
+def _sizes(node: fx.Node) -> tuple[Any, Any]:
+    return tuple(node.meta["val"].shape)
+
+
+def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
+    """The matrix behind transposes, and whether it is transposed."""
+    turned = False
+    while node.op == "call_function" and node.target in _TRANSPOSES and len(_sizes(node)) == 2:
+        node, turned = node.args[0], not turned  # type: ignore[assignment]
+    return node, turned
+
+
+@remembered("descriptions of matrix products")
+def _description(inputs: int, outputs: int) -> str:
+    """Description of a layer of scalars without a factor; empty where no kernel can be built here."""
+    plan = make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
+    return "" if kernel_supported(plan) else describe(plan)
+
+
+def _product(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+    return insert(graph, _tpgen.product.default, layer.rows, _nothing(graph, layer.rows), _flat(graph, layer), text)
+
+
+def _rows_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+    g = layer.rows
+    rows = insert(graph, _aten.sym_size.int, g, 0)
+    x = insert(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
+    made = insert(graph, _tpgen.gradients.default, x, _nothing(graph, g), _flat(graph, layer), g, text, X1)
+    return insert(graph, _getitem, made, 0)
+
+
+def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+    x, g = layer.rows, layer.other
+    w = insert(graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]])  # of which the shape alone is read
+    made = insert(graph, _tpgen.gradients.default, x, _nothing(graph, x), w, g, text, W)
+    return insert(graph, _aten.view.default, insert(graph, _getitem, made, 0), list(layer.sizes))
+
+
+_WRITERS = {"out": _product, "x1": _rows_gradient, "w": _weights_gradient}
+
+
+def _nothing(graph: fx.Graph, rows: fx.Node) -> fx.Node:
+    """Rows of the second input, which a linear layer has not."""
+    return insert(graph, _aten.slice.Tensor, rows, 1, 0, 0)
+
+
+def _flat(graph: fx.Graph, layer: _Layer) -> fx.Node:
+    w = layer.other
+    if not w.meta["val"].is_contiguous():
+        w = insert(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)
+    return insert(graph, _aten.view.default, w, [layer.sizes[0] * layer.sizes[1]])
