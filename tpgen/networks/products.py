@@ -16,7 +16,7 @@ from tpgen.kernels.runtime.call import X1, W
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.simplify import insert
-from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.linear import make_matrix_plan
 from tpgen.remember import remembered
 
 _aten, _tpgen = torch.ops.aten, torch.ops.tpgen
@@ -74,7 +74,7 @@ def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
 @remembered("descriptions of matrix products")
 def _description(inputs: int, outputs: int) -> str:
     """Description of a layer of scalars without a factor; empty where no kernel can be built here."""
-    plan = make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
+    plan = make_matrix_plan(inputs, outputs)
     return "" if kernel_supported(plan) else describe(plan)
 
 

@@ -20,6 +20,7 @@ from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale,
 from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
 from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of
+from tpgen.remember import remembered
 
 NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
@@ -97,6 +98,16 @@ def make_linear_plan(
         weight_slices=slices,
         biased=biased,
     )
+
+
+@remembered("plans of matrix products", entries=256)
+def make_matrix_plan(inputs: int, outputs: int) -> Plan:
+    """Plan the product of rows of scalars with a matrix, which is the weights as they stand.
+
+    >>> make_matrix_plan(8, 4).paths[0].coefficient
+    1.0
+    """
+    return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
 
 
 def _flat(plan: Plan) -> Plan:

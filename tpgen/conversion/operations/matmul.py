@@ -15,9 +15,7 @@ from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import has_plain_numbers, is_traced
-from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.plan import Plan
-from tpgen.remember import remembered
+from tpgen.planner.linear import make_matrix_plan
 
 WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**22  # products in a sum, and in all sums
@@ -33,11 +31,10 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     """
     if torch.compiler.is_compiling() or autocasting(x.device) or not _is_worth(x, w):
         return x @ (w * scale)
-    layer = _layer(*w.shape)
+    layer = make_matrix_plan(*w.shape)
     if kernel_supported(layer):
         return x @ (w * scale)
-    weights = w * (scale / layer.paths[0].coefficient)
-    return kernel_product(x, x[:, :0], weights.flatten(), describe(layer))
+    return kernel_product(x, x[:, :0], (w * scale).flatten(), describe(layer))
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
@@ -49,7 +46,7 @@ def why_no_matmul(*weights: Tensor) -> str | None:
     'kernels compute in float32, float64 or bfloat16, not in float16'
     """
     matrices = (w for w in weights if w.dim() == 2)
-    found = (kernel_supported(_layer(*w.shape), dtype=w.dtype, device=w.device) for w in matrices)
+    found = (kernel_supported(make_matrix_plan(*w.shape), dtype=w.dtype, device=w.device) for w in matrices)
     return next(filter(None, found), None)
 
 
@@ -62,8 +59,3 @@ def _is_worth(x: Tensor, w: Tensor) -> bool:
         return made >= WORTH or (inner >= LONG and made * inner >= MANY)
     known = type(inner) is type(outputs) is int  # they may be symbols
     return known and is_traced(x) and inner >= LONG and inner * outputs >= WEIGHTS
-
-
-@remembered("layers of large products", entries=256)
-def _layer(inputs: int, outputs: int) -> Plan:
-    return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e")
