@@ -152,7 +152,7 @@ def test_hostile_json(changes: dict[str, Any], match: str) -> None:
         ({"biases": [2, False]}, PlanError, r"biases\[0\]: must be True or False, got 2"),
         ({"f_in": 2}, PlanError, "f_in and f_out go together: give both numbers of channels or none, got 2 and None"),
         ({"f_in": 2, "f_out": 0}, PlanError, "f_out must be a number of channels, 1 or more, got 0"),
-        ({"path_normalization": "none"}, PlanError, "unknown path_normalization 'none'.*: element, path"),
+        ({"path_normalization": "half"}, PlanError, "unknown path_normalization 'half'.*: element, path, none"),
         ({"irreps_in": "4xx"}, PlanError, "irreps_in: cannot read irreps '4xx'"),
     ],
     ids=str,
