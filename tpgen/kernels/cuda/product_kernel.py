@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks
 from tpgen.kernels.cuda.orders import (
     ascends,
     is_inside,
+    is_kept,
     known_order,
     known_wide,
     recall_inside,
@@ -32,6 +34,16 @@ _SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be mul
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 
 
+class KnownEdges(NamedTuple):
+    """Edges that are sorted and in range: both ends in int64, and their orders, none of an end that ascends."""
+
+    src: Tensor
+    dst: Tensor
+    by_src: Tensor | None
+    by_dst: Tensor | None
+    stream: int | None  # to which that stays known; None: it is of this call alone
+
+
 class ProductKernel(CudaKernel):
     """A form of paths with open slots."""
 
@@ -40,15 +52,14 @@ class ProductKernel(CudaKernel):
         description = spec.description
         return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, spec.indexed)
 
-    def fields(self, loaded: Loaded) -> list[int] | None:
+    def fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
-        if p.scattered:  # what edges have of nodes is added up by Python's launch
-            return None
         fields = {  # of `struct Launch`
             "context": loaded.context,
             "kernel": loaded.address(ENTRY),
             "sum": loaded.address(SUM_ENTRY),
             "join": loaded.address(JOIN_ENTRY),
+            "collect": loaded.address(COLLECT_ENTRY),
             "at_once": loaded.at_once,
             "rows": p.rows,
             "threads": p.threads,
@@ -57,16 +68,17 @@ class ProductKernel(CudaKernel):
             "weights": p.dim["w"] if p.sums_weights else 0,
             "sum_threads": SUM_THREADS,
             "sum_shared": p.weight_sum.shared,
-            "owner": SLOTS.index(p.owner) if p.owner else -1,
+            "by": SLOTS.index(p.by) if p.by else -1,
             "owned": p.dim[p.owner] if p.owner else 0,
+            "collected": sum(p.dim[slot] for slot in p.scattered),
         }
         return [*fields.values()]
 
-    def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
-        """The edges by owner, where they are sorted and known to be in range, which a recorded graph does not ask."""
+    def recall(self, edges: Edges, like: Tensor) -> KnownEdges | None:
+        """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = device_of([like])
         loaded = self._loaded.get(device)
-        return None if loaded is None else _recalled(loaded.placement.owner, edges, captures.capture_of(device))
+        return None if loaded is None else _recalled(loaded, edges, captures.capture_of(device))
 
     def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
@@ -125,14 +137,17 @@ def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool 
     return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
 
 
-def _recalled(owner: str | None, edges: Edges, capture: int) -> EdgeRows | None:
+def _recalled(loaded: Loaded, edges: Edges, capture: int) -> KnownEdges | None:
     """Recall what `ordered_edges` has found of edges."""
-    ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
-    if edges.check and not capture and not all(recall_inside(*end) for end in ends):
+    ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
+    if edges.check and not capture and not all(recall_inside(*end) for end in ends.values()):
         return None
-    index, owners = ends[owner != "x1"]
-    order = recall_order(index, owners, capture) if owner else None
+    orders = {slot: recall_order(*ends[slot], capture) for slot in loaded.placement.sorted_by}
+    if any(order is None and not ascends(ends[slot][0]) for slot, order in orders.items()):
+        return None
     src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-    if src is None or dst is None or (owner and order is None and not ascends(index)):
+    if src is None or dst is None:
         return None
-    return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)
+    by_src, by_dst = (order and order.whole for order in map(orders.get, ends))
+    keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
+    return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)

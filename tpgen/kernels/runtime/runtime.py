@@ -113,8 +113,8 @@ class Kernels:
         launched = self._launched = self._launched or Launched(native)
         if self.description.any_level:
             launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
-        elif self._entered(native) and (entry := launch(like)):
-            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *entry)
+        elif self._entered(native):
+            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *launch(like))
             self._native = native.run
             if indexed:
                 launched.enter_sorting(kernel, like, mask_of(call))
