@@ -16,6 +16,7 @@ from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import (
+    Order,
     ascends,
     is_inside,
     is_kept,
@@ -126,15 +127,21 @@ def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool 
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capture = captures.capture_of(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, capture).order if owner and not ascends(index) else None
+    given = {"x1": edges.by_src, "out": edges.by_dst}
+    order = _order(index, owners, given[owner], capture).order if owner and not ascends(index) else None
     if edges.check and not capture:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capture) for end in (edges.src, edges.dst))
-    collected = known_order(edges.src, edges.sources, capture) if scattered else None
+    collected = _order(edges.src, edges.sources, edges.by_src, capture) if scattered else None
     return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
+
+
+def _order(index: Tensor, owners: int, given: Tensor | None, capture: int) -> Order:
+    """Take the order that is given, or find it."""
+    return known_order(index, owners, capture) if given is None else Order.of(given, owners)
 
 
 def _recalled(loaded: Loaded, edges: Edges, capture: int) -> KnownEdges | None:
@@ -142,12 +149,16 @@ def _recalled(loaded: Loaded, edges: Edges, capture: int) -> KnownEdges | None:
     ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
     if edges.check and not capture and not all(recall_inside(*end) for end in ends.values()):
         return None
-    orders = {slot: recall_order(*ends[slot], capture) for slot in loaded.placement.sorted_by}
-    if any(order is None and not ascends(ends[slot][0]) for slot, order in orders.items()):
-        return None
+    given = {"x1": edges.by_src, "out": edges.by_dst}
+    orders = {slot: given[slot] for slot in loaded.placement.sorted_by}
+    for slot in (slot for slot, order in orders.items() if order is None):
+        found = recall_order(*ends[slot], capture)
+        if found is None and not ascends(ends[slot][0]):
+            return None
+        orders[slot] = found and found.whole
     src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
     if src is None or dst is None:
         return None
-    by_src, by_dst = (order and order.whole for order in map(orders.get, ends))
+    by_src, by_dst = map(orders.get, ends)
     keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
     return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)
