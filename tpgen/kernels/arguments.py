@@ -32,13 +32,18 @@ def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callabl
 
 @dataclass(frozen=True)
 class Edges:
-    """Source and destination of each edge, int64 or int32, how many rows they point into, and whether to check that."""
+    """Source and destination of each edge, int64 or int32, how many rows they point into, and whether to check that.
+
+    Where somebody has sorted them by either, that is given too.
+    """
 
     src: Tensor
     dst: Tensor
     sources: int
     destinations: int
     check: bool
+    by_src: Tensor | None = None
+    by_dst: Tensor | None = None
 
     @property
     def how(self) -> int:

@@ -77,6 +77,10 @@ class TensorProductConv(TensorProduct):
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
                 return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            text = self._checked if check_index else self._trusting
+            made = quick_call(self, text, x, y, weight, edge_src, edge_dst, num_nodes)
+            if made is not None:
+                return made
             return self._by_ends(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
         return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
@@ -84,16 +88,13 @@ class TensorProductConv(TensorProduct):
     def _by_ends(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
-        """The sum over edges with both ends given: left to a tracer, by the usual call, or looked at first."""
+        """The sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at."""
         if dst is None:
             raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weight, src, dst, num_nodes, check)
             if node is not None:
                 return node
-        made = self._quick_edges(x, y, weight, src, dst, num_nodes, check)
-        if made is not None:
-            return made
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
         if not self._by_kernel:  # graphs are written for int64; kernels read either
@@ -115,16 +116,8 @@ class TensorProductConv(TensorProduct):
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        return self.forward(x, y, weight, src, dst, nodes, check)
-
-    def _quick_edges(
-        self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int | None, check: bool
-    ) -> Tensor | None:
-        """The sum of a usual call by a kernel, or None."""
-        nodes = x.shape[0] if num_nodes is None and isinstance(x, Tensor) and x.dim() else num_nodes
-        if type(nodes) is not int or not (isinstance(src, Tensor) and isinstance(dst, Tensor)):
-            return None
-        return quick_call(self, self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        made = quick_call(self, self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        return self._by_ends(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -23,11 +23,12 @@ def quick_call(
     weight: Tensor | None,
     src: Tensor | None = None,
     dst: Tensor | None = None,
-    nodes: int = 0,
+    nodes: int | None = 0,
 ) -> Tensor | None:
     """The result by the kernel of a description; None for any other call, and where it does not fit.
 
-    Weights and mask are read past what `Module` does to find a parameter or a buffer.
+    Edges have as many nodes as x has rows where nothing is said.  Weights and mask are read past what `Module` does to
+    find a parameter or a buffer.
     """
     if weight is not None:
         w = weight if product.weight_numel else None
@@ -38,6 +39,10 @@ def quick_call(
     like = product._buffers["output_mask"]
     if like is None or x.dtype != like.dtype or (weight is None and w.numel() != product.weight_numel):
         return None
+    if nodes is None and x.dim():
+        nodes = x.shape[0]
+    if type(nodes) is not int or not (src is None or (isinstance(src, Tensor) and isinstance(dst, Tensor))):
+        return None  # a size that a trace must not be asked, or no tensors
     return quick_product(x, y, w, text, src, dst, nodes)
 
 

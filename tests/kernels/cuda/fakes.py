@@ -26,6 +26,7 @@ def machine_code(text: str, arch: int) -> bytes:
 
 
 _STREAM_OF = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+_STREAM_IS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
 _PUSH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _POP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _LAUNCH = ctypes.CFUNCTYPE(
@@ -81,6 +82,7 @@ class FakeLibrary:
         """The functions that C++ calls."""
         functions = {
             "stream_of": _STREAM_OF(lambda _, found: found.__setitem__(0, self.streams[self.device]) or 0),
+            "capturing": _STREAM_IS(lambda _, found: found.__setitem__(0, bool(self.capture)) or 0),
             "push": _PUSH(lambda context: self.cuCtxPushCurrent_v2(ctypes.c_void_p(context))),
             "pop": _POP(lambda popped: self.cuCtxPopCurrent_v2(popped)),
             "launch": _LAUNCH(self._launched_by_address),

@@ -18,6 +18,7 @@ from tpgen.errors import BackendError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.cuda.driver import EntryPoints
+from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import OUT, ProductCall, W, opening_text
 from tpgen.kernels.runtime.native import runtime as native
@@ -30,6 +31,8 @@ pytestmark = needs_compiler
 PLANS = {
     "shared": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True),
     "rows": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False),
+    # results wider than twice what they are made of: gradients come by receiver, and another kernel collects them
+    "wide": channelwise("16x0e+16x1o", "0e+1o+2e+3o", "16x0e+16x1o+16x2e+16x3o", shared_weights=False),
     "mixed": fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False),
 }
 ROWS = 7
@@ -64,10 +67,27 @@ def test_rows(name: str, mask: int, native_gpu: Products) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("name, mask", [("rows", OUT), ("shared", 7), ("rows", 15), ("rows", W), ("mixed", 15)])
+@pytest.mark.parametrize(
+    "name, mask", [("rows", OUT), ("shared", 7), ("rows", 15), ("rows", W), ("mixed", 15), ("wide", 7), ("wide", 15)]
+)
 def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -> None:
     """Every kind of owner; as many edges as take a second launch for those that lie across runs."""
     by_python, by_runtime = both(on_edges(call_of(name, mask, 300), dtype))
+    assert same(by_runtime, by_python)
+    collects = any(source.placement.scattered for source in native_gpu.sources)
+    assert collects == (name == "wide")
+
+
+@pytest.mark.parametrize("edges, nodes", [(0, 4), (0, 0), (5, 4)])
+def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int, native_gpu: Products) -> None:
+    """Zeros; of no sender at all nothing is launched, which the driver would refuse."""
+    call = on_edges(call_of("wide", 7))
+    assert call.src is not None
+    assert call.dst is not None
+    assert call.g is not None
+    fewer = call._replace(x1=call.x1[:nodes].clone(), g=call.g[:nodes].clone(), nodes=nodes)
+    fewer = fewer._replace(**{name: getattr(call, name)[:edges].clone() for name in ("x2", "w", "src", "dst")})
+    by_python, by_runtime = both(fewer)
     assert same(by_runtime, by_python)
 
 
@@ -76,10 +96,13 @@ def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -
 _SILENT = """
 typedef long long i64;
 #define EXPORTED extern "C" __attribute__((visibility("default")))
-static void* own; static i64 launches, pushes, device_asked, refusing;
+static void* own; static i64 launches, pushes, refusing, recorded;
 EXPORTED i64 fake_count(i64 what) { return what ? pushes : launches; }
-EXPORTED i64 fake_set(i64 stream, i64 code) { own = (void*)stream; refusing = code; launches = pushes = 0; return 0; }
+EXPORTED i64 fake_set(i64 stream, i64 code, i64 graph) {
+  own = (void*)stream; refusing = code; recorded = graph; launches = pushes = 0; return 0;
+}
 EXPORTED int fake_stream(int, void** found) { *found = own; return 0; }
+EXPORTED int fake_capturing(void*, int* found) { *found = recorded; return 0; }
 EXPORTED int fake_push(void* context) { pushes += context == (void*)50; return 0; }
 EXPORTED int fake_pop(void** context) { *context = 0; ++pushes; return 0; }
 EXPORTED int fake_launch(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -96,10 +119,10 @@ def silent(native_gpu: Products) -> Any:
     return load_library(Wanted(_SILENT, "fake_count"))
 
 
-def use(silent: Any, stream: int = 7, code: int = 0) -> None:
-    names = ("fake_stream", "fake_push", "fake_pop", "fake_launch")
+def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:
+    names = ("fake_stream", "fake_capturing", "fake_push", "fake_pop", "fake_launch")
     addresses = [ctypes.cast(getattr(silent, name), ctypes.c_void_p).value or 0 for name in names]
-    silent.fake_set(ctypes.c_int64(stream), ctypes.c_int64(code))
+    silent.fake_set(*map(ctypes.c_int64, (stream, code, capture)))
     native = runtime()
     assert native is not None
     native.use_driver("cpu", EntryPoints(*addresses))
@@ -126,26 +149,97 @@ def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> N
     assert frames(torch.ops.tpgen_native.run.default._op, x1, x2, w, numbers[0], 7, g) == []
     assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
     x1, x2, w, g, src, dst, *_ = edges
-    order = torch.argsort(src, stable=True)
-    given = x1, x2, w, numbers[1], 7, g, src, dst, 4, order, None
+    assert src is not None
+    given = x1, x2, w, numbers[1], 7, g, src, dst, 4, order_of(src, 4).whole, None, 7
     assert frames(torch.ops.tpgen_native.sorted.default._op, *given) == []
     assert silent.fake_count(0) == 3
     assert silent.fake_count(1) == 0
 
 
+def test_no_frame_of_python_in_a_convolution_that_collects(silent: Any) -> None:
+    call = on_edges(call_of("wide", 7))
+    forms.kernels_of(call.description).run(call)
+    use(silent)
+    x1, x2, w, g, src, dst, *_ = call
+    assert src is not None
+    assert dst is not None
+    by_src, by_dst = (order_of(end, 4).whole for end in (src, dst))
+    number, operator = forms.kernels_of(call.description)._number, torch.ops.tpgen_native.sorted.default._op
+    assert frames(operator, x1, x2, w, number, 7, g, src, dst, 4, by_src, by_dst) == []
+    assert silent.fake_count(0) == 2  # the gradients by edge, and their sums
+    for orders in ((None, by_dst), (by_dst[1:], by_dst), (by_src, by_src[1:]), (by_src.int(), by_dst)):
+        assert not operator(x1, x2, w, number, 7, g, src, dst, 4, *orders)
+
+
+class Ends:
+    """Calls on rows of an ``edge_index`` that each takes anew."""
+
+    def __init__(self, name: str = "wide", mask: int = 15) -> None:
+        self.call = on_edges(call_of(name, mask))
+        assert self.call.src is not None
+        assert self.call.dst is not None
+        self.edge_index = torch.stack([self.call.src, self.call.dst])
+        self.kernels = forms.kernels_of(self.call.description)
+
+    def taken(self, first: int = 0) -> ProductCall:
+        src, dst = self.edge_index.unbind() if first == 0 else (self.edge_index[1], self.edge_index[0])
+        return self.call._replace(src=src, dst=dst)
+
+    def known(self) -> int:
+        assert self.kernels._launched is not None
+        return len(self.kernels._launched._seen)
+
+
 def test_frames_of_python_on_a_users_call(silent: Any) -> None:
-    """Convolutions look orders up in Python, where tensors have an identity and a version; rows look up nothing."""
-    rows, edges = call_of("rows"), on_edges(call_of("rows"))
+    """Edges take one more than rows, where tensors have an identity and a version, whoever takes them out of what."""
+    rows, ends = call_of("rows"), Ends()
+    calls = {"rows": lambda: rows, "edges": lambda: ends.call, "edge_index": ends.taken}
     counted = {}
-    for name, call in {"rows": rows, "edges": edges}.items():
-        kernels = forms.kernels_of(call.description)
-        kernels.run(call)
+    for name, take in calls.items():
+        kernels = forms.kernels_of(take().description)
+        kernels.run(take())
         use(silent)
-        seen = frames(kernels.quick, call)
-        counted[name] = len(seen)
-        assert silent.fake_count(0) == 1
-    assert counted["rows"] == 1
-    assert 40 < counted["edges"] <= 60  # as the docs say; fewer are better, and then the docs say so
+        assert kernels.quick(take())
+        counted[name] = len(frames(kernels.quick, take()))
+        assert silent.fake_count(0) == 2 * (1 if name == "rows" else 3)  # by receiver, collected, and by receiver
+    assert counted == {"rows": 1, "edges": 2, "edge_index": 2}
+
+
+def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: Products) -> None:
+    """Of others nothing is launched, until Python has sorted them; and nothing is left of edges that are gone."""
+    ends = Ends()
+    ends.kernels.run(ends.taken())
+    assert ends.kernels.quick(ends.taken())
+    assert same(*both(ends.taken(1)))  # the other way round
+    more = ends.taken()._replace(x1=ends.call.x1.repeat(2, 1))
+    assert not ends.kernels.quick(more)
+    assert same(*both(more))
+    ends.edge_index[1] = ends.edge_index[1].flip(0)
+    assert not ends.kernels.quick(ends.taken())
+    by_python, by_runtime = both(ends.taken())
+    assert same(by_runtime, by_python)
+    assert same(ends.kernels.quick(ends.taken()), by_python)
+    assert ends.known() == 1
+    del more
+    ends.edge_index = torch.zeros(2, 0)
+    assert ends.known() == 0
+
+
+@pytest.mark.parametrize("change", [{"stream": 8}, {"capture": 1}])
+def test_known_edges_are_those_of_a_stream_and_of_no_graph(change: dict[str, int], silent: Any) -> None:
+    """Which C++ asks behind the look-up: then nothing is launched."""
+    ends = Ends()
+    ends.kernels.run(ends.taken())
+    launched = ends.kernels._launched
+    assert launched is not None
+    for again in (False, True):
+        use(silent, **(change if again else {}))
+        for _ in range(2):
+            known = [known for seen in launched._seen.values() for known in seen.known.values()]
+            made = ends.kernels.quick(ends.taken())
+        assert bool(made)
+        assert (len(frames(ends.kernels.quick, ends.taken())) == 2) == (not again)
+        assert len(known) == 1
 
 
 def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
@@ -254,6 +348,7 @@ def test_the_first_convolution_of_a_cuda_graph_is_left_to_python(silent: Any, na
     kernels.run(call)
     use(silent)
     for native_gpu.capture in (0, 1, 2, 0):
+        use(silent, capture=native_gpu.capture)
         assert bool(kernels.quick(call)) == (not native_gpu.capture)
         kernels.run(call)
         assert kernels.quick(call)

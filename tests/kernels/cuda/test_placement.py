@@ -31,7 +31,9 @@ from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, find_problem
 FORWARD, BACKWARD = ("out",), ("x1", "x2", "w")
 # Shares of a copy's bandwidth, with what the cache loses: forward and backward of products and of convolutions.
 AIMED_AT = {(FORWARD, False): 0.85, (BACKWARD, False): 0.85, (FORWARD, True): 0.8, (BACKWARD, True): 0.7}
-BY_RECEIVER = {"mace-large": 0.67, "nequip-toluene": 0.65}  # what edges have of x1 is written, and read again
+# Those where no order of the edges lets that pass: see `most`.
+BY_RECEIVER = ("mace-large", "nequip-toluene")
+INDICES, CACHE_FOR_NODES, NODES = 24, 0.5, 2_000  # bytes of an edge; what the model takes of the cache and of a graph
 CHANNELWISE = [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"]
 
 
@@ -91,9 +93,22 @@ def test_what_is_aimed_at_is_predicted(name: str, layout: str, arch: int) -> Non
     """All but the gradients of two convolutions, which the docs name."""
     for (opened, indexed), share in AIMED_AT.items():
         excused = indexed and opened == BACKWARD and name in BY_RECEIVER
-        found = predict(placed(name, opened, indexed, arch, layout)).share
-        assert found >= (BY_RECEIVER[name] - 0.005 if excused else share)
-        assert not excused or found < share
+        p = placed(name, opened, indexed, arch, layout)
+        assert predict(p).share >= (0.97 * most(p) if excused else share)
+        assert not excused or predict(p).share <= 1.001 * most(p) < share
+
+
+def most(p: CudaPlacement, edges: float = 20.0) -> float:
+    """The largest share of the bytes of gradients that an edge must move, by either order of the edges.
+
+    One order adds up one end in registers.  By sender the cotangent comes anew where the cache has lost it; by receiver
+    what an edge has of the gradient of x1 is written and read.  Parts that stay in the cache would take a sort of each
+    share of the edges, and sums by atomics other bits each time.
+    """
+    x1, x2, w, out = map(p.row_bytes, ("x1", "x2", "w", "out"))
+    least = 2 * (w + x2) + INDICES + (2 * x1 + out) / edges
+    lost = 1 - min(1.0, CACHE_FOR_NODES * p.chip.cache / (NODES * out))
+    return least / (least + min(2 * x1, max(0.0, lost - 1 / edges) * out))
 
 
 @pytest.mark.parametrize("name", ["mace-large", "mixed-mul", "tetris-1", "article"])

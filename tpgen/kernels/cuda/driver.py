@@ -26,6 +26,7 @@ _RESERVED = 1024  # bytes of shared memory that the system takes of a block
 _MAJOR = 1000  # 12.4 is 12040
 _OLDEST = 12  # the first CUDA with libraries of kernels, which belong to no context
 _STREAM_OF = "aoti_torch_get_current_cuda_stream"
+_LAUNCHING = ("cuStreamIsCapturing", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel")
 _ALL = 100  # per cent of what a multiprocessor has between shared memory and cache
 _LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 _HINTS = {
@@ -198,9 +199,10 @@ def cuda_taken() -> int | None:
 
 
 class EntryPoints(NamedTuple):
-    """Addresses of the functions that a launch takes: torch's current stream, contexts, and the launch itself."""
+    """Addresses of the functions that a launch takes: torch's current stream, whether it is recorded, contexts."""
 
     stream_of: int
+    capturing: int
     push: int
     pop: int
     launch: int
@@ -212,7 +214,7 @@ def entry_points() -> EntryPoints | None:
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
-    own = [getattr(_open(), name) for name in ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel")]
+    own = [getattr(_open(), name) for name in _LAUNCHING]
     return EntryPoints(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (getattr(stable, _STREAM_OF), *own)))
 
 

@@ -77,8 +77,8 @@ class CudaKernel(ABC):
         """Place a call on a chip.  Raises `EmitError` where it has no room."""
 
     @abstractmethod
-    def fields(self, loaded: Loaded) -> list[int] | None:
-        """List what the runtime in C++ launches the kernels by; None where that knows not all of them."""
+    def fields(self, loaded: Loaded) -> list[int]:
+        """List what the runtime in C++ launches the kernels by."""
 
     @abstractmethod
     def order(self, loaded: Loaded, call: Given) -> tuple[int, Any]:
@@ -103,11 +103,10 @@ class CudaKernel(ABC):
         """Compile it for the device of a tensor, ahead of its first call."""
         self._built_for(driver.capability(device_of([like])))
 
-    def launch(self, like: Tensor) -> tuple[int, list[int]] | None:
-        """The device of a tensor, and how the runtime in C++ launches them there; None where that cannot."""
+    def launch(self, like: Tensor) -> tuple[int, list[int]]:
+        """The device of a tensor, and how the runtime in C++ launches them there."""
         device = device_of([like])
-        fields = self.fields(self.on(device))
-        return None if fields is None else (device, fields)
+        return device, self.fields(self.on(device))
 
     def __call__(self, *given: Any) -> int:
         """Launch the kernels of a `Given` on the current stream; a fault where edges or the index point nowhere."""

@@ -101,4 +101,4 @@ class Collect:
     def arguments(self, parts: Tensor, edges: EdgeRows, sums: Tensor) -> list[ctypes.c_void_p]:
         """Pointers as the text of the kernel has them."""
         assert edges.collected is not None
-        return [ctypes.c_void_p(_pointer(x)) for x in (parts, *edges.collected, sums)]
+        return [ctypes.c_void_p(_pointer(x)) for x in (parts, *edges.collected[:2], sums)]

@@ -28,6 +28,12 @@ class Order(NamedTuple):
 
     first: Tensor
     order: Tensor
+    whole: Tensor  # both, side by side, as operators hand them on
+
+    @staticmethod
+    def of(whole: Tensor, owners: int) -> Order:
+        """Take the two apart."""
+        return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
 
 Known = TypeVar("Known")
@@ -86,7 +92,7 @@ class Memory(Generic[Known]):
 
     def _part(self, index: Tensor, rows: int) -> tuple:
         stream = _stream(index) if self.on_device else 0
-        return index.storage_offset(), index.stride(), index.shape, rows, stream
+        return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
 def _parts(kept: _Kept, index: Tensor) -> _Parts | None:
@@ -107,14 +113,14 @@ _NARROW = 2**31
 def order_of(index: Tensor, owners: int) -> Order:
     """The edges by their owner; in numbers of four bytes, which are sorted in half the time.
 
-    >>> first, order = order_of(torch.tensor([2, 0, 2]), 3)
-    >>> first.tolist(), order.tolist()
-    ([0, 1, 1, 3], [1, 0, 2])
+    >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
+    >>> first.tolist(), order.tolist(), whole.tolist()
+    ([0, 1, 1, 3], [1, 0, 2], [0, 1, 1, 3, 1, 0, 2])
     """
     keys = index.to(torch.int32 if owners < _NARROW else torch.int64)
     found, order = torch.sort(keys, stable=True)
     first = torch.searchsorted(found, torch.arange(owners + 1, device=index.device, dtype=keys.dtype))
-    return Order(first, order)
+    return Order.of(torch.cat([first, order]), owners)
 
 
 def in_range(index: Tensor, rows: int) -> bool:
@@ -175,6 +181,11 @@ def recall_inside(index: Tensor, rows: int) -> bool:
 
 def _stream(index: Tensor) -> int:
     return stream_of(index.get_device()) if index.is_cuda else 0
+
+
+def is_kept(index: Tensor) -> bool:
+    """Whether what is found of an index on the device may be kept: writes are counted, and its memory is its own."""
+    return not (index.is_inference() or _is_lent(index))
 
 
 def _is_lent(index: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import (
+    Order,
     ascends,
     is_inside,
+    is_kept,
     known_order,
     known_wide,
     recall_inside,
@@ -32,6 +35,16 @@ _SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be mul
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 
 
+class KnownEdges(NamedTuple):
+    """Edges that are sorted and in range: both ends in int64, and their orders, none of an end that ascends."""
+
+    src: Tensor
+    dst: Tensor
+    by_src: Tensor | None
+    by_dst: Tensor | None
+    stream: int | None  # to which that stays known; None: it is of this call alone
+
+
 class ProductKernel(CudaKernel):
     """A form of paths with open slots."""
 
@@ -40,15 +53,14 @@ class ProductKernel(CudaKernel):
         description = spec.description
         return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, spec.indexed)
 
-    def fields(self, loaded: Loaded) -> list[int] | None:
+    def fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
-        if p.scattered:  # what edges have of nodes is added up by Python's launch
-            return None
         fields = {  # of `struct Launch`
             "context": loaded.context,
             "kernel": loaded.address(ENTRY),
             "sum": loaded.address(SUM_ENTRY),
             "join": loaded.address(JOIN_ENTRY),
+            "collect": loaded.address(COLLECT_ENTRY),
             "at_once": loaded.at_once,
             "rows": p.rows,
             "threads": p.threads,
@@ -57,16 +69,17 @@ class ProductKernel(CudaKernel):
             "weights": p.dim["w"] if p.sums_weights else 0,
             "sum_threads": SUM_THREADS,
             "sum_shared": p.weight_sum.shared,
-            "owner": SLOTS.index(p.owner) if p.owner else -1,
+            "by": SLOTS.index(p.by) if p.by else -1,
             "owned": p.dim[p.owner] if p.owner else 0,
+            "collected": sum(p.dim[slot] for slot in p.scattered),
         }
         return [*fields.values()]
 
-    def recall(self, edges: Edges, like: Tensor) -> EdgeRows | None:
-        """The edges by owner, where they are sorted and known to be in range, which a recorded graph does not ask."""
+    def recall(self, edges: Edges, like: Tensor) -> KnownEdges | None:
+        """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = device_of([like])
         loaded = self._loaded.get(device)
-        return None if loaded is None else _recalled(loaded.placement.owner, edges, captures.capture_of(device))
+        return None if loaded is None else _recalled(loaded, edges, captures.capture_of(device))
 
     def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
@@ -114,25 +127,38 @@ def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool 
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capture = captures.capture_of(device)
     index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    order = known_order(index, owners, capture).order if owner and not ascends(index) else None
+    given = {"x1": edges.by_src, "out": edges.by_dst}
+    order = _order(index, owners, given[owner], capture).order if owner and not ascends(index) else None
     if edges.check and not capture:
         if not is_inside(edges.src, edges.sources):
             return _SOURCES, None
         if not is_inside(edges.dst, edges.destinations):
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capture) for end in (edges.src, edges.dst))
-    collected = known_order(edges.src, edges.sources, capture) if scattered else None
+    collected = _order(edges.src, edges.sources, edges.by_src, capture) if scattered else None
     return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
 
 
-def _recalled(owner: str | None, edges: Edges, capture: int) -> EdgeRows | None:
+def _order(index: Tensor, owners: int, given: Tensor | None, capture: int) -> Order:
+    """Take the order that is given, or find it."""
+    return known_order(index, owners, capture) if given is None else Order.of(given, owners)
+
+
+def _recalled(loaded: Loaded, edges: Edges, capture: int) -> KnownEdges | None:
     """Recall what `ordered_edges` has found of edges."""
-    ends = (edges.src, edges.sources), (edges.dst, edges.destinations)
-    if edges.check and not capture and not all(recall_inside(*end) for end in ends):
+    ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
+    if edges.check and not capture and not all(recall_inside(*end) for end in ends.values()):
         return None
-    index, owners = ends[owner != "x1"]
-    order = recall_order(index, owners, capture) if owner else None
+    given = {"x1": edges.by_src, "out": edges.by_dst}
+    orders = {slot: given[slot] for slot in loaded.placement.sorted_by}
+    for slot in (slot for slot, order in orders.items() if order is None):
+        found = recall_order(*ends[slot], capture)
+        if found is None and not ascends(ends[slot][0]):
+            return None
+        orders[slot] = found and found.whole
     src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-    if src is None or dst is None or (owner and order is None and not ascends(index)):
+    if src is None or dst is None:
         return None
-    return EdgeRows(order and order.order, src, dst, owners if owner else 0, owner)
+    by_src, by_dst = map(orders.get, ends)
+    keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
+    return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)

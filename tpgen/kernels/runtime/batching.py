@@ -55,6 +55,8 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         elements=_elements(call, index, size, counts if spread and not each else {}),
         description=kernels.product.per_row if spread and shared else call.description,
         nodes=call.nodes * size,
+        by_src=None,  # there are more edges
+        by_dst=None,
     )
     return made, unfold
 

@@ -16,6 +16,7 @@ from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
 from tpgen.kernels.sweep.terms import SLOTS
 
+ORDERS = ("by_src", "by_dst")  # the last fields of calls
 SLOT_BITS = X1, X2, W, OUT = tuple(1 << n for n in range(4))
 
 
@@ -50,6 +51,8 @@ class FormCall(NamedTuple):
     call: str
     elements: Tensor | None = None  # of each row: the element, where weights have elements
     nodes: int = 0  # rows of out, where it is found by an index and not given
+    by_src: Tensor | None = None  # as `tpgen::order` makes them: of src, for x1
+    by_dst: Tensor | None = None
 
     @property
     def indexed(self) -> bool:
@@ -72,7 +75,8 @@ class FormCall(NamedTuple):
             return None
         x1, x2, w, *others = self.tensors
         g = others[0] if others else None
-        return ProductCall(x1, x2, w, g, self.src, self.dst, self.description, mask, self.nodes)
+        own = self.src, self.dst, self.description, mask, self.nodes, self.by_src, self.by_dst
+        return ProductCall(x1, x2, w, g, *own)
 
 
 class ProductCall(NamedTuple):
@@ -87,16 +91,18 @@ class ProductCall(NamedTuple):
     description: str
     mask: int  # bits of the open slots
     nodes: int = 0  # rows of the product, where it is indexed and not given
+    by_src: Tensor | None = None  # orders of the edges by both ends, where somebody has made them
+    by_dst: Tensor | None = None
 
     def listed(self) -> FormCall:
         """Returns the call with its tensors as a list, those that it reads.  Raises `InputError` for a mask of none."""
-        x1, x2, w, g, src, dst, description, mask, nodes = self
+        x1, x2, w, g, src, dst, description, mask, nodes, *orders = self
         if not 0 < mask < 16:
             raise InputError(f"mask must have one to four of the bits 1 (x1), 2 (x2), 4 (w), 8 (out), got {mask}")
         if g is not None and mask == OUT:  # its rows alone are needed
             nodes, g = g.shape[0] if g.dim() else 0, None
         tensors = (x1, x2, w) if g is None else (x1, x2, w, g)
-        return FormCall(tensors, src, dst, description, opening_text(mask), None, nodes)
+        return FormCall(tensors, src, dst, description, opening_text(mask), None, nodes, *orders)
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
@@ -175,6 +181,23 @@ def gradients_call(
     return ProductCall(x1, x2, w, g, src, dst, description, mask)
 
 
+def sorted_call(
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor,
+    g: Tensor | None,
+    description: str,
+    mask: int,
+    src: Tensor,
+    dst: Tensor,
+    nodes: int,
+    by_src: Tensor | None,
+    by_dst: Tensor | None,
+) -> ProductCall:
+    """A call from the arguments of ``tpgen::sorted``."""
+    return ProductCall(x1, x2, w, g, src, dst, description, mask, nodes, by_src, by_dst)
+
+
 def polynomial_call(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> FormCall:
     """A call from the arguments of ``tpgen::polynomial``."""
     return FormCall(tensors, None, None, description, call, index)
@@ -184,6 +207,7 @@ def polynomial_call(tensors: Sequence[Tensor], index: Tensor | None, description
 CALLS: dict[str, Callable[..., ProductCall | FormCall]] = {
     "product": product_call,
     "gradients": gradients_call,
+    "sorted": sorted_call,
     "form": FormCall,
     "polynomial": polynomial_call,
 }

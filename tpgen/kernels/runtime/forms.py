@@ -9,7 +9,8 @@ kernels of calls at one level, which read every tensor once, where the same sum 
 each cotangent; where there is no such kernel, and for derivatives beyond, calls are expanded into those.
 
 ``tpgen::form`` is any call.  Those of products without levels are known to graphs as ``tpgen::product`` and
-``tpgen::gradients``, in a fixed number of arguments: so many small ones are made that a list shows.
+``tpgen::gradients``, in a fixed number of arguments: so many small ones are made that a list shows.  Where kernels take
+edges by owner, graphs have ``tpgen::order`` of both ends, and ``tpgen::sorted`` is the product or its gradients.
 
 They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
 transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
@@ -26,8 +27,10 @@ from torch import Tensor
 from tpgen._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import Part, parts_of, summed
+from tpgen.kernels.cuda import orders
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import (
+    ORDERS,
     OUT,
     SLOT_BITS,
     FormCall,
@@ -36,8 +39,9 @@ from tpgen.kernels.runtime.call import (
     opening_text,
     polynomial_call,
     product_call,
+    sorted_call,
 )
-from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, register
+from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
@@ -50,25 +54,30 @@ SCHEMAS = (
     f"form(Tensor[] tensors, {_INDICES}) -> Tensor[]",
     "polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]",  # in programs of 0.1
 )
-for _schema in SCHEMAS:
+_ON_SORTED_EDGES = (
+    "sorted(Tensor x1, Tensor x2, Tensor w, Tensor? g, str description, int mask, Tensor edge_src, Tensor edge_dst, "
+    "SymInt num_nodes, Tensor? by_src, Tensor? by_dst) -> Tensor[]",
+    "order(Tensor index, SymInt owners) -> Tensor",
+)
+for _schema in (*SCHEMAS, *_ON_SORTED_EDGES):
     define(_schema)
 _product, _gradients = torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default
-_form = torch.ops.tpgen.form.default
+_form, _sorted = torch.ops.tpgen.form.default, torch.ops.tpgen.sorted.default
 
 
 class _Forms(Operator[FormCall]):
     """Calls of a form with their tensors as a list."""
 
-    indices = 3
+    indices = 5
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor | None, ...], tuple]:
-        tensors, src, dst, description, text, elements, nodes = call
-        return (*tensors, src, dst, elements), (description, text, nodes)
+        tensors, src, dst, description, text, elements, nodes, *orders = call
+        return (*tensors, src, dst, elements, *orders), (description, text, nodes)
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
-        *tensors, src, dst, elements = tensors
+        *tensors, src, dst, elements, by_src, by_dst = tensors
         description, text, nodes = rest
-        return FormCall(tensors, src, dst, description, text, elements, nodes)
+        return FormCall(tensors, src, dst, description, text, elements, nodes, by_src, by_dst)
 
     def evaluate(self, call: FormCall) -> list[Tensor]:
         operator, arguments = _in_graphs(call)
@@ -140,12 +149,14 @@ def _in_graphs(call: FormCall) -> tuple[Any, tuple]:
     """The operator by which graphs know a call, and its arguments."""
     fixed = call.fixed()
     if fixed is None or kernels_of(call.description).description.any_level:
-        return _form, call
+        return _form, call[: -len(ORDERS)]
     return _of_product(fixed)
 
 
 def _of_product(call: ProductCall) -> tuple[Any, tuple]:
-    x1, x2, w, g, src, dst, description, mask, nodes = call
+    x1, x2, w, g, src, dst, description, mask, nodes, by_src, by_dst = call
+    if by_src is not None or by_dst is not None:
+        return _sorted, (x1, x2, w, g, description, mask, src, dst, nodes, by_src, by_dst)
     if g is None:
         return _product, (x1, x2, w, description, src, dst, nodes)
     return _gradients, (x1, x2, w, g, description, mask, src, dst)
@@ -201,7 +212,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
         mask, nodes = _mask(opened), call.nodes
         if mask == OUT and g is not None:  # its rows alone are needed
             nodes, g = g.shape[0], None
-        return products.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes))
+        return products.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes, call.by_src, call.by_dst))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]
@@ -221,13 +232,13 @@ _WORTH_ASKING = 2**14
 class _Products(Operator[ProductCall]):
     """Calls of products in a fixed number of arguments: what is usual in few steps, all else as the form's call."""
 
-    indices = 2
+    indices = 4
 
     def split(self, call: ProductCall) -> tuple[tuple[Tensor | None, ...], tuple]:
-        return call[:6], call[6:]
+        return call[:6] + call[9:], call[6:9]
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> ProductCall:
-        return ProductCall(*tensors, *rest)
+        return ProductCall(*tensors[:6], *rest, *tensors[6:])
 
     def quick(self, call: ProductCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
@@ -243,13 +254,13 @@ class _Products(Operator[ProductCall]):
     def pull_back(
         self, call: ProductCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        x1, x2, w, _, src, dst, description, mask, _ = call
+        x1, x2, w, _, src, dst, description, mask, _, *orders = call
         if mask != OUT:
             return forms.pull_back(call.listed(), cotangents, wanted)
         (g,), mask = cotangents, wanted[0] | wanted[1] << 1 | wanted[2] << 2
         if g is None or not mask:
             return (None,) * len(SLOT_BITS)
-        rest = iter(self.form(ProductCall(x1, x2, w, g, src, dst, description, mask)))
+        rest = iter(self.form(ProductCall(x1, x2, w, g, src, dst, description, mask, 0, *orders)))
         return [*[next(rest) if yes else None for yes in wanted[:3]], None]
 
     def run(self, call: ProductCall) -> list[Tensor]:
@@ -276,5 +287,17 @@ products = _Products()
 
 register(products, "product", product_call, single=True)
 register(products, "gradients", gradients_call)
+register(products, "sorted", sorted_call)
 register(forms, "form", FormCall)
 register(forms, "polynomial", polynomial_call)
+
+
+# -- edges by owner ----------------------------------------------------------------------------------------------------
+
+
+def _order(index: Tensor, owners: int) -> Tensor:
+    """Places at which each owner's edges begin, and behind them the edges."""
+    return orders.order_of(index, owners).whole
+
+
+define_function("order", _order, lambda index, owners: index.new_empty(owners + 1 + len(index), dtype=torch.int64))

@@ -200,6 +200,13 @@ def register(operator: Operator[C], name: str, call_of: Callable[..., C], single
     torch.library.register_fake(f"tpgen::{name}", at(operator.shapes), lib=library)
 
 
+def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
+    """An operator without derivatives, for tensors of any device; ``shaped`` makes its results without values."""
+    library.impl(name, compute, "CompositeExplicitAutograd")
+    library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    torch.library.register_fake(f"tpgen::{name}", shaped, lib=library)
+
+
 # -- autograd and torch.func -------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ class Kernels:
         """The open slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
         if not self._native:
             return ()
-        x1, x2, w, g, src, dst, _, mask, nodes = call
+        x1, x2, w, g, src, dst, _, mask, nodes, *_ = call
         if src is None and dst is None:
             return self._native(x1, x2, w, self._number, mask, g)
         if type(nodes) is not int:  # of a trace, which must not be asked how many
@@ -77,7 +77,7 @@ class Kernels:
         """Compute a call with its tensors as a list; nothing as above."""
         if not self.description.any_level and (fixed := call.fixed()):
             return self.quick(fixed)
-        tensors, src, dst, _, text, elements, _ = call
+        tensors, src, dst, _, text, elements, *_ = call
         if self._launched and (launched := self._launched.of_form(call)) is not None:
             return launched
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
@@ -113,8 +113,8 @@ class Kernels:
         launched = self._launched = self._launched or Launched(native)
         if self.description.any_level:
             launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
-        elif self._entered(native) and (entry := launch(like)):
-            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *entry)
+        elif self._entered(native):
+            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *launch(like))
             self._native = native.run
             if indexed:
                 launched.enter_sorting(kernel, like, mask_of(call))
@@ -260,7 +260,8 @@ class Kernels:
         if call.src is None or call.dst is None:
             return None
         check = self.description.check_index
-        return Edges(_dense(call.src), _dense(call.dst), counts[SOURCES], counts[DESTINATIONS], check)
+        ends = _dense(call.src), _dense(call.dst), counts[SOURCES], counts[DESTINATIONS]
+        return Edges(*ends, check, call.by_src, call.by_dst)
 
     def _fault(self, code: int, call: FormCall, counts: Counts) -> Exception:
         what = self.description.fault(code)

@@ -53,6 +53,8 @@ class KernelTarget:
     chip: Callable[[torch.device], Any] = lambda _device: None
     # whether sums over edges may go through memory in the operands' dtype, which rounds each part of them
     rounds_sums: bool = False
+    # whether kernels take edges by owner, so that compiled graphs sort them once for all
+    sorts: bool = False
     # why a graph is faster all the same, by `chip`: asked for `auto` alone
     slower: Callable[[KernelSpec, Any], str | None] = lambda *_: None
 
@@ -205,6 +207,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         language="CUDA C++",
         text=cuda.text,
         workspace=cuda.workspace,
+        sorts=True,
         slower=cuda.slower,
     ),
     "interpreter": KernelTarget(

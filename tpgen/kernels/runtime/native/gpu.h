@@ -4,12 +4,13 @@
 struct Driver {
   i64 type;  // of the devices that it is for; -1: there is no driver
   int (*stream_of)(int device, void** found);
+  int (*capturing)(void* stream, int* found);
   int (*push)(void* context);
   int (*pop)(void** context);
   int (*launch)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream,
                 void** arguments, void** more);
 };
-static Driver driver = {-1, 0, 0, 0, 0};
+static Driver driver = {-1, 0, 0, 0, 0, 0};
 
 static bool on_gpu(const Tensor& x) {
   int type = -1;
@@ -24,13 +25,15 @@ static bool is_at(const Tensor& x, Place place) { return !x || (on_gpu(x) && pla
 
 // -- what is known of kernels ----------------------------------------------------------------------------------------
 
-// A product's kernel on one device, as kernels/cuda/product_kernel.py has it.
+// A product's kernels on one device, as kernels/cuda/product_kernel.py has them: that of the rows, and those that may
+// follow it, each with what it reads of the one before.
 struct Launch {
-  void *context, *kernel, *sum, *join;
+  void *context, *kernel, *sum, *join, *collect;
   i64 at_once, rows, threads, shared;    // blocks that run at once; rows of a step; of a block
   i64 number;                            // bytes of a number that is computed with
   i64 weights, sum_threads, sum_shared;  // weights whose gradients blocks add up, 0: none
-  i64 owner, owned;                      // the slot that rows of edges are summed into, -1: none; its numbers
+  i64 by, owned;                         // the slot in whose order edges come, -1: none; its numbers, 0: not summed
+  i64 collected;                         // numbers of x1 whose gradients come edge by edge and are added up, 0: none
 };
 // The kernels of a polynomial's call, as kernels/cuda/polynomial_kernel.py has them.
 struct FormLaunch {
@@ -101,12 +104,24 @@ static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
   const i64 sizes[2] = {count, numbers};
   return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
 }
+// rows of x1 or of out
+static i64 owners_of(const Call& c, i64 slot) {
+  return slot ? (c.operands[3] ? c.operands[3].sizes[0] : c.nodes) : c.operands[0].sizes[0];
+}
+// An order: where the edges of each owner begin, and which they are.
+struct ByOwner {
+  i64 owners;
+  void *first, *edges;
+  ByOwner(const Call& c, i64 slot) : owners(owners_of(c, slot)), first(c.orders[slot != 0].data()), edges(0) {
+    if (first) edges = (i64*)first + owners + 1;
+  }
+};
 // The edges of a kernel's owners together; as they stand where no order is given.
 static void gather(const Call& c, const Launch& l, KernelCall& call) {
   call.src = place_in(c.src), call.dst = place_in(c.dst);
-  if (!c.src || l.owner < 0) return;
-  call.order = place_in(c.orders[l.owner != 0]);
-  call.owners = l.owner ? (c.operands[3] ? c.operands[3].sizes[0] : c.nodes) : c.operands[0].sizes[0];
+  if (!c.src || l.by < 0) return;
+  const ByOwner by(c, l.by);
+  call.order = by.edges, call.owners = by.owners;
 }
 static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
   KernelCall call = {{}, {}, c.operands[1].sizes[0], 0, 0, 0, 0, 0, 0};
@@ -116,27 +131,50 @@ static int launch(const Call& c, i64 mask, const Launch& l, Place place) {
     call.opened[n] = mask >> n & 1 ? place_in(c.results[n]) : 0;
   }
   const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
-  const bool sums = l.weights && call.opened[2], joins = l.owner >= 0 && blocks > 1;
+  const i64 edges[2] = {call.rows, l.collected};
+  const bool sums = l.weights && call.opened[2], joins = l.owned && blocks > 1, collects = l.collected && call.opened[0];
   Tensor summed(sums ? scratch(l.number, blocks, l.weights, place) : 0);
   Tensor ends(joins ? scratch(l.number, 2 * blocks, l.owned, place) : 0);
-  if ((sums && !summed) || (joins && !ends)) return UNFIT;
+  Tensor each(collects ? empty(edges, 2, c.operands[0].dtype, place) : 0);
+  if ((sums && !summed) || (joins && !ends) || (collects && !each)) return UNFIT;
   call.sums = summed.data(), call.ends = ends.data();
   int count = (int)blocks;
+  ByOwner by(c, 0);
+  void *from = place_in(each), *to = call.opened[0];
+  if (collects) call.opened[0] = from;
   void *kernel[] = {&call}, *join[] = {&call, &count}, *sum[] = {&call.sums, &call.opened[2], &count};
+  void* collect[] = {&from, &by.first, &by.edges, &to};
   Queue queue(place, l.context);
   queue.start(l.kernel, blocks, l.threads, l.shared, kernel);
   if (joins) queue.start(l.join, blocks * parts(l.owned, l.threads), l.threads, 0, join);
+  if (collects) queue.start(l.collect, by.owners * parts(l.collected, l.threads), l.threads, 0, collect);
   if (sums) queue.start(l.sum, parts(l.weights, LANES), l.sum_threads, l.sum_shared, sum);
   return queue.failed ? UNFIT : 0;
 }
-static bool fits_order(const Tensor& x, i64 edges) { return !x || (fits_index(x, edges) && !is_narrow(x) && x.dense()); }
+static bool fits_order(const Call& c, i64 slot) {
+  const Tensor& by = c.orders[slot != 0];
+  return !by || (fits_index(by, owners_of(c, slot) + 1 + c.operands[1].sizes[0]) && !is_narrow(by) && by.dense());
+}
+static bool fits_end(const Tensor& x) { return !x || (!is_narrow(x) && x.dense()); }
+// Whether a stream is torch's current one, and no CUDA graph records it; the default stream cannot be recorded.
+static bool is_current(i64 stream, Place place) {
+  void* found = 0;
+  int recorded = 0;
+  if (driver.stream_of(place.index, &found) || (i64)found != stream) return false;
+  return !found || (!driver.capturing(found, &recorded) && !recorded);
+}
 // Whether all of a call is on one device; edges are int64 there, and sorted.
 static bool fits_on_gpu(const Call& c, Place place) {
   for (const Tensor& x : c.operands) if (!is_at(x, place)) return false;
   const Tensor* const edges[] = {&c.src, &c.dst, &c.orders[0], &c.orders[1]};
-  for (const Tensor* x : edges)
-    if (!is_at(*x, place) || !fits_order(*x, c.operands[1].sizes[0])) return false;
-  return true;
+  for (const Tensor* x : edges) if (!is_at(*x, place)) return false;
+  if (!fits_end(c.src) || !fits_end(c.dst) || !fits_order(c, 0) || !fits_order(c, 3)) return false;
+  return c.stream == ANY_STREAM || is_current(c.stream, place);
+}
+// Whether a kernel is there for a sweep, and the order by which it collects.
+static bool is_ready(const Call& c, i64 mask, Place place) {
+  const Launch* l = launch_of(c, mask, place);
+  return l && (!l->collected || c.orders[0]);
 }
 // Fill the results, as `run` does on a CPU; edges that somebody has checked.
 static int run_on_gpu(Call& c, bool checked) {
@@ -145,7 +183,7 @@ static int run_on_gpu(Call& c, bool checked) {
   if (!fits_on_gpu(c, place)) return UNFIT;
   const Sweeps sweeps(c);
   for (int n = 0; n < sweeps.count; ++n)
-    if (!launch_of(c, sweeps.masks[n], place)) return UNFIT;
+    if (!is_ready(c, sweeps.masks[n], place)) return UNFIT;
   const i64 own[2] = {c.src ? c.nodes : c.operands[1].sizes[0], c.product.dims[3]};
   for (int n = 0; n < 4; ++n) {
     if (!(c.mask >> n & 1)) continue;

@@ -6,7 +6,7 @@ static const char* const SCHEMAS[] = {
     "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
     " SymInt nodes=0) -> Tensor[]",
     "sorted(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g, Tensor? src, Tensor? dst, SymInt nodes,"
-    " Tensor? by_src, Tensor? by_dst) -> Tensor[]",
+    " Tensor? by_src, Tensor? by_dst, int stream=-1) -> Tensor[]",
     "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
     "sorted_form(Tensor[] tensors, Tensor? index, int call, Tensor? first, Tensor? order) -> Tensor[]",
     "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
@@ -51,9 +51,9 @@ EXPORTED void tpgen_set_kernel(i64 product, i64 edges, i64 dtype, i64 mask, void
   __atomic_store_n(&products[product]->kernels[edges][dtype][mask], kernel, __ATOMIC_RELEASE);
 }
 // The driver that launches on devices of a type, before the first launch is entered; -1: none.
-EXPORTED void tpgen_use_driver(i64 type, void* stream_of, void* push, void* pop, void* launch) {
-  driver = {type, (decltype(Driver::stream_of))stream_of, (decltype(Driver::push))push, (decltype(Driver::pop))pop,
-            (decltype(Driver::launch))launch};
+EXPORTED void tpgen_use_driver(i64 type, void* stream_of, void* capturing, void* push, void* pop, void* launch) {
+  driver = {type, (decltype(Driver::stream_of))stream_of, (decltype(Driver::capturing))capturing,
+            (decltype(Driver::push))push, (decltype(Driver::pop))pop, (decltype(Driver::launch))launch};
 }
 // One thread at a time, as above.
 EXPORTED void tpgen_set_launch(i64 product, i64 edges, i64 dtype, i64 mask, i64 device, const Launch* launch) {
@@ -100,7 +100,8 @@ static void run_boxed(u64* stack, u64, u64) {
               (i64)stack[4],
               (i64)stack[8],
               {},
-              {kind == SORTED ? optional(stack[9]) : 0, kind == SORTED ? optional(stack[10]) : 0}};
+              {kind == SORTED ? optional(stack[9]) : 0, kind == SORTED ? optional(stack[10]) : 0},
+              kind == SORTED ? (i64)stack[11] : ANY_STREAM};
     Handle list = 0;
     torch_new_list_reserve_size(4, &list);
     done = there && !(on_gpu(c.operands[0]) ? run_on_gpu(c, kind == SORTED) : cpu ? run(c) : UNFIT);

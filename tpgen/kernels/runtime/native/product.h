@@ -12,13 +12,17 @@ struct Product {
   Launches* launches[2][3][16];
 };
 
+enum { ANY_STREAM = -1 };
 struct Call {
   const Product& product;
   Tensor operands[4];  // the last may be missing
   Tensor src, dst;
   i64 mask, nodes;
   Tensor results[4];
-  Tensor orders[2];  // on a GPU: of edges by src, by dst, where a kernel needs it
+  // on a GPU: edges by src, by dst, where they do not stand so: where each owner's begin, and behind that the edges;
+  // and the stream on which that is known, as long as no CUDA graph records it
+  Tensor orders[2];
+  i64 stream;
 };
 // Both ends of a gather are sums in different orders: a sweep for each.
 struct Sweeps {

@@ -64,7 +64,7 @@ class Runtime:
         library.tpgen_add_product.restype = ctypes.c_int64
         library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 2
-        library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
+        library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * len(EntryPoints._fields)]
         library.tpgen_set_launch.argtypes = [*[ctypes.c_int64] * 5, ctypes.c_void_p]
         library.tpgen_set_form_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_add_form.restype = ctypes.c_int64
@@ -97,7 +97,7 @@ class Runtime:
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
         kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NOTHING
-        self._library.tpgen_use_driver(kind, *(driver or [None] * 4))
+        self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
         self._launches = driver is not None
 
     def launches(self) -> bool:
