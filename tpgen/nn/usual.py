@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.ops import quick_product
+from tpgen.kernels.runtime.call import OUT, ProductCall
+from tpgen.kernels.runtime.forms import products
 from tpgen.nn.autocast import autocasting
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def quick_call(
     like = product._buffers["output_mask"]
     if like is None or x.dtype != like.dtype or (weight is None and w.numel() != product.weight_numel):
         return None
-    return quick_product(x, y, w, text, src, dst, nodes)
+    made = products.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
+    return made[0] if made else None
 
 
 def is_plain(product: TensorProduct, x: Tensor, y: Tensor, w: Tensor) -> bool:

@@ -27,16 +27,7 @@ from tpgen._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import Part, parts_of, summed
 from tpgen.kernels.runtime.batching import fold_batch
-from tpgen.kernels.runtime.call import (
-    OUT,
-    SLOT_BITS,
-    FormCall,
-    ProductCall,
-    gradients_call,
-    opening_text,
-    polynomial_call,
-    product_call,
-)
+from tpgen.kernels.runtime.call import CALLS, OUT, SLOT_BITS, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -274,7 +265,6 @@ class _Products(Operator[ProductCall]):
 
 products = _Products()
 
-register(products, "product", product_call, single=True)
-register(products, "gradients", gradients_call)
-register(forms, "form", FormCall)
-register(forms, "polynomial", polynomial_call)
+_OPERATORS: dict[str, Operator[Any]] = {"product": products, "gradients": products, "form": forms, "polynomial": forms}
+for _name, _operator in _OPERATORS.items():
+    register(_operator, _name, CALLS[_name], single=_name == "product")
