@@ -11,6 +11,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tests.interpreter import INTERPRETER
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.errors import BackendError, InputError, PlanError
@@ -333,7 +334,7 @@ def test_a_device_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_row_of_the_table_is_all_that_a_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["interpreter"], device="cpu"))
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", INTERPRETER)
     monkeypatch.setenv("TPGEN_CXX", "none")
     for function in (target_of, kernels_of):
         function.cache_clear()
