@@ -152,10 +152,7 @@ class Description:
 
     other_dtypes = "convert it with .float() or .bfloat16() (a module with its operands), or use strategy='grouped'"
     other_devices = "strategy='unrolled'"
-
-    def fault(self, code: int) -> str:
-        """Say what a kernel stopped at; an index out of range by its name."""
-        return FAULTS.get(code, f"fault {code}")
+    faults = FAULTS  # an index out of range has its name there
 
 
 AnyDescription = Description | PolynomialDescription

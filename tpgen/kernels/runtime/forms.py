@@ -77,7 +77,7 @@ class _Forms(Operator[FormCall]):
         return [x for x in _filled(call, _expanded(call)) if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
-        signature, counts = kernels_of(call.description).check(call)
+        signature, _, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
