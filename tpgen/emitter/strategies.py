@@ -17,7 +17,6 @@ from tpgen.form.form import Form
 from tpgen.kernels.runtime.batched import batched_product
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.plan import Plan
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -50,7 +49,7 @@ def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
 
 def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
-    text = _description(form)
+    text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
         if x2 is None:
             assert x1 is not None
@@ -70,13 +69,8 @@ def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     with writer.serving(every, "kernel"):
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
-        gradients = torch.ops.tpgen.gradients(*operands, _description(form), 1 << slot)
+        gradients = torch.ops.tpgen.gradients(*operands, describe(form.plan, form.layout), 1 << slot)
         return [Result((), gradients[0], every)]
-
-
-def _description(form: Form) -> str:
-    assert isinstance(form.plan, Plan)
-    return describe(form.plan, form.layout)
 
 
 STRATEGIES: dict[str, Strategy] = {

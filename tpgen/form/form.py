@@ -28,7 +28,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Protocol
 
 from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import EmitError, unknown
@@ -45,13 +44,6 @@ Layout = str | tuple[str, ...]
 
 ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
 Slot = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
-
-
-class Planned(Protocol):
-    """Whatever a form was made from."""
-
-    @property
-    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ class Form(Shown):
     terms: tuple[Term, ...]
     slots: tuple[Slot, ...]
     opened: Slot
-    plan: Planned
+    plan: Plan
     layout: tuple[str, ...]
 
     def operand(self, name: str) -> FlatOperand:
