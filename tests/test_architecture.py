@@ -42,7 +42,7 @@ LAYERS = (
     "cli",
 )
 # Rooms of kernels/, in the same order.
-ROOMS = ("arguments", "sweep", "placement", "cpp", "interpreter", "build", "cuda", "runtime")
+ROOMS = ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")
 FREE = {
     "tpgen._version",
     "tpgen._e3nn",

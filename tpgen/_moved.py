@@ -21,7 +21,6 @@ MOVED = {  # a module or package, and all below it -> where it stands today; the
     "tpgen.nn.programs": "tpgen.nn.planned",
     "tpgen.kernels.placement.opened": "tpgen.kernels.placement.slots",
     "tpgen.kernels.polynomial.cpp": "tpgen.kernels.cpp.polynomial",
-    "tpgen.kernels.polynomial.interpret": "tpgen.kernels.interpreter.polynomial",
     "tpgen.kernels.polynomial.placement": "tpgen.kernels.placement.polynomial",
     "tpgen.kernels.polynomial.operator": "tpgen.kernels.runtime.ops",
     "tpgen.kernels.polynomial": "tpgen.kernels.runtime.polynomials",

@@ -1,8 +1,6 @@
-"""Forms with any operands: rows selected by an index, one tensor in several operands, terms without a coupling."""
+"""Forms with any operands: rows selected by an index, terms without a coupling."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form, emit_forms
-from tpgen.form.contraction import Factor, Sparse
 from tpgen.form.form import SHARED, FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
@@ -78,41 +75,6 @@ def test_the_text_of_a_form_says_which_rows_an_index_selects() -> None:
     form = conv_form(make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)]))
     assert str(form).startswith("out[2x0e] of x1, x2, w, x1 at src, out at dst\n")
     assert form.indices == ("src", "dst")
-
-
-def cubic(channels: int = 3) -> Form:
-    """``out[u] = w[u] sum C[i,j,k] x[u,i] x[u,j] x[u,k]`` with the same x three times, weights shared by all rows."""
-    entries = tuple(
-        ((i, j, k), 1.0 + i - 0.5 * j * k) for i in range(2) for j in range(2) for k in range(2) if i + j != 1
-    )
-    constant = Factor(Sparse("_cubic", (2, 2, 2), entries), "ijk")
-    x = FlatOperand("x", ((0, 2 * channels),), text="x")
-    places = tuple(replace(x, name=f"x.{n}", bound="x") for n in (1, 2, 3))
-    w, out = FlatOperand("w", ((0, channels),), SHARED), FlatOperand("out", ((0, channels),), text="out")
-    legs = tuple(LetteredLeg(p.name, 0, "u" + a) for p, a in zip(places, "ijk", strict=True))
-    term = Term(
-        0,
-        (*legs, LetteredLeg("w", 0, "u"), LetteredLeg("out", 0, "u")),
-        (constant,),
-        (("u", channels), ("i", 2), ("j", 2), ("k", 2)),
-        0.5,
-    )
-    slots = tuple((o.name,) for o in (*places, w, out))
-    return Form((*places, w, out), (term,), slots, ("out",), make_plan("0e", "0e", "0e", []), ())
-
-
-@by_strategy
-def test_one_tensor_stands_in_several_operands(strategy: str) -> None:
-    form = cubic()
-    emission = emit_form(form, strategy)
-    assert emission.arguments == ("x", "w")
-    x, w = torch.randn(5, 6).double(), torch.randn(3).double()
-    constant = torch.tensor(form.terms[0].constants[0].source.array())  # type: ignore[union-attr]
-    parts = x.reshape(5, 3, 2)
-    want = 0.5 * torch.einsum("zui,zuj,zuk,u,ijk->zu", parts, parts, parts, w, constant)
-    module = emission.module().double()
-    assert_close(module(x, w), want)
-    torch.autograd.gradcheck(module, (x.requires_grad_(), w.requires_grad_()))
 
 
 @by_strategy

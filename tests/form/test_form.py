@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -119,16 +118,6 @@ def test_forms_are_values() -> None:
     assert form_of(case.plan) != form_of(case.plan, "ir_mul")
     with pytest.raises(AttributeError):
         form_of(case.plan).opened = ("x1",)  # type: ignore[misc]
-
-
-def test_operands_of_one_tensor_are_equally_large() -> None:
-    form = form_of(make_plan("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)]))
-    x1, x2, *rest = form.operands
-    with pytest.raises(
-        EmitError, match=r"operands 'x1' and 'x2' are both the tensor 'x1', and have 6 and 3 numbers: .* equally many"
-    ):
-        replace(form, operands=(x1, replace(x2, bound="x1"), *rest))
-    assert replace(form, operands=(x1, replace(x2, bound="y"), *rest)).tensor(("x2",)) == "y"
 
 
 def test_errors() -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.forms import reference_form
+from tests.interpreter import interpret
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import Form, form_of
-from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, TableEntry, Tabulate
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.interpreter import INTERPRETER, TARGETS
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
@@ -39,7 +39,7 @@ def run(target: str, description: Description, opened: tuple[str, ...], given: d
     results = [torch.empty(given[name].shape, dtype=torch.float64) for name in opened]
     spec = KernelSpec(description, call_of(opened), torch.float64, gather is not None)
     taken = [given[slot.operand] for slot in spec.call.given]
-    assert KERNEL_TARGETS[target].load(spec)(taken, results, Sizes(ROWS), gather) == 0
+    assert TARGETS[target].load(spec)(taken, results, Sizes(ROWS), gather) == 0
     return results
 
 
@@ -105,7 +105,7 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
 @pytest.fixture
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process whose tensors on the CPU go to the interpreter."""
-    monkeypatch.setitem(KERNEL_TARGETS, "cpp", replace(KERNEL_TARGETS["interpreter"], device="cpu"))
+    monkeypatch.setitem(KERNEL_TARGETS, "cpp", INTERPRETER)
     monkeypatch.setenv("TPGEN_CXX", "none")
     target_of.cache_clear()
     yield

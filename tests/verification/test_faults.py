@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import tpgen
+from tests import interpreter
 from tests.machine import needs_compiler
 from tests.verification import crystals, lattices, messages, potentials
 from tests.verification.potentials import inputs
 from tests.verification.products import Wrong, product
 from tpgen.kernels.build import build
-from tpgen.kernels.runtime import load, runtime, targets
+from tpgen.kernels.runtime import runtime, targets
 from tpgen.kernels.sweep.statements import Accumulate, Component
 from tpgen.verification.findings import FAILED
 from tpgen.verification.verify import LAWS, verify
@@ -145,10 +146,9 @@ OF_SWEEPS = {
 @pytest.mark.parametrize("fault", OF_SWEEPS)
 def test_a_fault_of_a_sweep_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, slot, change = OF_SWEEPS[fault]
-    right = load.make_sweep
-    monkeypatch.setattr(load, "make_sweep", lambda *given: spoilt(right(*given), slot, change))
-    row = replace(targets.KERNEL_TARGETS["interpreter"], device="cpu")
-    monkeypatch.setitem(targets.KERNEL_TARGETS, "cpp", row)
+    right = interpreter.make_sweep
+    monkeypatch.setattr(interpreter, "make_sweep", lambda *given: spoilt(right(*given), slot, change))
+    monkeypatch.setitem(targets.KERNEL_TARGETS, "cpp", interpreter.INTERPRETER)
     assert verify(product("kernel"), only=[law], rows=3).failed == (law,)
 
 

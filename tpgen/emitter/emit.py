@@ -176,13 +176,11 @@ def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple
 
 
 def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> Given:
-    """One placeholder for each tensor: operands that are bound to the same one share it."""
+    """A placeholder for each operand that some form is given, for each index, and for the rows of open slots."""
     form = forms[0]
-    slots = [slot for slot in form.slots if any(slot in each.given for each in forms)]
-    tensors = {
-        name: writer.placeholder(PLACEHOLDERS.get(name, name)) for name in dict.fromkeys(map(form.tensor, slots))
-    }
+    names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}
+    operands = {slot: writer.placeholder(PLACEHOLDERS.get(name, name)) for slot, name in names.items()}
     indices = {name: writer.placeholder(name) for name in form.indices}
     opened = dict.fromkeys(index for each in forms if (index := each.index(each.opened)))
     sizes = {index: writer.placeholder(f"num_{index}", int) for index in opened}
-    return Given({slot: tensors[form.tensor(slot)] for slot in slots}, indices, sizes)
+    return Given(operands, indices, sizes)

@@ -18,9 +18,9 @@ from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
 from tpgen.errors import EmitError, unknown
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.interpreter.statements import run_statements
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
+from tpgen.kernels.sweep.evaluate import run_statements
 from tpgen.kernels.sweep.statements import Component, Value
 from tpgen.planner.plan import OUT, Plan
 from tpgen.remember import remembered

@@ -6,13 +6,17 @@ write the terms for flat rows, and a result names the segment it belongs to.
 
 from __future__ import annotations
 
-from tpgen.emitter.frame import Strategy, framed
-from tpgen.emitter.graph_writer import GraphWriter
+import torch
+
+from tpgen.emitter.frame import Given, Strategy, framed
+from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.kernel import kernel
 from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, operand_of, read_term, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
+from tpgen.kernels.runtime.batched import batched_product
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.sweep.terms import SLOTS
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -29,6 +33,44 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     """Non-zero coupling entries as scalar multiply-adds over whole channel vectors: one loop for a fusing backend."""
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
+
+
+def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
+    """The product as one call, which also broadcasts; a gradient as one call inside the usual frame.
+
+    `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
+    without paths, which is zero.
+    """
+    if form.live_terms and form.opened == ("out",):
+        return _product(writer, form, given)
+    one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
+    return framed(_gradient if one_open else grouped)(writer, form, given)
+
+
+def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:
+    x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
+    text = describe(form.plan, form.layout)
+    with writer.serving(tuple(term.path for term in form.terms), "kernel"):
+        if x2 is None:
+            assert x1 is not None
+            x2 = x1.detach().narrow(-1, 0, 0)  # no second input is one without entries
+        if form.indices:
+            edges = [given.indices[index] for index in form.indices]
+            return torch.ops.tpgen.product(x1, x2, w, text, *edges, given.sizes["dst"])
+        return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
+
+
+def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    """The gradient of one operand; the kernel reads of that operand only its shape."""
+    (opened,) = form.opened
+    slot = SLOTS.index(opened)
+    shape = (inputs.rows,) if form.row(form.opened) else ()
+    every = tuple(term.path for term in form.terms)
+    with writer.serving(every, "kernel"):
+        like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
+        operands = [inputs.flat.get(name, like) for name in SLOTS]
+        gradients = torch.ops.tpgen.gradients(*operands, describe(form.plan, form.layout), 1 << slot)
+        return [Result((), gradients[0], every)]
 
 
 STRATEGIES: dict[str, Strategy] = {

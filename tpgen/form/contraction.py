@@ -85,22 +85,7 @@ class Ones:
         return np.ones(self.size)
 
 
-@dataclass(frozen=True)
-class Sparse:
-    """Any constant of any number of axes, by its non-zero entries: a generalised coupling."""
-
-    name: str
-    shape: tuple[int, ...]
-    entries: tuple[tuple[tuple[int, ...], float], ...]
-
-    def array(self) -> np.ndarray:
-        full = np.zeros(self.shape)
-        for index, value in self.entries:
-            full[index] += value
-        return full
-
-
-Constant = Coupling | Delta | Pairs | Ones | Sparse
+Constant = Coupling | Delta | Pairs | Ones
 
 
 @dataclass(frozen=True)

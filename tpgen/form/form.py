@@ -28,7 +28,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Protocol
 
 from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import EmitError, unknown
@@ -47,27 +46,19 @@ ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the
 Slot = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
 
 
-class Planned(Protocol):
-    """Whatever a form was made from."""
-
-    @property
-    def digest(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class FlatOperand:
     """A flat operand: its segments tile ``dim`` entries.
 
     ``rows`` says how a row of the product finds it: ``row`` (each has its own), ``shared`` (all have the same), or the
     name of an index: row ``index[z]``, a gather where the operand is given, a sum over the rows that meet where it is
-    open.  ``tensor`` is what stands there; several operands may name the same.
+    open.
     """
 
     name: str
     segments: tuple[tuple[int, int], ...]  # start, stop
     rows: str = ROW
     text: str = ""
-    bound: str = ""  # the name of its tensor, where that is another
 
     @property
     def dim(self) -> int:
@@ -82,10 +73,6 @@ class FlatOperand:
     def index(self) -> str | None:
         """The name of the index that selects its rows, where there is one."""
         return None if self.rows in (ROW, SHARED) else self.rows
-
-    @property
-    def tensor(self) -> str:
-        return self.bound or self.name
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -136,19 +123,8 @@ class Form(Shown):
     terms: tuple[Term, ...]
     slots: tuple[Slot, ...]
     opened: Slot
-    plan: Planned
+    plan: Plan
     layout: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        """One tensor that stands in several operands must fill each of them."""
-        first: dict[str, FlatOperand] = {}
-        for o in self.operands:
-            other = first.setdefault(o.tensor, o)
-            if o.dim != other.dim:
-                raise EmitError(
-                    f"operands {other.name!r} and {o.name!r} are both the tensor {o.tensor!r}, and have {other.dim} "
-                    f"and {o.dim} numbers: operands of one tensor must have equally many; bind them to different ones"
-                )
 
     def operand(self, name: str) -> FlatOperand:
         return next(o for o in self.operands if o.name == name)
@@ -166,10 +142,6 @@ class Form(Shown):
     def index(self, slot: Slot) -> str | None:
         """The index that selects the rows of a slot."""
         return self.operand(slot[0]).index
-
-    def tensor(self, slot: Slot) -> str:
-        """The name of the tensor that stands in a slot."""
-        return "*".join(self.operand(name).tensor for name in slot)
 
     def row(self, slot: Slot) -> bool:
         """Whether the slot has a batch axis."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.ops import quick_product
+from tpgen.kernels.runtime.call import OUT, ProductCall
+from tpgen.kernels.runtime.forms import products
 from tpgen.nn.autocast import autocasting
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def quick_call(
         nodes = x.shape[0]
     if type(nodes) is not int or not (src is None or (isinstance(src, Tensor) and isinstance(dst, Tensor))):
         return None  # a size that a trace must not be asked, or no tensors
-    return quick_product(x, y, w, text, src, dst, nodes)
+    made = products.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
+    return made[0] if made else None
 
 
 def is_plain(product: TensorProduct, x: Tensor, y: Tensor, w: Tensor) -> bool:

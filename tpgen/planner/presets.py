@@ -6,7 +6,7 @@ weights stand in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import comb
 
 from e3nn.o3 import Irrep, Irreps
@@ -67,16 +67,10 @@ def channelwise(
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
     allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
-    found = [
-        (i1, i2, mul1, ir)
-        for i1, (mul1, ir1) in enumerate(in1)
-        for i2, (_, ir2) in enumerate(in2)
-        for ir in ir1 * ir2
-        if ir in allowed
-    ]
-    out, position = _sorted([(mul, ir) for _, _, mul, ir in found])
+    found = list(_couplings(in1, in2, allowed))
+    out, position = _sorted([(in1[i1].mul, ir) for i1, _, ir in found])
     instructions = sorted(
-        ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _, _) in enumerate(found)),
+        ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _) in enumerate(found)),
         key=lambda instruction: instruction[2],
     )
     options.setdefault("shared_weights", False)
@@ -124,16 +118,9 @@ def full(
     '6x1o'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    allowed = _allowed(filter_ir_out)
-    found = [
-        (i1, i2, mul1 * mul2, ir)
-        for i1, (mul1, ir1) in enumerate(in1)
-        for i2, (mul2, ir2) in enumerate(in2)
-        for ir in ir1 * ir2
-        if allowed is None or ir in allowed
-    ]
-    out, position = _sorted([(mul, ir) for _, _, mul, ir in found])
-    instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _, _) in enumerate(found)]
+    found = list(_couplings(in1, in2, _allowed(filter_ir_out)))
+    out, position = _sorted([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
+    instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _) in enumerate(found)]
     return make_plan(in1, in2, out, instructions, **options)
 
 
@@ -184,18 +171,15 @@ def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: st
     """
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
-    for i1, (mul, ir1) in enumerate(irreps):
-        for i2, (_, ir2) in enumerate(irreps):
-            for ir in ir1 * ir2:
-                if allowed is not None and ir not in allowed:
-                    continue
-                if i1 < i2:
-                    yield i1, i2, apart, ir, generic(ir1, ir2, ir)
-                elif i1 == i2:
-                    if mul > 1:
-                        yield i1, i1, pairs, ir, generic(ir1, ir2, ir)
-                    if ir.l % 2 == 0:
-                        yield i1, i1, same, ir, diagonal(ir1, ir)
+    for i1, i2, ir in _couplings(irreps, irreps, allowed):
+        (mul, ir1), (_, ir2) = irreps[i1], irreps[i2]
+        if i1 < i2:
+            yield i1, i2, apart, ir, generic(ir1, ir2, ir)
+        elif i1 == i2:
+            if mul > 1:
+                yield i1, i1, pairs, ir, generic(ir1, ir2, ir)
+            if ir.l % 2 == 0:
+                yield i1, i1, same, ir, diagonal(ir1, ir)
 
 
 # Scale of a product of two independent vectors, and of a vector with itself: <x_i x_i x_j x_j> is not <x_i x_i><x_j
@@ -211,6 +195,13 @@ _SQUARE_SCALES = {
     ),
     "none": (lambda ir1, ir2, ir: 1, lambda ir1, ir: 1),
 }
+
+
+def _couplings(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
+    """All pairs of segments, with each irrep that their product holds and that is allowed."""
+    for i1, (_, ir1) in enumerate(in1):
+        for i2, (_, ir2) in enumerate(in2):
+            yield from ((i1, i2, ir) for ir in ir1 * ir2 if allowed is None or ir in allowed)
 
 
 def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:

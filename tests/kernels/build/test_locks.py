@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpgen.kernels.build.locks import lock
+from tpgen.kernels.build.cache import lock
 
 
 def held_by_nobody(path: Path) -> bool:
@@ -62,7 +62,7 @@ def test_a_forked_child_holds_none(tmp_path: Path) -> None:
     code = """
 import os, sys, threading, time
 from pathlib import Path
-from tpgen.kernels.build.locks import lock
+from tpgen.kernels.build.cache import lock
 first, second = (Path(sys.argv[1]) / name for name in ("first", "second"))
 inside, go = threading.Event(), threading.Event()
 def hold():

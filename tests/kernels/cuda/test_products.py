@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.interpreter import INTERPRETER, interpret
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import form_of
@@ -18,11 +19,9 @@ from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
-from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
-from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.plan import Plan
@@ -101,7 +100,7 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
     results = {name: torch.empty_like(given[name]) for name in case.opened}
     edges = Edges(*gather, *(given[name].shape[0] for name in ("x1", "out")), True)
     taken = [given[slot.operand] for slot in spec.call.given]
-    KERNEL_TARGETS["interpreter"].load(spec)(taken, [*results.values()], Sizes(len(given["x2"])), edges)
+    INTERPRETER.load(spec)(taken, [*results.values()], Sizes(len(given["x2"])), edges)
     return results
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.interpreter import interpret
 from tests.kernels.cuda.emulator.products import Emulated
 from tests.kernels.cuda.named import BACKWARD, FORWARD, LAYOUTS, TO_THE_LIBRARY, Kernel
 from tests.machine import needs_nvrtc
 from tpgen.form.form import form_of
-from tpgen.kernels.interpreter.interpret import interpret
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import SLOTS, path_terms
 from tpgen.planner.problems import PROBLEMS

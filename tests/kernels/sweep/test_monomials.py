@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.interpreter import interpret_polynomial
 from tests.polynomials import PLANS, components, operands_of, slow, symmetric
 from tpgen.form.call import Call
 from tpgen.form.polynomial import polynomial_of
-from tpgen.kernels.interpreter.polynomial import interpret
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
 from tpgen.planner.plan import Plan
 
@@ -26,7 +26,7 @@ def run(plan: Plan, call: Call, given: dict[str, torch.Tensor], index: torch.Ten
     for slot in call.opened:
         o = plan.operand(slot.operand)
         shapes[str(slot)] = (2 if o.weights else len(index), o.dim, 3 if o.channels else 1)
-    return interpret(sweep_of(plan, call), given, shapes, index)
+    return interpret_polynomial(sweep_of(plan, call), given, shapes, index)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -55,7 +55,7 @@ def test_it_does_what_derivatives_of_the_value_do() -> None:
     call = Call.parse("x " + " ".join(o.name for o in plan.weights) + " out x.1 -> x x.1 out")
     shapes = dict.fromkeys(("x", "x.1", "out"), (1, 4, 1))
     rows = {name: x.reshape(1, -1, 1) for name, x in values.items()}
-    found = interpret(sweep_of(plan, call), rows, shapes, torch.zeros(1, dtype=torch.int64))
+    found = interpret_polynomial(sweep_of(plan, call), rows, shapes, torch.zeros(1, dtype=torch.int64))
     along = polynomial_of(plan).along("x", "x.1")
     for slot in shapes:
         expected = along.gradient(slot)

@@ -6,7 +6,6 @@ Stages ask a request for what they show, and no stage asks what kind of plan it 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -26,13 +25,11 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.target import place as place_on_gpu
-from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
 from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.kernels.sweep.sweep import Sweep
 from tpgen.planner.plan import Leg, Plan
 
 # Directions of kernels alone, which open several operands at once: of which form, and which operands.
@@ -184,15 +181,12 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
-        sweep, form = self.placement.sweep, self.form
-        lines = sweep.lines if isinstance(sweep, Sweep) else _below_paths(sweep)  # that of a linear layer is text
-        found = [o for o in form.operands if o.rows in form.indices]
-        return [*lines, *((f"rows of {o.name} are found by {o.rows}", ()) for o in found)]
+        found = [o for o in self.form.operands if o.rows in self.form.indices]
+        return [*self.placement.sweep.lines, *((f"rows of {o.name} are found by {o.rows}", ()) for o in found)]
 
     @property
     def placement_lines(self) -> list[Line]:
-        placement = self.placement
-        return _below_paths(str(placement)) if isinstance(placement, MatrixPlacement) else placement.lines
+        return list(self.placement.lines)
 
     @property
     def cpp(self) -> GeneratedSource:
@@ -292,14 +286,3 @@ def product_directions(plan: Plan) -> tuple[str, ...]:
     ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
     """
     return tuple(d for d in directions_of(plan) if d != "grad_w" or plan.weight_numel > 0)
-
-
-def _below_paths(text: str) -> list[Line]:
-    """Lines that serve the path which the line above them, or they themselves, begin with."""
-    lines: list[Line] = []
-    served: tuple[int, ...] = ()
-    for line in text.split("\n"):
-        found = re.match(r"  path (\d+):", line)
-        served = (int(found[1]),) if found else served
-        lines.append((line, served))
-    return lines

@@ -16,14 +16,15 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from tpgen.errors import BackendError
-from tpgen.kernels.build.locks import lock
-from tpgen.kernels.build.trust import check_private, make_private, read_own, links_followed
+from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
 from tpgen.text import quantity
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
@@ -89,6 +90,25 @@ class Entry:
     def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
         """One process at a time builds or removes an entry."""
         return lock(self.file(_LOCK), wait)
+
+
+@contextmanager
+def lock(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file, which is made where it is missing; yields whether it is held.
+
+    Without ``wait`` a lock that somebody else holds is not waited for.  Who holds the lock may remove the file.  A lock
+    goes with the process that held it, however that ends; a fork holds none.
+    """
+    file = FileLock(path, mode=0o600)
+    try:
+        file.acquire(blocking=wait)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        file.release()
 
 
 def _checksum(content: bytes) -> bytes:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from tpgen.kernels.cpp.channel_groups import GroupBlocks, RowGroup
-from tpgen.kernels.cpp.channel_rows import RowBlocks, row_arguments
-from tpgen.kernels.cpp.channel_vectors import deliver, fetch, local
+from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
 from tpgen.kernels.cpp.expressions import Spelling, Sums, components, runs
 from tpgen.kernels.cpp.parts import Parts, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
-from tpgen.kernels.placement.values import PlacedTable
+from tpgen.kernels.placement.values import PlacedTable, View
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import PathTerm, S, operand_of
+from tpgen.kernels.sweep.terms import INDEX, PathTerm, S, operand_of
 
 
 class ChannelText:
@@ -179,11 +177,11 @@ class ChannelText:
                     self._fold(placed, stage)
 
     def _channels(self, term: PathTerm, stage: SweepStage) -> None:
-        spelling = Spelling(self.dtype, {slot: f"{local(slot)}[{{}}]" for slot in self.p.call_slots})
+        spelling = Spelling(self.dtype, {slot: f"{_local(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         for kind, operand, run in runs(stage.statements):
             if kind is Load:
-                fetch(self.w, self.p, term, operand, [s.component.index for s in run])
+                _fetch(self.w, self.p, term, operand, [s.component.index for s in run])
             elif kind is Define:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
@@ -193,7 +191,7 @@ class ChannelText:
             elif kind is Accumulate:
                 sums.add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
         for operand, values in sums.found.items():
-            deliver(self.w, self.p, term, operand, values)
+            _deliver(self.w, self.p, term, operand, values)
 
     def _fold(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         """The sums over channels into the vectors of the tabulated operand."""
@@ -219,3 +217,71 @@ class ChannelText:
 
     def write_rows(self, indexed: bool) -> None:
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w, indexed).write()
+
+
+# -- moves of vectors of channels: from memory, from tiles of memory, or from scratch ----------------------------------
+
+_LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
+
+
+def _local(slot: str) -> str:
+    """The array of vectors of a slot inside a loop over channels.
+
+    >>> _local("x1"), _local("x1.1")
+    ('x', 'x_1')
+    """
+    operand = operand_of(slot)
+    return identifier(_LOCAL[operand] + slot[len(operand) :])
+
+
+def _fetch(w: Writer, p: ChannelPlacement, term: PathTerm, slot: str, indices: list[int]) -> None:
+    """Declare the vectors of a slot."""
+    view = p.schedule.view(term, operand_of(slot))
+    assert view is not None
+    name, memory = _local(slot), identifier(slot)
+    array = f"{name}[{view.components}]"
+    if p.staged(view):
+        values = [(n, f"load({_scratch(p, view, term, n, f's_{memory}')})") for n in indices]
+    elif view.inner == 1:
+        values = [(n, f"fetch({_memory(p, view, term, n, memory)})") for n in indices]
+    else:
+        at = _memory(p, view, term, 0, memory)
+        w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
+        return
+    w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
+
+
+def _deliver(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, values: dict[int, str]) -> None:
+    """Store or add the vectors computed for one open slot; what is stored is stored whole."""
+    view = p.schedule.view(term, operand)
+    assert view is not None
+    listed = [values.get(n, "vec{}") for n in range(view.components)]
+    if p.staged(view):
+        stores = p.stores(view, term)
+        for n, value in enumerate(listed):
+            if stores or n in values:
+                w.line(f"{'store' if stores else 'add'}({_scratch(p, view, term, n, f'a_{operand}')}, {value});")
+    elif view.inner == 1:
+        for n, value in enumerate(listed):
+            w.line(f"put({_memory(p, view, term, n, f'd_{operand}')}, {value});")
+    else:
+        w.line(f"const vec o_{operand}[{view.components}] = {{{', '.join(listed)}}};")
+        w.line(f"Tile<{view.inner}>::put_items({_memory(p, view, term, 0, f'd_{operand}')}, o_{operand});")
+
+
+def _scratch(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
+    """Address of vector ``c`` of one component in scratch."""
+    strides = view.strides()
+    offset = view.scratch + index * strides.get(INDEX.get(view.operand, ""), 0)
+    loop = strides.get(p.schedule.loop(term)[0], 0)
+    return f"{base} + {offset} + " + (f"v * {loop} + c" if loop else "c")
+
+
+def _memory(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
+    """Address of vector ``c`` in memory, or of the tile that starts there, for segments that are not staged."""
+    strides = view.memory_strides()
+    offset = view.start + index * strides.get(INDEX.get(view.operand, ""), 0)
+    loop = strides.get(p.schedule.loop(term)[0], 0)
+    return (
+        f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + ("c" if view.inner == 1 else f"c * {view.inner}")
+    )

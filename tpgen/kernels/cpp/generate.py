@@ -41,12 +41,9 @@ def generate(
     """
     placement, w = place(schedule, opened, indexed, raised), Writer()
     schedule = placement.schedule
-    paths = [term.path for term in schedule.terms]
-    title, *lines = str(schedule).split("\n")
     with w.part("schedule"):
-        w.line(f"// {title}")
-        for path, line in zip(paths, lines, strict=True):
-            with w.paths(path):
+        for line, paths in schedule.lines:
+            with w.paths(*paths):
                 w.line(f"// {line}")
         rows = " of gathered rows" if indexed else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rows}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpgen.kernels.placement.blocks import Blocks, areas_text
-from tpgen.kernels.placement.channel import gaps
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
@@ -28,15 +27,6 @@ class BatchPlacement(OpenedSlots):
     @cached_property
     def sweep(self) -> Sweep:
         return make_sweep(self.schedule.terms, self.opened)
-
-    @property
-    def tiles(self) -> set[int]:
-        """Widths of transposes: none, as rows are transposed in squares."""
-        return set()
-
-    @property
-    def tails(self) -> set[tuple[int, int]]:
-        return set()
 
     @property
     def blocks(self) -> Blocks:
@@ -99,27 +89,20 @@ class BatchPlacement(OpenedSlots):
         lanes = self.schedule.target.lanes
         return term.size(term.mode.mixing) % lanes == 0 and self.schedule.start(term, "w") % lanes == 0
 
-    def unreached(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what no path writes."""
+    def reached(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
         if operand == "w":
-            reached = [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
-        else:
-            reached = [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
-        return gaps(reached, self.dim[operand])
+            return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
+        return [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The text, and for every line the paths that it serves (none: those that all share)."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()
         yield f"  {self.blocks}", ()
         yield f"  scratch: {areas_text(self.scratch)}", ()
         yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
-
-    def __str__(self) -> str:
-        return "\n".join(text for text, _ in self.lines)
 
     def _path_text(self, term: PathTerm) -> str:
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)

@@ -43,12 +43,10 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def tiles(self) -> set[int]:
-        """Widths of the transposes that some view needs."""
         return {v.inner for v in self.schedule.views}
 
     @property
     def tails(self) -> set[tuple[int, int]]:
-        """Width and channels of the transposes for channels behind the last whole vector of a segment."""
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -214,15 +212,12 @@ class ChannelPlacement(OpenedSlots):
             if view.operand in self.opened and not self.carried(view.operand) and not self.assigns(view, term)
         ]
 
-    def unreached(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what no path writes."""
-        reached = self.scalars(operand) if operand in self.schedule.scalar_operands else []
-        reached += [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
-        return gaps(reached, self.dim[operand])
+    def reached(self, operand: str) -> list[tuple[int, int]]:
+        tabulated = self.scalars(operand) if operand in self.schedule.scalar_operands else []
+        return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The text, and for every line the paths that it serves (none: those that all share)."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (
@@ -236,9 +231,6 @@ class ChannelPlacement(OpenedSlots):
             text = f"  T{table.table.number} of {table.operand}: {table.copies} x {table.entries} entries"
             yield text, tuple(term.path for term in table.table.terms)
         yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
-
-    def __str__(self) -> str:
-        return "\n".join(text for text, _ in self.lines)
 
     def _path_text(self, term: PathTerm) -> str:
         letter, size = self.schedule.loop(term)
@@ -282,17 +274,3 @@ def table_area(slot: str) -> str:
     ('T', 'T_1')
     """
     return identifier("T" + slot[len(operand_of(slot)) :])
-
-
-def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
-    """Start and size of what is not covered.
-
-    >>> gaps([(2, 3)], 6)
-    [(0, 2), (5, 1)]
-    """
-    found, at = [], 0
-    for start, size in sorted(reached):
-        if start > at:
-            found.append((at, start - at))
-        at = max(at, start + size)
-    return found + ([(at, dim - at)] if dim > at else [])

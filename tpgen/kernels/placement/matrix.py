@@ -7,15 +7,16 @@ they are read there, and written where they fill whole vectors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
-from tpgen.kernels.placement.channel import gaps
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.sweep.statements import TextOfPaths
+from tpgen.kernels.sweep.terms import row_lengths
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
 _TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights
@@ -65,7 +66,7 @@ class MatrixTerm:
 
 
 @dataclass(frozen=True)
-class MatrixSchedule:
+class MatrixSchedule(TextOfPaths):
     """A matrix product for each path, a tile of rows at a time."""
 
     target: Target
@@ -84,9 +85,10 @@ class MatrixSchedule:
         """Numbers of one row in scratch."""
         return sum(s.size for s in self.segments(operand) if not s.whole)
 
-    def __str__(self) -> str:
-        lines = [f"matrix schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
-        return "\n".join([*lines, *(f"  path {p.path}: {p.text}; a matrix product" for p in self.terms)])
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"matrix schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
+        yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
 
 
 AnySchedule = Schedule | MatrixSchedule
@@ -115,10 +117,9 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
         text = f"{_text(form, term, 'x1')} -> {_text(form, term, 'out')}"
         made.append(MatrixTerm(term.path, text, source, end, start, kept, flipped, term.coefficient))
         kept, flipped = kept + source.mul * end.padded, flipped + end.mul * source.padded
-    dims = tuple(form.operand(name).dim if name != "x2" else 0 for name in SLOTS)
     numbers = sum(s.size for found in segments.values() for s in found.values() if not s.whole)
     rows = next((n for n in _TILES if n * numbers <= _TILE_NUMBERS), _TILES[-1])
-    return MatrixSchedule(target, dims, shared, tuple(made), rows)  # type: ignore[arg-type]
+    return MatrixSchedule(target, row_lengths(form), shared, tuple(made), rows)
 
 
 def _leg(term: Term, operand: str) -> LetteredLeg:
@@ -154,6 +155,21 @@ _FORMULAS = {
 
 
 @dataclass(frozen=True)
+class MatrixSweep(TextOfPaths):
+    """The product of each path and open slot, for every component."""
+
+    opened: tuple[str, ...]
+    terms: tuple[MatrixTerm, ...]
+
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"sweep: opens {', '.join(self.opened)}", ()
+        for term in self.terms:
+            yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
+            yield from ((f"    {text}", (term.path,)) for slot, text in _FORMULAS.items() if slot in self.opened)
+
+
+@dataclass(frozen=True)
 class MatrixPlacement(OpenedSlots):
     """Per tile of rows: stage the operands, one product for each path and open slot, write what they have added up."""
 
@@ -162,23 +178,16 @@ class MatrixPlacement(OpenedSlots):
     owner: None = None
 
     @property
-    def sweep(self) -> str:
-        """Text of what is computed for every component: the product of each path and open slot."""
-        lines = [f"sweep: opens {', '.join(self.opened)}"]
-        for term in self.schedule.terms:
-            lines.append(f"  path {term.path}: {term.text}, times {term.coefficient:.6g}")
-            lines += [f"    {formula}" for slot, formula in _FORMULAS.items() if slot in self.opened]
-        return "\n".join(lines)
+    def sweep(self) -> MatrixSweep:
+        return MatrixSweep(self.opened, self.schedule.terms)
 
     @property
     def tiles(self) -> set[int]:
-        """Widths of transposes."""
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
     def tails(self) -> set[tuple[int, int]]:
-        """Width and items of what is left over behind whole vectors, of segments and of rows of weights."""
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -234,26 +243,19 @@ class MatrixPlacement(OpenedSlots):
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
         return {name: size for name, size in areas.items() if size}
 
-    def unreached(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what no path writes."""
-        s = self.schedule
+    def reached(self, operand: str) -> list[tuple[int, int]]:
         if operand == "w":
-            reached = [(p.start, p.source.mul * p.target.mul) for p in s.terms]
-        else:
-            reached = [(segment.start, segment.mul * segment.dim) for segment in s.segments(operand)]
-        return gaps(reached, self.dim[operand])
+            return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
+        return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]
 
-    def __str__(self) -> str:
-        s = self.schedule
-        each = "over rows and" if s.shared_weights else "for each row, over"
-        lines = [
-            f"matrix placement: opens {', '.join(self.opened)}; {s.target.lanes} lanes of {s.target.dtype}",
-            f"  {self.blocks}",
-            f"  scratch: {areas_text(self.scratch)}",
-        ]
-        paths = [
-            f"  path {p.path}: {p.source.mul} x {p.target.mul} weights; a matrix product {each} "
-            f"{p.source.dim} component{'s' * (p.source.dim > 1)}"
-            for p in s.terms
-        ]
-        return "\n".join([*lines, *paths])
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        t = self.schedule.target
+        each = "over rows and" if self.schedule.shared_weights else "for each row, over"
+        yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()
+        yield f"  {self.blocks}", ()
+        yield f"  scratch: {areas_text(self.scratch)}", ()
+        for p in self.schedule.terms:
+            components = f"{p.source.dim} component{'s' * (p.source.dim > 1)}"
+            product = f"{p.source.mul} x {p.target.mul} weights; a matrix product {each} {components}"
+            yield f"  path {p.path}: {product}", (p.path,)

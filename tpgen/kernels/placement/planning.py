@@ -18,7 +18,7 @@ from tpgen.kernels.placement.values import (
     View,
 )
 from tpgen.kernels.sweep.tables import Table, make_tables
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms, row_lengths
 from tpgen.remember import remembered
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
@@ -52,12 +52,6 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
     return _channel_schedule(form, terms, target) or _batch_schedule(form, terms, target)
 
 
-def _dims(form: Form) -> tuple[int, int, int, int]:
-    found = {operand.name: operand.dim for operand in form.operands}
-    d1, d2, dw, dout = (found.get(name, 0) for name in SLOTS)
-    return d1, d2, dw, dout
-
-
 def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> ChannelSchedule | None:
     """The channel schedule, or None where it does not fit: see `plan_schedule`."""
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
@@ -70,7 +64,7 @@ def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -
     if views is None:
         return None
     tables = _placed(form, make_tables(terms, channels))
-    return ChannelSchedule(target, _dims(form), not form.operand("w").row, terms, channels, views, tables)
+    return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
 def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
@@ -140,7 +134,7 @@ def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> 
     shared = not form.operand("w").row
     largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
     rows = target.lanes * (4 if shared and largest >= 256 else 1)
-    return BatchSchedule(target, _dims(form), shared, terms, starts, segments, rows)
+    return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)
 
 
 def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[ScratchSegment, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any
 
+from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
 
-class OpenedSlots:
-    """The slots that are given, and how long a row of each slot is."""
+class OpenedSlots(TextOfPaths):
+    """The slots that are given, how long a row of each slot is, and what nothing writes."""
 
     schedule: Any
     opened: tuple[str, ...]
@@ -35,3 +37,35 @@ class OpenedSlots:
     def dim(self) -> dict[str, int]:
         dims = dict(zip(SLOTS, self.schedule.dims, strict=True))
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
+
+    @property
+    def tiles(self) -> set[int]:
+        """Widths of the transposes between memory and vectors."""
+        return set()
+
+    @property
+    def tails(self) -> set[tuple[int, int]]:
+        """Width and items of the transposes for what is left over behind whole vectors."""
+        return set()
+
+    @abstractmethod
+    def reached(self, operand: str) -> list[tuple[int, int]]:
+        """Start and size of the segments of an operand that some path touches."""
+
+    def unreached(self, operand: str) -> list[tuple[int, int]]:
+        """Start and size of what no path writes."""
+        return gaps(self.reached(operand), self.dim[operand])
+
+
+def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
+    """Start and size of what is not covered.
+
+    >>> gaps([(2, 3)], 6)
+    [(0, 2), (5, 1)]
+    """
+    found, at = [], 0
+    for start, size in sorted(reached):
+        if start > at:
+            found.append((at, start - at))
+        at = max(at, start + size)
+    return found + ([(at, dim - at)] if dim > at else [])

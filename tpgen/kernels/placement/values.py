@@ -11,10 +11,12 @@ Another target reads the same values; nothing here knows C++.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX, PathTerm
 
@@ -109,7 +111,7 @@ class PlacedTable:
 
 
 @dataclass(frozen=True)
-class ChannelSchedule:
+class ChannelSchedule(TextOfPaths):
     """Vectors over channels."""
 
     target: Target
@@ -160,13 +162,13 @@ class ChannelSchedule:
     def scalar_operands(self) -> tuple[str, ...]:
         return tuple(s for s in ("x1", "x2") if any(t.operand == s for t in self.tables))
 
-    def __str__(self) -> str:
-        lines = [f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables"]
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
             views = ", ".join(f"{v.operand}[{v.channels}]{' staged' if v.staged else ''}" for v in seen)
-            lines.append(f"  path {t.path}: {t.text}; {views}; {len(t.entries)} non-zeros")
-        return "\n".join(lines)
+            yield f"  path {t.path}: {t.text}; {views}; {len(t.entries)} non-zeros", (t.path,)
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class ScratchSegment:
 
 
 @dataclass(frozen=True)
-class BatchSchedule:
+class BatchSchedule(TextOfPaths):
     """Vectors over rows, ``rows`` of them in a tile; operands stand in scratch as ``[copy][irrep axis][rows]``."""
 
     target: Target
@@ -203,12 +205,12 @@ class BatchSchedule:
         """The paths that read or write the segment which starts there."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
-    def __str__(self) -> str:
-        lines = [f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}"]
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""
-            lines.append(f"  path {t.path}: {t.text}; {products}{len(t.entries)} non-zeros")
-        return "\n".join(lines)
+            yield f"  path {t.path}: {t.text}; {products}{len(t.entries)} non-zeros", (t.path,)
 
 
 Schedule = ChannelSchedule | BatchSchedule

@@ -24,7 +24,7 @@ from tpgen.kernels.placement.matrix import AnySchedule
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.call import DESTINATIONS, ROWS, SHARED, SOURCES, OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
-from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
@@ -78,9 +78,7 @@ class Description:
     @cached_property
     def dims(self) -> tuple[int, int, int, int]:
         """Row lengths of x1, x2, w, out."""
-        found = {operand.name: operand.dim for operand in self.form.operands}
-        d1, d2, dw, dout = (found.get(slot, 0) for slot in SLOTS)
-        return d1, d2, dw, dout
+        return row_lengths(self.form)
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
         return schedule(self.form, dtype)
@@ -154,10 +152,7 @@ class Description:
 
     other_dtypes = "convert it with .float() or .bfloat16() (a module with its operands), or use strategy='grouped'"
     other_devices = "strategy='unrolled'"
-
-    def fault(self, code: int) -> str:
-        """Say what a kernel stopped at; an index out of range by its name."""
-        return FAULTS.get(code, f"fault {code}")
+    faults = FAULTS  # an index out of range has its name there
 
 
 AnyDescription = Description | PolynomialDescription

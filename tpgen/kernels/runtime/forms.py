@@ -29,18 +29,7 @@ from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import Part, parts_of, summed
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.runtime.batching import fold_batch
-from tpgen.kernels.runtime.call import (
-    ORDERS,
-    OUT,
-    SLOT_BITS,
-    FormCall,
-    ProductCall,
-    gradients_call,
-    opening_text,
-    polynomial_call,
-    product_call,
-    sorted_call,
-)
+from tpgen.kernels.runtime.call import CALLS, ORDERS, OUT, SLOT_BITS, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -95,7 +84,7 @@ class _Forms(Operator[FormCall]):
         return [x for x in _filled(call, _expanded(call)) if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
-        signature, counts = kernels_of(call.description).check(call)
+        signature, _, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
@@ -285,11 +274,12 @@ class _Products(Operator[ProductCall]):
 
 products = _Products()
 
-register(products, "product", product_call, single=True)
-register(products, "gradients", gradients_call)
-register(products, "sorted", sorted_call)
-register(forms, "form", FormCall)
-register(forms, "polynomial", polynomial_call)
+_OPERATORS: dict[str, Operator[Any]] = {
+    **dict.fromkeys(("product", "gradients", "sorted"), products),
+    **dict.fromkeys(("form", "polynomial"), forms),
+}
+for _name, _operator in _OPERATORS.items():
+    register(_operator, _name, CALLS[_name], single=_name == "product")
 
 
 # -- edges by owner ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A call of a form made something to call: its text compiled, or its statements run one by one."""
+"""A call of a form made something to call: its text compiled."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import CallSizes, Edges, KernelSpec, Sizes
 from tpgen.kernels.build import build
-from tpgen.kernels.interpreter.interpret import interpret
-from tpgen.kernels.interpreter.polynomial import interpret as interpret_polynomial
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.runtime.description import schedule
-from tpgen.kernels.sweep.sweep import make_sweep, path_terms
-from tpgen.kernels.sweep.terms import SLOTS, operand_of
-from tpgen.planner.plan import Operand
+from tpgen.kernels.sweep.terms import SLOTS
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
@@ -75,72 +70,6 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
 def source_of(spec: KernelSpec) -> Any:
     """The C++ source of a kernel, for the vectors of this machine."""
     return spec.description.source(spec.call, spec.dtype, spec.indexed)
-
-
-# -- statement by statement, in float64 --------------------------------------------------------------------------------
-
-
-def interpreted(spec: KernelSpec) -> Kernel:
-    """A product's sweep as it stands: rows gathered, the sweep, and rows that meet summed."""
-    form = spec.description.form
-    opened, raised = spec.description.read(spec.call)
-    sweep = make_sweep(path_terms(form), opened, raised=raised)
-    names = [str(slot) for slot in spec.call.given]
-
-    def run(
-        given: Sequence[Tensor], results: Sequence[Tensor], sizes: Sizes, edges: Edges | None = None, _index: Any = None
-    ) -> int:
-        index = {} if edges is None else {"x1": edges.wide().src, "out": edges.wide().dst}
-        gathered = {
-            slot: x[index[operand_of(slot)]] if operand_of(slot) in index else x
-            for slot, x in zip(names, given, strict=True)
-        }
-        found = interpret(sweep, form, gathered)
-        for name, result in zip(opened, results, strict=True):
-            if name in index:
-                result.copy_(torch.zeros_like(result, dtype=torch.float64).index_add_(0, index[name], found[name]))
-            else:
-                result.copy_(found[name])
-        return 0
-
-    return run
-
-
-def interpreted_polynomial(spec: KernelSpec) -> Kernel:
-    """A polynomial's sweep as it stands."""
-    plan, call, sweep = spec.description.plan, spec.call, spec.description.sweep(spec.call)
-
-    def run(
-        given: Sequence[Tensor],
-        opened: Sequence[Tensor],
-        sizes: Sizes,
-        _edges: Any = None,
-        index: Tensor | None = None,
-    ) -> int:
-        pairs = zip(call.given, given, strict=True)
-        tensors = {str(slot): _components(plan.operand(slot.operand), x.double()) for slot, x in pairs}
-        results = [plan.operand(slot.operand) for slot in call.opened]
-        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(call.opened, results, strict=True)}
-        if index is None:
-            index = torch.arange(sizes.rows) if sizes.elements == sizes.rows else torch.zeros(sizes.rows).long()
-        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < sizes.elements:
-            return 2
-        found = interpret_polynomial(sweep, tensors, shapes, index)
-        for slot, o, x in zip(call.opened, results, opened, strict=True):
-            value = found[str(slot)]
-            x.copy_((value if o.weights else write_operand(o, value.transpose(1, 2))).reshape(x.shape))
-        return 0
-
-    return run
-
-
-def _components(o: Operand, x: Tensor) -> Tensor:
-    """A tensor as ``[row or element, component, channel]``."""
-    return read_operand(o, x).transpose(1, 2)
-
-
-def _shape(o: Operand, sizes: Sizes) -> tuple[int, int, int]:
-    return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
 
 
 # -- bytes of a call on the CPU, beside operands and results -----------------------------------------------------------

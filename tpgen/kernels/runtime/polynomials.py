@@ -35,6 +35,7 @@ class PolynomialDescription:
     other_devices = "strategy='einsum'"
     live = True
     any_level = True  # kernels take calls at any levels
+    faults = FAULTS
 
     @cached_property
     def form(self) -> PolynomialForm:
@@ -94,10 +95,6 @@ class PolynomialDescription:
     def rounds(self, call: Call, indexed: bool) -> bool:
         """Whether sums go through memory between rows: they never do."""
         return False
-
-    def fault(self, code: int) -> str:
-        """Say what a kernel stopped at."""
-        return FAULTS.get(code, f"fault {code}")
 
 
 @remembered("polynomials as kernels compute them")

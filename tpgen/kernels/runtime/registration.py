@@ -34,7 +34,7 @@ from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 library = torch.library.Library("tpgen", "DEF")
 
 # dispatch keys of the devices that some target takes: there is nothing between them and a kernel
-KERNEL_KEYS = {getattr(DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values() if t.device}
+KERNEL_KEYS = {getattr(DispatchKey, t.device.upper()) for t in KERNEL_TARGETS.values()}
 _DEVICES = ("CPU", "CUDA", "XPU", "MPS")  # where no target is, operators say so, and what to do
 # torch.func enters the dispatcher at this key; an operator whose derivative is written in Python is transformed there.
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"

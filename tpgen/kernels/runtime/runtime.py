@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
-from tpgen.kernels.arguments import Edges, KernelSpec
+from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
@@ -218,12 +218,12 @@ class Kernels:
             found = self._signatures[text, indexed] = made
         return found
 
-    def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
-        """Raise `InputError` where a tensor does not fit; returns what the axes count."""
+    def check(self, call: FormCall) -> tuple[CallSignature, Sizes, Counts]:
+        """Raise `InputError` where a tensor does not fit; returns the sizes of the call, and what its axes count."""
         signature = self.signature(call.call, call.indexed)
         sizes, counts = signature.sizes(call)
         signature.check_kinds(call, sizes.rows)
-        return signature, counts
+        return signature, sizes, counts
 
     def run(self, call: FormCall | ProductCall) -> list[Tensor]:
         """The opened slots of a call."""
@@ -231,9 +231,7 @@ class Kernels:
         return list(made) or self._run(call.listed())
 
     def _run(self, call: FormCall) -> list[Tensor]:
-        signature = self.signature(call.call, call.indexed)
-        sizes, counts = signature.sizes(call)
-        signature.check_kinds(call, sizes.rows)
+        signature, sizes, counts = self.check(call)
         like, indexed = call.tensors[0], call.indexed
         dtype, device = like.dtype, like.device.type
         if self.widens(signature.call, dtype, indexed, device):
@@ -264,7 +262,7 @@ class Kernels:
         return Edges(*ends, check, call.by_src, call.by_dst)
 
     def _fault(self, code: int, call: FormCall, counts: Counts) -> Exception:
-        what = self.description.fault(code)
+        what = self.description.faults.get(code, f"fault {code}")
         if call.src is not None and code in (_SOURCE, _DESTINATION):
             last = (counts[SOURCES] if code == _SOURCE else counts[DESTINATIONS]) - 1
             rule = f"0 to {last}, " + ("the rows of x1" if code == _SOURCE else "below num_nodes")

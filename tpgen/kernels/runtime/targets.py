@@ -37,7 +37,7 @@ _COMFORTABLE = 8_000
 class KernelTarget:
     """One way to run kernels."""
 
-    device: str | None  # the type of the tensors that it is taken for; None: only by name
+    device: str  # the type of the tensors that it is taken for
     about: str
     missing: Callable[[torch.device], str | None]  # what this machine lacks for tensors of a device
     obstacle: Callable[[KernelSpec, Any], str | None]  # why a call has no kernel, by `chip`
@@ -67,7 +67,7 @@ def target_of(device: str) -> KernelTarget | None:
 
 def devices() -> str:
     """The devices that kernels run on, in words."""
-    return " or ".join(t.about for t in KERNEL_TARGETS.values() if t.device) or "no device here"
+    return " or ".join(t.about for t in KERNEL_TARGETS.values()) or "no device here"
 
 
 def kernel_supported(
@@ -209,17 +209,5 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         workspace=cuda.workspace,
         sorts=True,
         slower=cuda.slower,
-    ),
-    "interpreter": KernelTarget(
-        device=None,
-        about="plain PyTorch",
-        missing=lambda _device: None,
-        obstacle=lambda *_: None,
-        load=by_form(load.interpreted, load.interpreted_polynomial),
-        empty=_plain,
-        remedy="",
-        language="Python",
-        text=lambda *_: "",
-        workspace=lambda *_: 0,
     ),
 }

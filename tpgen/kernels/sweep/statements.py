@@ -12,6 +12,7 @@ out[0].0 += p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpgen.form.call import Slot
@@ -129,6 +130,18 @@ class Accumulate:
 
 
 Statement = Load | Tabulate | Define | Accumulate
+
+
+class TextOfPaths:
+    """A value that prints itself line by line, and knows which paths each line serves."""
+
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The text, and for every line the paths that it serves (none: those that all share)."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(text for text, _ in self.lines)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from tpgen.kernels.sweep.levels import by_levels, tabulated
 from tpgen.kernels.sweep.mixed import mixed
-from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate
+from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
 from tpgen.kernels.sweep.terms import PathTerm, path_terms, raised_call
 
@@ -58,7 +58,7 @@ class PathSweep:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(TextOfPaths):
     """Everything that one kernel computes, in order."""
 
     opened: tuple[str, ...]
@@ -76,15 +76,11 @@ class Sweep:
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The text, and for every line the paths that it serves (none: the head)."""
         yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)
         for path in self.paths:
             yield from ((f"  {line}", (path.term.path,)) for line in str(path).split("\n"))
-
-    def __str__(self) -> str:
-        return "\n".join(text for text, _ in self.lines)
 
 
 def make_sweep(

@@ -16,6 +16,13 @@ S = "S"  # sums over channels that a later stage folds into the gradient of a ta
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
 
 
+def row_lengths(form: Form) -> tuple[int, int, int, int]:
+    """Row lengths of x1, x2, w and out; zero where a form has no such operand."""
+    found = {operand.name: operand.dim for operand in form.operands}
+    d1, d2, dw, dout = (found.get(slot, 0) for slot in SLOTS)
+    return d1, d2, dw, dout
+
+
 def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
     """The slots that hold an operand: all but one that is open alone, whose value no result depends on.
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.interpreter import interpreted_polynomial
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
@@ -18,7 +19,6 @@ from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.runtime.load import interpreted_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import OUT, Operand, Plan
