@@ -19,6 +19,7 @@ MOVED = {  # a module or package, and all below it -> where it stands today; the
     "tpgen.kernels.activations": "tpgen.functions",
     "tpgen.kernels.operators": "tpgen.kernels.runtime",
     "tpgen.nn.programs": "tpgen.nn.planned",
+    "tpgen.nn.state": "tpgen.nn.form_module",
     "tpgen.kernels.placement.opened": "tpgen.kernels.placement.slots",
     "tpgen.kernels.polynomial.cpp": "tpgen.kernels.cpp.polynomial",
     "tpgen.kernels.polynomial.interpret": "tpgen.kernels.interpreter.polynomial",

@@ -16,7 +16,6 @@ from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, check_end
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.nn.usual import quick_call
 
 
 @compile_mode("script")
@@ -124,7 +123,7 @@ class TensorProductConv(TensorProduct):
         nodes = x.shape[0] if num_nodes is None and isinstance(x, Tensor) and x.dim() else num_nodes
         if type(nodes) is not int or not (isinstance(src, Tensor) and isinstance(dst, Tensor)):
             return None
-        return quick_call(self, self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        return self._quick_call(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -16,21 +16,19 @@ from typing_extensions import Unpack
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
-from tpgen.form.form import Form, form_of, layouts_of
+from tpgen.form.form import Form, form_of
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.multilinear import has_plain_numbers
-from tpgen.nn.usual import quick_call
-from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LINEAR, make_linear_plan
 from tpgen.planner.plan import Plan, segments
 
 
 @compile_mode("script")
-class Linear(FormModule, FlatWeights):
+class Linear(FormModule):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
 
     Each instruction joins a segment of the input to one of the output with the same irrep, by a matrix over copies.
@@ -125,15 +123,9 @@ class Linear(FormModule, FlatWeights):
     ) -> None:
         check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
-        self.plan = plan
-        self.irreps_in, self.irreps_out = plan.irreps_in, plan.irreps_out
-        self.instructions = list(plan.instructions)
-        self.weight_numel, self.bias_numel = plan.weight_numel, plan.bias_numel
-        self._decide_ownership(
-            plan.shared_weights if internal_weights is None else internal_weights, plan.shared_weights
-        )
         config = Config(**options)
-        self.layout = layouts_of(plan, config.layout)
+        self._hold_plan(plan, plan.shared_weights if internal_weights is None else internal_weights, config.layout)
+        self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
         self._shapes(plan)
         self._parameters_of(plan)
         self._configure(config)
@@ -214,7 +206,7 @@ class Linear(FormModule, FlatWeights):
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
         if biased or not has_plain_numbers(features) or features.dim() != 2:
             return None
-        return quick_call(self, self._quick_text, features, features.new_empty(len(features), 0), weight)
+        return self._quick_call(self._quick_text, features, features.new_empty(len(features), 0), weight)
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return self._biased(self._apart(self._runner("forward")(x, w)), b)
