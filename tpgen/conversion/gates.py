@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
 from tpgen.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
-from tpgen.functions.gate import gate
-from tpgen.functions.gate_kernel import GateTable, make_gate_table
+from tpgen.functions.gate import GateTable, gate, make_gate_table
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 
 # e3nn's own, under a name that does not hide ours from TorchScript, which has no super()

@@ -20,8 +20,7 @@ from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, mark
 from tpgen.conversion.projects.sevennet_outputs import TpgenForceStress
 from tpgen.conversion.swap import Swap
-from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
-from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 
 _GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
 # what the embedding of the versions known here reads and writes, by the names in its code: another one runs as it is
