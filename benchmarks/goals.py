@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tpgen.bench.environment import Environment, environment
-from tpgen.bench.records import read_record
+from tpgen.bench.records import Environment, environment, read_record
 from tpgen.errors import TpgenError, unknown
 from tpgen.progress import Progress, bar, no_progress
 

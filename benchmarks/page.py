@@ -13,11 +13,10 @@ from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
 from benchmarks.kernel_goals import GOALS
 from benchmarks.roofline import plot_roofline
 from tpgen.bench.gate import BOUNDS
-from tpgen.bench.markdown import detail_cells, markdown_report
 from tpgen.bench.plots import plot_report
 from tpgen.bench.records import Report, load_report, merge_reports
 from tpgen.bench.run import select_problems
-from tpgen.bench.tables import Cells, machine_line
+from tpgen.bench.tables import Cells, detail_cells, machine_line, markdown_report
 from tpgen.bench.tasks import TASKS
 from tpgen.errors import TpgenError
 from tpgen.text import duration, ratio

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tpgen._e3nn import default_dtype
 from tpgen.bench.contenders import Contender
-from tpgen.bench.environment import environment
 from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.peak import peak_bytes
-from tpgen.bench.records import Record, Report, Settings
+from tpgen.bench.records import Record, Report, Settings, environment
 from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
 from tpgen.errors import BackendError, EmitError, TpgenError, unknown
 from tpgen.inspection.clock import now, seconds_of, time_in_turns

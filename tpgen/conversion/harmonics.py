@@ -14,9 +14,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import why_not_swapped
-from tpgen.conversion.operations.rows import run_rows
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.harmonics import make_harmonics_plan
@@ -29,6 +29,21 @@ _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own els
 # e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
 _stock = o3.SphericalHarmonics.forward
 _stock = FunctionType(_stock.__code__, _stock.__globals__, "stock")
+
+
+def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
+    """The output ``(..., dim)`` of a polynomial of one channel, without weights, in the layout ``channel`` throughout.
+
+    Rows stand where the channels of one row would: vectors of a kernel run over channels, and one channel would fill
+    one lane of each.  In that layout numbers of many rows stand as those of many channels do, and a view makes the one
+    the other.
+
+    ``tensors`` are ``(..., components)``, ``shared`` are ``(components,)`` and the operands without channels, behind
+    them in the plan.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text.
+    """
+    given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]
+    found = run_polynomial(given, None, description, call)
+    return found.reshape(list(tensors[0].shape[:-1]) + [dim])
 
 
 @compile_mode("script")

@@ -16,10 +16,9 @@ from rich.progress import track
 from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.markdown import markdown_report
 from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, markdown_report
 from tpgen.demo.deployed import called_from_cpp
 from tpgen.demo.polynomials import OF_PRODUCTS, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential

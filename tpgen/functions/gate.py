@@ -3,8 +3,8 @@ r"""Gates of whole rows, as `GateTable` tells them, by one kernel, `gate.h`.
 .. math:: y_u = k\, f(s_u), \qquad y_{um} = k\, f(s_u)\, v_{um}
 
 A row holds scalars s, of which some are results by themselves and each of the others is the factor of a copy v.
-Values, gradients, and the gradients of these are one pass each; derivatives from the third on are torch's operations, as
-is all that is transformed, traced or compiled.
+Values, gradients, and the gradients of these are one pass each; derivatives from the third on are torch's operations,
+as is all that is transformed, traced or compiled.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ r"""SiLU on many numbers, :math:`f(x) = x\, s(x)` with the sigmoid s: on memory 
 .. math:: f' = s\,(1 + x (1 - s)), \quad f'' = s (1 - s) (2 + x (1 - 2 s))
 
 torch has kernels of f and f'.  Of the gradients of f' it makes some fifteen operations, each with a tensor of its own,
-and a kernel, `silu.h`, one pass.  Derivatives from the third on are torch's operations, as is all that is transformed or
-traced.
+and a kernel, `silu.h`, one pass.  Derivatives from the third on are torch's operations, as is all that is transformed
+or traced.
 """
 
 from __future__ import annotations
