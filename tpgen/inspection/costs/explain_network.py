@@ -27,7 +27,7 @@ from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import check_call, reason
-from tpgen.inspection.subject import request_of
+from tpgen.inspection.stages.calls import request_of
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.planned import PlannedModule

@@ -18,7 +18,7 @@ from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
-from tpgen.inspection.subject import Subject
+from tpgen.inspection.stages.calls import Subject
 from tpgen.text import quantity
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, Pa
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet, bars
+from tpgen.inspection.stages.calls import Subject, request_of
 from tpgen.inspection.stages.compiled_origins import joint_of_request
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
 from tpgen.inspection.stages.request import Request
-from tpgen.inspection.subject import Subject, request_of
 from tpgen.text import duration
 
 # A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from tpgen._torch import pytree
 from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.report.irreps import REMARK, irreps_with_length
-from tpgen.inspection.report.sections import SECTIONS, Reported, describe_inputs
+from tpgen.inspection.report.sections import REMARK, SECTIONS, Reported, describe_inputs, irreps_with_length
 from tpgen.inspection.report.values import CompileReport, Section, check_call, reason
 from tpgen.inspection.training import draws_random_numbers, forward, is_index, restored
 from tpgen.progress import Told, told

@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, unknown
+from tpgen.inspection.stages.calls import Subject, request_of
 from tpgen.inspection.stages.compiled_origins import (
     KERNEL_STAGES,
     trace_inductor,
@@ -28,7 +29,6 @@ from tpgen.inspection.stages.compiled_origins import (
 )
 from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
 from tpgen.inspection.stages.request import GRAPHS, Request
-from tpgen.inspection.subject import Subject, request_of
 from tpgen.planner.plan import Plan
 
 STAGES: dict[str, Callable[[Request], TracedStage]] = {

@@ -49,8 +49,10 @@ class Request(Config):
     plan: Plan
     direction: str = "forward"
     rows: int = 32  # of the batch that a stage is traced with, where it needs one
+    channels: int = 1  # of a row, where the plan leaves them open
+    elements: int = 1
 
-    _not_asked: ClassVar[tuple[str, ...]] = ("plan",)
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "channels", "elements")
     _said: ClassVar[str] = ""
     shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
 
@@ -221,7 +223,7 @@ class Request(Config):
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes of the batch by name, each one or more."""
-        return {"rows": self.rows}
+        return {name: getattr(self, name) for name in ("rows", *self.plan.maker.sizes)}
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -238,14 +240,9 @@ class Request(Config):
         """Keywords of a module that runs the plan so."""
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend}
 
-    @property
-    def channels_of_a_row(self) -> int:
-        """Channels that operations of a path are counted for one by one."""
-        return 1
-
     def numbers(self, leg: Leg) -> int:
         """Numbers of a row that a path touches."""
-        return leg.numbers
+        return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
 
     @property
     def flops(self) -> int:
