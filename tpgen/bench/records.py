@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -203,21 +202,3 @@ def read_record(kind: type, data: dict[str, Any]) -> Any:
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")
     return kind(**data)
-
-
-def merge_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
-    """Put reports that were measured alike on one machine together; one for each machine and setting is left.
-
-    Where two hold the same contender at the same task of the same problem, the later one counts.
-    """
-    groups: dict[tuple[Environment, Settings], dict[tuple[str, str, str], Record]] = {}
-    for report in reports:
-        groups.setdefault((report.environment, report.settings), {}).update(report._by_key)
-    return tuple(Report(*alike, tuple(_ordered(list(records.values())))) for alike, records in groups.items())
-
-
-def _ordered(records: Sequence[Record]) -> list[Record]:
-    """Records of one problem, then of one task, next to each other."""
-    problems = list(dict.fromkeys(r.problem for r in records))
-    tasks = list(dict.fromkeys(r.task for r in records))
-    return sorted(records, key=lambda r: (problems.index(r.problem), tasks.index(r.task)))

@@ -20,7 +20,7 @@ from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands,
 from tpgen.errors import BackendError, EmitError, TpgenError, unknown
 from tpgen.inspection.clock import now, seconds_of, time_in_turns
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
-from tpgen.progress import Progress, bar, no_progress
+from tpgen.progress import Progress, bar
 
 _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
 
@@ -79,9 +79,7 @@ def run_benchmarks(
 
 
 def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
-    if isinstance(progress, Progress):
-        return nullcontext(progress)
-    return (bar if progress else no_progress)(total)
+    return bar(total) if progress is True else nullcontext(progress or Progress())
 
 
 @contextmanager

@@ -302,17 +302,13 @@ def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) ->
 
 
 def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
-    return tuple(Stayed(names[k.module], _class_of(k.module), k.why) for k in _in_order(kept, names))
+    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_order(kept, names))
 
 
 def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
     """As their modules stand in the network, whoever found them."""
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])
-
-
-def _class_of(module: nn.Module) -> str:
-    return qualified(type(module))
 
 
 def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:

@@ -42,13 +42,9 @@ def _graphs(found: Found) -> str:
     if "graphs" not in found:
         return ""
     breaks = found["graphs"]["breaks"]
-    where = f"; the first: {_reason(breaks[0])} {_place(breaks[0])}".rstrip() if breaks else ""
+    where = f"; the first: {str(breaks[0]['reason']).splitlines()[0]} {_place(breaks[0])}".rstrip() if breaks else ""
     count = f"{len(breaks)} break{'s' * (len(breaks) > 1)}" if breaks else "no breaks"
     return f"{len(found['graphs']['graphs'])}, {count}{where}"
-
-
-def _reason(graph_break: Mapping[str, Any]) -> str:
-    return str(graph_break["reason"]).splitlines()[0]
 
 
 def _place(graph_break: Mapping[str, Any]) -> str:
