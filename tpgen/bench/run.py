@@ -17,7 +17,7 @@ from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.records import Record, Report, Settings, environment
 from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
-from tpgen.errors import BackendError, EmitError, TpgenError, unknown
+from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.clock import now, seconds_of, time_in_turns
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.progress import Progress, bar
@@ -32,9 +32,7 @@ def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tu
     ['article', 'mace-large', 'tetris-1']
     """
     names, suites = tuple(names), tuple(suites)
-    for suite in suites:
-        if suite not in SUITES:
-            raise TpgenError(unknown("suite", suite, SUITES))
+    check_known("suite", suites, SUITES)
     wanted = {find_problem(name).name for name in names}
     wanted |= {p.name for p in PROBLEMS.values() if p.suite in suites or not (names or suites)}
     return tuple(problem for name, problem in PROBLEMS.items() if name in wanted)

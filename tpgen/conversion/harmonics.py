@@ -4,7 +4,6 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from e3nn.o3 import _spherical_harmonics as _stock_code
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import why_not_swapped
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.conversion.obstacles import renamed, why_not_swapped
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -24,11 +23,6 @@ from tpgen.planner.harmonics import make_harmonics_plan
 _NAME = qualified(o3.SphericalHarmonics)
 _STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
-
-
-# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
-_stock = o3.SphericalHarmonics.forward
-_stock = FunctionType(_stock.__code__, _stock.__globals__, "stock")
 
 
 def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
@@ -50,7 +44,7 @@ def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description:
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
 
-    stock = _stock
+    stock = renamed(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's, computed by tpgen where a kernel runs."""
@@ -72,9 +66,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules and swapped ones."""
-    if mark_of(module) is not None:
-        return None
+    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

@@ -9,7 +9,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any, Optional
 
 import torch
@@ -23,19 +23,11 @@ from torch.nn.utils import parametrize
 
 from tpgen._torch import has_tangents
 from tpgen.conversion import species
-from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
+from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, renamed, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import has_plain_numbers
-
-
-def _as(name: str, function: Any) -> Any:
-    """A method under another name, which ours does not hide from TorchScript: it has no super()."""
-    copy = FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
-    copy.__annotations__ = function.__annotations__
-    return copy
-
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 _STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
@@ -51,7 +43,7 @@ class TpgenSelfConnection(ProductBySpecies):
                 return self._typed(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
-    product = _as("product", ProductBySpecies.forward)
+    product = renamed(ProductBySpecies.forward, "product")
 
     def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _STOOD.get(), recorded_program()
@@ -84,7 +76,7 @@ class TpgenInteractionBlock(InteractionBlock):
                 return self._typed(data)
         return self.stock(data)
 
-    stock = _as("stock", InteractionBlock.forward)
+    stock = renamed(InteractionBlock.forward, "stock")
 
     def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]

@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from tpgen.drawing.charts import share_bar
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.clock import ROUGH, Timing, device_of, now, seconds_of
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
@@ -84,8 +84,7 @@ class NetworkExplanation(Shown):
 
     def __getitem__(self, module: str) -> Explanation:
         found = {p.module: p.explanation for p in self.products}
-        if module not in found:
-            raise TpgenError(unknown("product", module, found))
+        check_known("product", [module], found)
         return found[module]
 
     def to_json(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tpgen.drawing.charts import bar_groups
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.clock import ROUGH
 from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.text import duration, quantity, ratio, table
@@ -259,8 +259,7 @@ class CompileReport(Shown):
 
     def __getitem__(self, name: str) -> Section:
         found = {section.name: section for section in self.sections}
-        if name not in found:
-            raise TpgenError(unknown("section", name, found))
+        check_known("section", [name], found)
         return found[name]
 
     @property

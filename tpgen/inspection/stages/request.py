@@ -17,7 +17,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import script
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
-from tpgen.errors import EmitError, unknown
+from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
 from tpgen.form.form import SHARED, Form, layouts_of
 from tpgen.inspection.costs.gpu import OnGpu, plan_on
@@ -75,8 +75,7 @@ class Request(Config):
 
     def check_direction(self, stage: str, shows: str) -> None:
         """Raise `EmitError` where the plan, or a stage of it, does not have the direction."""
-        if self.direction not in (*DIRECTIONS, *JOINT):
-            raise EmitError(unknown("direction", self.direction, (*DIRECTIONS, *JOINT)))
+        check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
         known = self.directions()
         if self.direction not in known:
             what = "product has no weights" if self.direction in directions_of(self.plan) else "is a linear layer"
