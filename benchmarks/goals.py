@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tpgen.bench.environment import Environment, environment
-from tpgen.bench.records import read_record
+from tpgen.bench.records import Environment, environment, read_record
 from tpgen.errors import TpgenError, unknown
-from tpgen.progress import Progress, bar, no_progress
+from tpgen.progress import Progress, bar
 
 SCHEMA = 1
 
@@ -127,7 +127,7 @@ def measure_goals(
     """
     folder.mkdir(parents=True, exist_ok=True)
     units = [Unit(goal, subject, seconds, inductor) for goal in goals for subject in goal.subjects]
-    with (bar if progress else no_progress)(len(units)) as show:
+    with bar(len(units)) if progress else nullcontext(Progress()) as show:
         for unit in units:
             if not _measured_before(folder / unit.file):
                 title = f"{unit.goal.name}: {unit.subject}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,10 @@ from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
 from benchmarks.kernel_goals import GOALS
 from benchmarks.roofline import plot_roofline
 from tpgen.bench.gate import BOUNDS
-from tpgen.bench.markdown import detail_cells, markdown_report
 from tpgen.bench.plots import plot_report
-from tpgen.bench.records import Report, load_report, merge_reports
+from tpgen.bench.records import Environment, Record, Report, Settings, load_report
 from tpgen.bench.run import select_problems
-from tpgen.bench.tables import Cells, machine_line
+from tpgen.bench.tables import Cells, detail_cells, machine_line, markdown_report
 from tpgen.bench.tasks import TASKS
 from tpgen.errors import TpgenError
 from tpgen.text import duration, ratio
@@ -211,3 +210,21 @@ def _detail_cells(goal: Goal, outcomes: Sequence[Outcome]) -> Cells:
             value = _shown(target, figure.value) or "–"
             rows.append((figure.what, part, str(target), value, met, figure.note))
     return Cells(f"{goal.name}: {goal.about}", ("problem", "part", "target", "measured", "met", "how"), tuple(rows))
+
+
+def merge_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
+    """Put reports that were measured alike on one machine together; one for each machine and setting is left.
+
+    Where two hold the same contender at the same task of the same problem, the later one counts.
+    """
+    groups: dict[tuple[Environment, Settings], dict[tuple[str, str, str], Record]] = {}
+    for report in reports:
+        groups.setdefault((report.environment, report.settings), {}).update(report._by_key)
+    return tuple(Report(*alike, tuple(_ordered(list(records.values())))) for alike, records in groups.items())
+
+
+def _ordered(records: Sequence[Record]) -> list[Record]:
+    """Records of one problem, then of one task, next to each other."""
+    problems = list(dict.fromkeys(r.problem for r in records))
+    tasks = list(dict.fromkeys(r.task for r in records))
+    return sorted(records, key=lambda r: (problems.index(r.problem), tasks.index(r.task)))

@@ -56,8 +56,6 @@ LATE = {
 }
 # (module, what it imports for type checkers): circles that are still there, where a formatter knows the value it writes
 CLOSING = {
-    ("tpgen.nn.usual", "tpgen.nn.tensor_product"),
-    ("tpgen.nn.usual", "tpgen.nn.linear"),
     ("tpgen.inspection.costs.pictures", "tpgen.inspection.costs.explanation"),
     ("tpgen.inspection.costs.roofline_picture", "tpgen.inspection.costs.explanation"),
 }

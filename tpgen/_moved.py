@@ -14,11 +14,12 @@ from types import ModuleType
 
 MOVED = {  # a module or package, and all below it -> where it stands today; the first that fits
     "tpgen.integrations": "tpgen.conversion.projects",
-    "tpgen.kernels.activations.bessel": "tpgen.functions.bessel_kernel",
-    "tpgen.kernels.activations.gate": "tpgen.functions.gate_kernel",
+    "tpgen.kernels.activations.bessel": "tpgen.functions.bessel",
+    "tpgen.kernels.activations.gate": "tpgen.functions.gate",
     "tpgen.kernels.activations": "tpgen.functions",
     "tpgen.kernels.operators": "tpgen.kernels.runtime",
     "tpgen.nn.programs": "tpgen.nn.planned",
+    "tpgen.nn.state": "tpgen.nn.form_module",
     "tpgen.kernels.placement.opened": "tpgen.kernels.placement.slots",
     "tpgen.kernels.polynomial.cpp": "tpgen.kernels.cpp.polynomial",
     "tpgen.kernels.polynomial.placement": "tpgen.kernels.placement.polynomial",

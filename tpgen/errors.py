@@ -5,7 +5,7 @@ Every message states the rule that was broken and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -76,6 +76,18 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     meant = f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MEANT else "; known"
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
+
+
+def check_known(
+    what: str, names: Iterable[object], known: Collection[str], error: type[TpgenError] = TpgenError
+) -> None:
+    """Raise an error where one of the names is not among the known names of ``what``.
+
+    >>> check_known("mode", ["uvw"], ["uvw", "uvu"])
+    """
+    for name in names:
+        if name not in known:
+            raise error(unknown(what, name, known))
 
 
 def _begins(name: str, text: str) -> bool:

@@ -69,11 +69,6 @@ class _Cell:
 
 
 @contextmanager
-def no_progress(total: int) -> Iterator[Progress]:
-    yield Progress()
-
-
-@contextmanager
 def bar(total: int) -> Iterator[Progress]:
     """A bar over ``total`` steps: in the cell where this runs in a notebook, else on stderr."""
     with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:

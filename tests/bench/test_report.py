@@ -11,14 +11,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks.page import method_notes
+from benchmarks.page import merge_reports, method_notes
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.environment import environment
-from tpgen.bench.markdown import markdown_report
 from tpgen.bench.plots import plot_report
-from tpgen.bench.records import Record, Report, Settings, load_report, merge_reports
+from tpgen.bench.records import Record, Report, Settings, environment, load_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, markdown_report
 from tpgen.errors import TpgenError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from tpgen.drawing.ranks import layered
+from tpgen.drawing.graphs import layered
 
 
 def test_readers_stand_below_and_nodes_apart() -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.functions import bessel as module
-from tpgen.functions.bessel import by_definition, cut_bessel
-from tpgen.functions.bessel_kernel import CutBessel, bessel_slope, bessel_values
+from tpgen.functions.bessel import CutBessel, bessel_slope, bessel_values, by_definition, cut_bessel
 
 SHAPES = {
     "six": CutBessel(math.sqrt(2 / 5), 5.0, 6),

@@ -11,8 +11,7 @@ from torch import Tensor
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
 from tpgen.functions import gate as gate_module
-from tpgen.functions.gate import gate, gate_by_torch
-from tpgen.functions.gate_kernel import make_gate_table
+from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
 
 TABLE = make_gate_table(
     [("silu", 1.3, 2, 0, 0), ("tanh", 1.0, 0, 0, 0)]

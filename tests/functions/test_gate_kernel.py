@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.functions.gate_kernel import FUNCTIONS, GateTable, gate_first, gate_second, gate_value, make_gate_table
+from tpgen.functions.gate import TORCH, GateTable, gate_first, gate_second, gate_value, make_gate_table
 
 pytestmark = needs_compiler
 
@@ -29,7 +29,7 @@ def table(scalars: tuple[int, ...], gated: tuple[tuple[int, int], ...], first: i
     copies, at = [], 0
     ends = sum(scalars) + sum(n * width for n, width in gated)
     for place, (n, width) in enumerate([*((n, 0) for n in scalars), *gated]):
-        name = FUNCTIONS[(first + place) % len(FUNCTIONS)]
+        name = [*TORCH][(first + place) % len(TORCH)]
         for _ in range(n):
             copies.append((name, 1 + place / 8, ends if width else at, at if width else 0, width))
             at += width or 1
@@ -104,7 +104,7 @@ def test_nothing_outside_a_row_is_written() -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", TORCH)
 def test_functions_are_exact_near_zero_and_far_out(function: str, dtype: torch.dtype) -> None:
     x = torch.cat([torch.linspace(-20, 20, 997), 1e-3 * torch.randn(100), torch.zeros(1), -torch.zeros(1)]).to(dtype)
     at = make_gate_table([(function, 1.0, n, 0, 0) for n in range(len(x))])
@@ -119,7 +119,7 @@ def test_functions_are_exact_near_zero_and_far_out(function: str, dtype: torch.d
 
 
 @DTYPES
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", TORCH)
 def test_infinite_and_nan(function: str, dtype: torch.dtype) -> None:
     limits = {  # f and f' at minus and plus infinity
         "identity": (-math.inf, math.inf, 1, 1),

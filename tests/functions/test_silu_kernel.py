@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.functions.silu_kernel import silu_second
+from tpgen.functions.silu import silu_second
 
 pytestmark = needs_compiler
 

@@ -16,8 +16,7 @@ from tests.verification.messages import CUTOFF, HARMONICS, TURNS, Messages, skew
 from tpgen.conversion.convert import convert
 from tpgen.conversion.operations.splines import is_splined
 from tpgen.functions import spline
-from tpgen.functions.bessel import cut_bessel
-from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.functions.bessel import CutBessel, cut_bessel
 from tpgen.verification.verify import WITHOUT_SPLINES, Verification, verify
 
 pytestmark = needs_compiler

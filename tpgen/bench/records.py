@@ -1,19 +1,75 @@
-"""Measurements as frozen records with the machine they were taken on, to JSON and back."""
+"""Measurements as frozen records with the machine and versions they were taken on, to JSON and back."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import os
+import platform
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tpgen.bench.environment import Environment
+import torch
+
+from tpgen._version import __version__
 from tpgen.errors import TpgenError
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and the versions of packages that a figure depends on besides the code."""
+
+    tpgen: str
+    torch: str
+    e3nn: str
+    cuequivariance: str  # empty where it is not installed
+    python: str
+    system: str
+    cpu: str
+    cpu_capability: str  # widest vector instructions that torch uses
+    cores: int
+    threads: int
+    gpu: str  # empty where there is none
+    compile_caches: bool  # whether Inductor may take code of an earlier run: first calls are shorter then
+
+
+def environment() -> Environment:
+    """The environment of this process."""
+    return Environment(
+        tpgen=__version__,
+        torch=torch.__version__,
+        e3nn=_version("e3nn"),
+        cuequivariance=_version("cuequivariance-torch"),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu_model(),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        compile_caches=os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0") != "1",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
@@ -146,21 +202,3 @@ def read_record(kind: type, data: dict[str, Any]) -> Any:
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")
     return kind(**data)
-
-
-def merge_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
-    """Put reports that were measured alike on one machine together; one for each machine and setting is left.
-
-    Where two hold the same contender at the same task of the same problem, the later one counts.
-    """
-    groups: dict[tuple[Environment, Settings], dict[tuple[str, str, str], Record]] = {}
-    for report in reports:
-        groups.setdefault((report.environment, report.settings), {}).update(report._by_key)
-    return tuple(Report(*alike, tuple(_ordered(list(records.values())))) for alike, records in groups.items())
-
-
-def _ordered(records: Sequence[Record]) -> list[Record]:
-    """Records of one problem, then of one task, next to each other."""
-    problems = list(dict.fromkeys(r.problem for r in records))
-    tasks = list(dict.fromkeys(r.task for r in records))
-    return sorted(records, key=lambda r: (problems.index(r.problem), tasks.index(r.task)))

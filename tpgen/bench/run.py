@@ -13,15 +13,14 @@ from torch import Tensor
 
 from tpgen._e3nn import default_dtype
 from tpgen.bench.contenders import Contender
-from tpgen.bench.environment import environment
 from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.peak import peak_bytes
-from tpgen.bench.records import Record, Report, Settings
+from tpgen.bench.records import Record, Report, Settings, environment
 from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
-from tpgen.errors import BackendError, EmitError, TpgenError, unknown
+from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.clock import now, seconds_of, time_in_turns
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
-from tpgen.progress import Progress, bar, no_progress
+from tpgen.progress import Progress, bar
 
 _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
 
@@ -33,9 +32,7 @@ def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tu
     ['article', 'mace-large', 'tetris-1']
     """
     names, suites = tuple(names), tuple(suites)
-    for suite in suites:
-        if suite not in SUITES:
-            raise TpgenError(unknown("suite", suite, SUITES))
+    check_known("suite", suites, SUITES)
     wanted = {find_problem(name).name for name in names}
     wanted |= {p.name for p in PROBLEMS.values() if p.suite in suites or not (names or suites)}
     return tuple(problem for name, problem in PROBLEMS.items() if name in wanted)
@@ -80,9 +77,7 @@ def run_benchmarks(
 
 
 def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
-    if isinstance(progress, Progress):
-        return nullcontext(progress)
-    return (bar if progress else no_progress)(total)
+    return bar(total) if progress is True else nullcontext(progress or Progress())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A report as text: tables for the terminal and for Markdown, made of the same cells."""
+"""A report as text: tables for the terminal and for Markdown, made of the same cells, and the page of a report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tpgen.bench.environment import Environment
-from tpgen.bench.records import Record, Report
+from tpgen.bench.records import Environment, Record, Report
 from tpgen.bench.tasks import TASKS
+from tpgen.planner.problems import PROBLEMS
 from tpgen.text import duration, quantity, ratio
 
 # Columns of the table of one problem and task: heading, cell.
@@ -182,3 +182,44 @@ class ReportTables:
 
 _FULL_WIDTH = 140
 _NARROW = ("contender", "median", "× best e3nn", "× same backend", "first call", "peak memory")
+
+
+_DETAIL = tuple(name for name in COLUMNS if name != "error")
+
+
+def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
+    """One report as a section of Markdown; ``image`` is the plot's address as seen from the page.
+
+    Without ``details`` the tables of single problems are left out: `detail_cells` has them.
+    """
+    parts = [f"Measured: {environment_line(report)}."]
+    if busy := busy_line(report):
+        parts.append(f"Note: {busy}.")
+    if image:
+        parts.append(f"![times faster than e3nn, by problem and task]({image})")
+    found = [(task, mean_cells(report, task)) for task in report.tasks]
+    parts += [f"### {task}: geometric means\n\n{cells.markdown()}" for task, cells in found if cells]
+    if details:
+        parts += [_problem_section(report, problem) for problem in report.problems]
+    reasons = reason_cells(report)
+    if reasons:
+        parts.append(f"### Not timed\n\n{reasons.markdown()}")
+    return "\n\n".join(parts) + "\n"
+
+
+def detail_cells(report: Report) -> list[Cells]:
+    """The table of every problem and task."""
+    found = (task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
+    return [cells for cells in found if cells]
+
+
+def _problem_section(report: Report, problem: str) -> str:
+    known = PROBLEMS.get(problem)
+    parts = [f"### {problem}"]
+    if known:
+        parts.append(f"{known.about[0].upper()}{known.about[1:]}.")
+    for task in report.tasks:
+        cells = task_cells(report, problem, task, _DETAIL)
+        if cells:
+            parts.append(f"{cells.title}:\n\n{cells.markdown()}")
+    return "\n\n".join(parts)

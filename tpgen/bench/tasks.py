@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import check_known
 from tpgen.form.form import Layout, layouts_of
 from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
@@ -113,9 +113,7 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
     ['forward', 'double']
     """
     wanted = tuple(names) or tuple(TASKS)
-    for name in wanted:
-        if name not in TASKS:
-            raise TpgenError(unknown("task", name, TASKS))
+    check_known("task", wanted, TASKS)
     return tuple(task for task in TASKS.values() if task.name in wanted)
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import click
 
 from tpgen._version import __version__
-from tpgen.cli.groups import Spelled
-from tpgen.errors import TpgenError
+from tpgen.errors import TpgenError, unknown
 
-# Every command with the first line of its help; `name` stands in the module of its name.
+# Every command with the first line of its help; it stands in the module of its name, if not together with others.
 COMMANDS = {
     "plan": "Show what a product computes: paths, weights, costs.",
     "explain": "Say what each path costs, and what the machine allows.",
@@ -37,6 +36,7 @@ COMMANDS = {
     "completion": "Print the completion script of your shell.",
 }
 
+_TOGETHER = dict.fromkeys(("lammps", "mace_convert", "mace_run_train"), "projects")
 EXAMPLES = {
     "plan": ("mace-large", "--in1 8x1o --in2 1o --irreps-out 8x1e --instruction 0,0,0,uvu,true --json"),
     "explain": ("mace-large --measure", "tetris"),
@@ -85,6 +85,16 @@ def _one_message() -> Iterator[None]:
         raise _Failure(str(error)) from error
 
 
+class Spelled(click.Group):
+    """A group that answers a mistyped command with the right word."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(unknown("command", args[0], known))
+        return super().resolve_command(ctx, args)
+
+
 class _Commands(Spelled):
     """The group of commands: imports one when asked for, shows examples, turns errors into a line and an exit code."""
 
@@ -95,7 +105,7 @@ class _Commands(Spelled):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        command = getattr(import_module(f"tpgen.cli.{name}"), name)
+        command = getattr(import_module(f"tpgen.cli.{_TOGETHER.get(name, name)}"), name)
         shown = (f"  tpgen {cmd_name} {arguments}" for arguments in EXAMPLES[cmd_name])
         command.epilog = "\n".join(["\b", "Examples:", *shown])  # \b: lines stay as they are
         return command

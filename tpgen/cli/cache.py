@@ -11,7 +11,7 @@ import click
 
 import tpgen.nn.polynomial  # the modules whose caches are told of
 import tpgen.nn.symmetric_contraction  # noqa: F401
-from tpgen.cli.groups import Spelled
+from tpgen.cli.app import Spelled
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import json_option, run_options, subject_options
 from tpgen.cli.terminal import working

@@ -101,44 +101,39 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _apply(_described(), wrapper)
 
 
-def product_options(
-    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False
-) -> Callable[..., Any]:
-    """The argument NAME and the options that name one product in any way; the command gets ``problem``.
-
-    Of a command that takes ``polynomials`` or ``linears`` too, that may be one of those.
-    """
-
-    @functools.wraps(command)
-    def wrapper(free: Plan | None, name: str | None, problem_name: str | None, **given: Any) -> Any:
-        _only_one(free, name, problem_name)
-        return command(problem=_problem(free, name or problem_name, polynomials), **given)
-
-    known = _names(polynomials, linears)
-    argument = click.argument("name", required=False, metavar="[NAME]", type=problem_name_type(known))
-    return argument(_problem_option(known)(free_options(wrapper)))
-
-
 def subject_options(
-    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False
+    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False, networks: bool = True
 ) -> Callable[..., Any]:
-    """Options that name one product, or one network; the command gets ``problem`` and ``network``, one of them None.
+    """The argument NAME and the options that name one product or network in any way.
 
-    Of a command that takes ``polynomials`` or ``linears`` too, ``problem`` may be one of those.
+    The command gets ``problem`` and ``network``, one of them None; without ``networks`` ``problem`` alone.  Where it
+    takes ``polynomials`` or ``linears`` too, ``problem`` may be one of those.
     """
 
     @functools.wraps(command)
     def wrapper(
-        free: Plan | None, name: str | None, problem_name: str | None, network: str | None, **given: Any
+        free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
     ) -> Any:
         _only_one(free, name, problem_name, network)
-        of_network = network or (name if name and is_network(name) else None)
+        of_network = network or (name if networks and name and is_network(name) else None)
         chosen = None if of_network else _problem(free, name or problem_name, polynomials)
-        return command(problem=chosen, network=of_network, **given)
+        return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
-    known = _names(polynomials, linears)
-    argument = click.argument("name", required=False, metavar="[NAME]", type=SubjectName(known))
-    return argument(_problem_option(known)(network_option(free_options(wrapper))))
+    known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
+    kind = SubjectName(known) if networks else problem_name_type(known)
+    problem_option = click.option(
+        "--problem",
+        "problem_name",
+        metavar="NAME",
+        type=problem_name_type(known),
+        help=f"NAME: {', '.join(known)}.",
+    )
+    described = free_options(wrapper)
+    argument = click.argument("name", required=False, metavar="[NAME]", type=kind)
+    return argument(problem_option(network_option(described) if networks else described))
+
+
+product_options = functools.partial(subject_options, networks=False)
 
 
 class ProblemName(OneOf):
@@ -182,20 +177,6 @@ def problem_name_type(known: Iterable[str]) -> OneOf:
     """The name of a problem, as the value of an argument or an option."""
     known = tuple(known)
     return ProblemName("problem", known, others_beside(known))
-
-
-def _names(polynomials: bool, linears: bool) -> tuple[str, ...]:
-    return (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
-
-
-def _problem_option(known: tuple[str, ...]) -> Callable[[Any], Any]:
-    return click.option(
-        "--problem",
-        "problem_name",
-        metavar="NAME",
-        type=problem_name_type(known),
-        help=f"NAME: {', '.join(known)}.",
-    )
 
 
 def _only_one(*given: object) -> None:

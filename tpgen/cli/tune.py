@@ -11,7 +11,7 @@ import click
 
 from tpgen.cli.options import inspected, json_option, product_options, run_options
 from tpgen.cli.terminal import working
-from tpgen.inspection.costs.tune import tune as tune_plan
+from tpgen.inspection.costs.measured import tune as tune_plan
 from tpgen.inspection.stages.calls import request_for
 from tpgen.kernels.build.cache import check_lasting
 from tpgen.planner.problems import Problem

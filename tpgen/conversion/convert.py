@@ -22,7 +22,7 @@ from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo, undo_all, what_computes
-from tpgen.errors import InputError, OptionError, TpgenError, unknown
+from tpgen.errors import InputError, OptionError, TpgenError, check_known
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
 
@@ -85,9 +85,9 @@ def convert(
     _check_network("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
-    _check_report(report)
-    if radial not in _RADIAL:
-        raise OptionError(unknown("radial", radial, _RADIAL))
+    if report is not None and not callable(report):
+        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
+    check_known("radial", [radial], _RADIAL, OptionError)
     change = _RADIAL[radial]
     chosen = make_selection(network, keep, only)
     swaps, kept = _chosen_swaps(network, given, chosen, change)
@@ -138,11 +138,6 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
             f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
             stacklevel=4,
         )
-
-
-def _check_report(report: object) -> None:
-    if report is not None and not callable(report):
-        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
 
 
 def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
@@ -205,7 +200,7 @@ def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
     swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
     seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered(*whole)}
     for module in network.modules():
-        if module in seen:
+        if module in seen or mark_of(module) is not None:
             continue
         found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
         findings += [found] if found else []
@@ -302,17 +297,13 @@ def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) ->
 
 
 def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
-    return tuple(Stayed(names[k.module], _class_of(k.module), k.why) for k in _in_order(kept, names))
+    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_order(kept, names))
 
 
 def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
     """As their modules stand in the network, whoever found them."""
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])
-
-
-def _class_of(module: nn.Module) -> str:
-    return qualified(type(module))
 
 
 def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:

@@ -5,7 +5,6 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,15 +15,12 @@ from e3nn.nn._gate import _Sortcut
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, replaced
+from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, renamed, replaced
 from tpgen.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
 from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
-from tpgen.functions.gate import gate
-from tpgen.functions.gate_kernel import GateTable, make_gate_table
+from tpgen.functions.gate import GateTable, gate, make_gate_table
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 
-# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
-_stock = FunctionType(Gate.forward.__code__, Gate.forward.__globals__, "stock")
 # what it calls, and will not call: a part that is another has a code of its own
 _PARTS: dict[str, tuple[type[nn.Module], ...]] = {
     "sc": (_Sortcut,),
@@ -55,7 +51,7 @@ class ConvertedGate(Gate):
     Scripted it runs e3nn's own code, and so it does where a part got hooks since, or is another.
     """
 
-    stock = _stock
+    stock = renamed(Gate.forward, "stock")
 
     @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
     def _has_hooked_programs(self) -> bool:
@@ -71,8 +67,8 @@ class ConvertedGate(Gate):
 
 
 def find_gate(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """Return the swap of e3nn's gate, or why it stays; None for other modules and for one that is swapped already."""
-    if type(module) is not Gate or mark_of(module) is not None:
+    """Return the swap of e3nn's gate, or why it stays; None for other modules."""
+    if type(module) is not Gate:
         return None
     if why := _obstacle(module):
         return Kept(module, why)

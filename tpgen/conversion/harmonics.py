@@ -4,7 +4,6 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,10 +12,10 @@ from e3nn.o3 import _spherical_harmonics as _stock_code
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import why_not_swapped
-from tpgen.conversion.operations.rows import run_rows
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.conversion.obstacles import renamed, why_not_swapped
+from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.harmonics import make_harmonics_plan
@@ -26,16 +25,26 @@ _STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
 
 
-# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
-_stock = o3.SphericalHarmonics.forward
-_stock = FunctionType(_stock.__code__, _stock.__globals__, "stock")
+def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
+    """The output ``(..., dim)`` of a polynomial of one channel, without weights, in the layout ``channel`` throughout.
+
+    Rows stand where the channels of one row would: vectors of a kernel run over channels, and one channel would fill
+    one lane of each.  In that layout numbers of many rows stand as those of many channels do, and a view makes the one
+    the other.
+
+    ``tensors`` are ``(..., components)``, ``shared`` are ``(components,)`` and the operands without channels, behind
+    them in the plan.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text.
+    """
+    given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]
+    found = run_polynomial(given, None, description, call)
+    return found.reshape(list(tensors[0].shape[:-1]) + [dim])
 
 
 @compile_mode("script")
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
 
-    stock = _stock
+    stock = renamed(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's, computed by tpgen where a kernel runs."""
@@ -57,9 +66,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules and swapped ones."""
-    if mark_of(module) is not None:
-        return None
+    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

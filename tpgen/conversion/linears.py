@@ -4,7 +4,6 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any, Optional
 
 import torch
@@ -12,9 +11,9 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import why_not_swapped
+from tpgen.conversion.obstacles import renamed, why_not_swapped
 from tpgen.conversion.products import PROGRAM, chosen
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.errors import TpgenError
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import NORMALIZATIONS, make_linear_plan
@@ -24,9 +23,7 @@ _STOCK_PROGRAM = "_compiled_main"
 _CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
 
 
-# e3nn's own, under a name that does not hide ours from TorchScript, which has no super()
-_stock = o3.Linear.forward
-_stock = FunctionType(_stock.__code__, _stock.__globals__, "stock", _stock.__defaults__)
+_stock = renamed(o3.Linear.forward, "stock")
 _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
 
 
@@ -46,12 +43,10 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules and swapped ones.
+    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules.
 
     None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
     """
-    if mark_of(module) is not None:
-        return None
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None

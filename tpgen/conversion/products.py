@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen._e3nn import default_dtype
 from tpgen.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.conversion.species import species_product
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.from_e3nn import plan_of
@@ -101,9 +101,7 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
-    """Return the swap of one of e3nn's products, or why it stays; None for other modules and swapped ones."""
-    if mark_of(module) is not None:
-        return None
+    """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):

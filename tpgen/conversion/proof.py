@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,14 +134,10 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
     device = device_of(stock, inputs)
     found = []
     for task, run in _TASKS.items():
-        timed = time_in_turns({n: _task(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
+        timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
         spread = max(timing.spread for timing in timed.values())
         found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
     return Times(tuple(found), rounds, torch.get_num_threads())
-
-
-def _task(run: Callable[[nn.Module, Sequence[Any]], Any], network: nn.Module, inputs: Sequence[Any]) -> Callable:
-    return lambda: run(network, inputs)
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {

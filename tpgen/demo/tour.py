@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from e3nn import o3
@@ -16,12 +17,10 @@ from rich.progress import track
 from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.markdown import markdown_report
 from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, markdown_report
 from tpgen.demo.deployed import called_from_cpp
-from tpgen.demo.polynomials import OF_PRODUCTS, POLYNOMIALS, write_polynomial
 from tpgen.demo.potential import convert_potential, verify_potential
 from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
@@ -30,10 +29,12 @@ from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.stages.dump import STAGES, dump_files
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.products import FullyConnectedTensorProduct
-from tpgen.planner.problems import Problem, find_problem
+from tpgen.planner.problems import POLYNOMIALS, Problem, find_problem
 from tpgen.verification.findings import counted
 from tpgen.verification.verify import Verification, verify
 
+# Asked of every product and polynomial here; what takes a while is asked of the converted network at the end.
+LAWS = ("definition", "linear", "equivariant", "permutation", "first order", "second order")
 LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same numbers in another order
 
 
@@ -124,17 +125,29 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
 
 def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify the named products."""
+    return _shown([*map(find_problem, tour.problems)], "grouped", (*LAWS, "e3nn", "right"), folder, tour, console)
+
+
+def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
+    """Plan, dump and verify MACE's symmetric contraction, and a polynomial that no preset covers."""
+    contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
+    return _shown([contraction, POLYNOMIALS["turned"]], "einsum", (*LAWS, "degree"), folder, tour, console)
+
+
+def _shown(
+    problems: Sequence[Problem], strategy: str, laws: Sequence[str], folder: Path, tour: Tour, console: Console
+) -> Chapter:
     texts, wrong = [], []
-    for name in tour.problems:
-        problem = find_problem(name)
-        files = _dump(problem, folder / name, name in tour.compiled, console)
+    for problem in problems:
+        name, sizes = problem.name, {size: getattr(problem, size) for size in problem.plan.maker.sizes}
+        files = _dump(problem, {**sizes, "strategy": strategy}, folder / name, name in tour.compiled, console)
         with console.status(f"   {name}: write the explorer"):
             page = folder / name / "explorer.html"
             # measured where there is time to compile
-            write_explorer(problem.plan, page, rows=problem.rows, measure=bool(tour.compiled))
+            write_explorer(problem.plan, page, rows=problem.rows, measure=bool(tour.compiled), **sizes)
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: verify"):
-            report = verify(problem.plan, only=OF_PRODUCTS)
+            report = verify(problem.plan, only=laws)
         wrong += _verified(report, name, folder / name, console)
         texts.append(_product_text(problem, files, str(report)))
     return Chapter("\n".join(texts), tuple(wrong))
@@ -151,13 +164,13 @@ def _verified(report: Verification, what: str, folder: Path, console: Console) -
 _ELSEWHERE = ("inductor", "cuda", "ptx", "sass")  # slow, or of those products alone that GPUs have kernels for
 
 
-def _dump(problem: Problem, folder: Path, compiled: bool, console: Console) -> list[str]:
+def _dump(problem: Problem, options: dict[str, Any], folder: Path, compiled: bool, console: Console) -> list[str]:
     """Write every stage of every direction; Inductor's output, which takes seconds, of the forward product alone."""
     plan = problem.plan
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
     folder.mkdir(parents=True, exist_ok=True)
     with console.status(f"   {problem.name}: write every stage"):
-        files = dump_files(plan, [stage for stage in STAGES if stage not in _ELSEWHERE], ["all"], strategy="grouped")
+        files = dump_files(plan, [stage for stage in STAGES if stage not in _ELSEWHERE], ["all"], **options)
     if compiled:
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
@@ -192,18 +205,6 @@ def read_product(folder: Path, tour: Tour, console: Console) -> Chapter:
     console.print(f"   {problem.about}: every stage of its code on one page, [bold]{page}[/]")
     text = f"[Explore {problem.name}](explorer.html): choose a path or a line, and all that belongs to it lights up.\n"
     return Chapter(f"{text}\n```\n{problem.plan}\n```\n")
-
-
-def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """Every stage of polynomials, and their laws."""
-    texts, wrong = [], []
-    for name in POLYNOMIALS:
-        with console.status(f"   {name}: write every stage, verify"):
-            text, report = write_polynomial(name, folder / name)
-        console.print(f"   {name}: every stage in {folder / name}, verified ({counted(report.findings)})")
-        wrong += [] if report.passed else [f"{name}: {report.said}"]
-        texts.append(text)
-    return Chapter("\n".join(texts), tuple(wrong))
 
 
 def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:

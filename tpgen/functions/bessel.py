@@ -1,22 +1,30 @@
-r"""Bessel functions of the lengths of edges times a polynomial cutoff: value and gradient by a kernel, in a pass each.
+r"""Bessel functions of the lengths of edges times a polynomial cutoff, by a kernel, `bessel.h`.
 
-Derivatives from the second on are those of the definition in torch's operations, as is all that is transformed or
-traced.
+.. math:: f_n(r) = a\, \frac{\sin(w_n r)}{r}\, u(r / c), \quad
+    u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
+
+torch takes some thirty operations for it, and twenty for its gradient, each with a tensor of its own; the kernel takes
+one pass for each.  Derivatives from the second on are those of the definition in torch's operations, as is all that is
+transformed or traced.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tpgen.functions.bessel_kernel import CutBessel, bessel_slope, bessel_values
 from tpgen.functions.lengths import Lengths, note_lengths
-from tpgen.functions.numbers import can_build
+from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
+from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_usual
+from tpgen.remember import remembered
 
 NOW_CUT_BESSEL = "tpgen kernel (Bessel functions and cutoff in one pass)"  # for reports
 
@@ -124,3 +132,56 @@ def _by_frequencies(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor
     column = r.reshape(-1, 1)
     rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape))
     return (g * rows).sum(0).reshape(w.shape)
+
+
+@dataclass(frozen=True)
+class CutBessel:
+    """The constants of such functions.
+
+    Parameters
+    ----------
+    prefactor, cutoff, power
+        a, c and p; p is at least 1.
+    ends
+        whether all is zero from the cutoff on; else the polynomial goes on.
+    limit
+        whether functions have their limit at length 0; else they are NaN there, as 0 / 0 is.
+    """
+
+    prefactor: float
+    cutoff: float
+    power: int
+    ends: bool = True
+    limit: bool = False
+
+
+def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
+    """The functions ``(lengths, frequencies)``, and the cutoff alone, in the shape of ``r``.
+
+    ``r`` is lengths, ``w`` frequencies, of one dtype, float32 or float64, on the CPU.
+    """
+    r, w = r.contiguous(), w.contiguous()
+    rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
+    _call(r, w, shape, None, None, rows, alone)
+    return rows, alone
+
+
+def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
+    """The gradient by ``r``, in its shape, for cotangents of the functions and of the cutoff alone, or one of them."""
+    r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
+    given = [None if x is None else x.contiguous() for x in (g, h)]
+    _call(r, w, shape, *given, None, None, found)
+    return found
+
+
+def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> None:
+    operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
+    run_kernel(kernel_of("bessel", r.dtype), operands, r.numel())
+
+
+@remembered("constants of Bessel functions", entries=64)
+def _constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> ctypes.Array:
+    """`Shape` in C++."""
+    end = shape.cutoff if shape.ends else math.inf
+    least = torch.finfo(dtype).tiny ** 0.5 if shape.limit else 0.0  # whose square is a number too
+    return constants(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
@@ -40,3 +42,18 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
     Raises `BackendError` where there is no compiler or it fails.
     """
     return load_kernel(text_of(name, dtype))
+
+
+def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
+    """Constants as a kernel of a dtype, float32 or float64, reads them."""
+    return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
+
+
+def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> None:
+    """Run a kernel over so many numbers or rows; its eight operands lie contiguous, None and those left out nowhere."""
+    torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
+    addresses = [0] * 8
+    for n, x in enumerate(operands):
+        if x is not None:
+            addresses[n] = x.data_ptr() if isinstance(x, Tensor) else ctypes.addressof(x)
+    kernel(*addresses, count)

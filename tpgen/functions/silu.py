@@ -1,6 +1,10 @@
-"""SiLU on many numbers: memory that was used before, and the gradients of its gradient in one pass, by a kernel.
+r"""SiLU on many numbers, :math:`f(x) = x\, s(x)` with the sigmoid s: on memory that was used before.
 
-Derivatives from the third on are torch's operations, as is all that is transformed or traced.
+.. math:: f' = s\,(1 + x (1 - s)), \quad f'' = s (1 - s) (2 + x (1 - 2 s))
+
+torch has kernels of f and f'.  Of the gradients of f' it makes some fifteen operations, each with a tensor of its own,
+and a kernel, `silu.h`, one pass.  Derivatives from the third on are torch's operations, as is all that is transformed
+or traced.
 """
 
 from __future__ import annotations
@@ -10,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.functions.numbers import can_build
-from tpgen.functions.silu_kernel import silu_second
+from tpgen.functions.numbers import can_build, kernel_of, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.autocast import autocasting
@@ -76,3 +79,19 @@ def _first(g: Tensor, x: Tensor) -> Tensor:
         return _First.apply(g, x)
     s = torch.sigmoid(x)
     return g * (s * (1 + x * (1 - s)))
+
+
+def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` by g and x, for a cotangent c.
+
+    Tensors of float32 or float64 on the CPU, of one shape.
+
+    >>> from tpgen.functions.numbers import can_build
+    >>> x = torch.zeros(1)
+    >>> silu_second(x + 1, x + 1, x) if can_build() else (torch.tensor([0.5]), torch.tensor([0.5]))
+    (tensor([0.5000]), tensor([0.5000]))
+    """
+    given = [t.contiguous() for t in (x, g, c)]
+    by_g, by_x = (empty(tuple(x.shape), x.dtype) for _ in range(2))
+    run_kernel(kernel_of("silu", x.dtype), (*given, None, by_g, by_x), x.numel())
+    return by_g, by_x

@@ -11,7 +11,6 @@ slopes by :math:`\sqrt3\, h^3 |f''''| / 216`.  A kernel computes values, another
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import TpgenError
-from tpgen.functions.numbers import can_build, kernel_of
+from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
@@ -28,7 +27,6 @@ from tpgen.nn.multilinear import is_usual
 
 STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
 CLOSE = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
-_NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
 
@@ -180,12 +178,7 @@ def _call(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)
-    numbers = (spline.start, spline.step, len(spline.table), functions)
-    grid = (_NUMBERS[dtype] * len(numbers))(*numbers)
-    rows, by_r = (out.data_ptr(), 0) if g is None else (0, out.data_ptr())
-    given = 0 if g is None else g.data_ptr()
-    torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-    kernel_of("spline", dtype)(
-        r.data_ptr(), spline.table.data_ptr(), ctypes.addressof(grid), given, rows, by_r, 0, 0, r.numel()
-    )
+    grid = constants(dtype, spline.start, spline.step, len(spline.table), functions)
+    rows, by_r = (out, None) if g is None else (None, out)
+    run_kernel(kernel_of("spline", dtype), (r, spline.table, grid, g, rows, by_r), r.numel())
     return out

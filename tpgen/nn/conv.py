@@ -16,7 +16,6 @@ from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, check_end
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.nn.usual import quick_call
 
 
 @compile_mode("script")
@@ -78,7 +77,7 @@ class TensorProductConv(TensorProduct):
             if isinstance(edge_src, EdgeOrder):
                 return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             text = self._checked if check_index else self._trusting
-            made = quick_call(self, text, x, y, weight, edge_src, edge_dst, num_nodes)
+            made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes)
             if made is not None:
                 return made
             return self._by_ends(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
@@ -116,7 +115,7 @@ class TensorProductConv(TensorProduct):
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        made = quick_call(self, self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        made = self._quick_call(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
         return self._by_ends(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:

@@ -1,11 +1,14 @@
-"""Modules of a planned form: programs of each direction, and what runs them."""
+"""Modules of a planned form: programs of each direction, what runs them, and weights side by side in one tensor.
 
-from __future__ import annotations
+Annotations here are objects, not strings: TorchScript reads them.
+"""
 
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,19 +16,25 @@ from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import Emission
-from tpgen.form.form import Form
+from tpgen.errors import InputError, PlanError
+from tpgen.form.form import Form, layouts_of
+from tpgen.kernels.runtime.call import OUT, ProductCall
+from tpgen.kernels.runtime.forms import products
+from tpgen.nn.checks import check_index
 from tpgen.nn.planned import PlannedModule
-from tpgen.nn.state import output_mask_of, without_programs
+from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A plan whose form is written by a strategy and run by a backend.
+    """A plan whose form is written by a strategy and run by a backend, with its weights in one tensor.
 
-    Subclasses give the form (`_form`) and the program (`_emission`) of each direction.
+    Subclasses give the form (`_form`) and the program (`_emission`) of each direction, say what a call lacks that gives
+    no weights (`_lack`), and make flat what it gives (`_given_weight`).
     """
 
     output_mask: Tensor
     layout: tuple[str, ...]
+    instructions: list[Any]
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program", "_right_program")
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
@@ -36,12 +45,41 @@ class FormModule(PlannedModule):
     def _emission(self, direction: str) -> Emission:
         raise NotImplementedError
 
+    def _lack(self) -> str:
+        raise NotImplementedError
+
+    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+        raise NotImplementedError
+
+    # --- construction -------------------------------------------------------------------------------------------
+
+    def _hold_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
+        """Take a plan, how operands stand in memory, and who owns the weights."""
+        if internal_weights and not plan.shared_weights:
+            raise PlanError(
+                "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
+            )
+        self.plan, self.instructions, self.irreps_out = plan, list(plan.instructions), plan.irreps_out
+        self.weight_numel, self.layout = plan.weight_numel, layouts_of(plan, layout)
+        self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
+
+    def _own(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
+        """A parameter where weights are internal, else an empty buffer: TorchScript wants something to be there."""
+        if self.internal_weights and shape[-1] > 0:
+            self.register_parameter(name, nn.Parameter(make(*shape)))
+        else:
+            self._hold({name: np.zeros(0)}, persistent=True)
+
     def _configure(self, config: Config) -> None:
         """Take the options, once plan, layout and weights are set, and write the programs."""
         self._take(config)
-        self._hold({"output_mask": output_mask_of(self.plan)}, persistent=True)
+        reached = np.array(self.plan.reached, dtype=float)  # by some path
+        mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
+        self._hold({"output_mask": mask}, persistent=True)
         self._rewrite()
         self.register_state_dict_post_hook(without_programs)
+
+    # --- programs -----------------------------------------------------------------------------------------------
 
     def _write_programs(self) -> None:
         self._forward_program = self._program("forward")
@@ -52,6 +90,32 @@ class FormModule(PlannedModule):
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
         return run_form(self._form(direction), program, config, self.output_mask)
+
+    def _quick_call(
+        self, text: str, x: Any, y: Any, weight: Any, src: Tensor | None = None, dst: Any = None, nodes: Any = 0
+    ) -> Tensor | None:
+        """The result of a usual call by the kernel of a description; None for any other, and where it does not fit.
+
+        Edges have as many nodes as x has rows where nothing is said.  Of small products so many calls are made that
+        steps show: weights and mask are read past what `Module` does to find a parameter or a buffer.
+        """
+        if weight is not None:
+            w = weight if self.weight_numel else None
+        else:
+            w = (self._parameters if self.internal_weights else self._buffers).get("weight")
+        if not text or not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):
+            return None
+        like = self._buffers["output_mask"]
+        if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
+            return None
+        if nodes is None and x.dim():
+            nodes = x.shape[0]
+        if type(nodes) is not int or not (src is None or (isinstance(src, Tensor) and isinstance(dst, Tensor))):
+            return None  # a size that a trace must not be asked, or no tensors
+        made = products.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
+        return made[0] if made else None
+
+    # --- inspection ---------------------------------------------------------------------------------------------
 
     def asked(self) -> dict[str, Any]:
         return {"layout": self.layout, **super().asked()}
@@ -65,3 +129,52 @@ class FormModule(PlannedModule):
         inner = {"x": 1, "y": 1, "features": 1 + channels, "weight": 1 + 2 * channels}  # axes of one row
         rows = [x.shape[: x.dim() - axes] for name, axes in inner.items() if isinstance(x := given.get(name), Tensor)]
         return prod(torch.broadcast_shapes(*rows)), None
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
+        """Return what a call gives, else what the module has."""
+        if value is None and numel > 0 and not self.internal_weights:
+            raise InputError(self._lack())
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
+        return own if value is None else value
+
+    def _scripted_given(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
+        """`_given`, as TorchScript can run it."""
+        if value is None:
+            if numel > 0 and not self.internal_weights:
+                raise RuntimeError("this module has no weights of its own: give weight, and bias where it has biases")
+            return own
+        assert value.size(-1) == numel, "weight or bias has a wrong number of entries"
+        return value
+
+    def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
+        """View of the weights of one instruction, in its ``path_shape`` after batch dimensions and channels.
+
+        Raises `InputError` where the instruction has no weights.
+        """
+        index, slices = check_index(instruction, len(self.instructions)), self.plan.weight_slices
+        if index >= len(slices):  # biases stand after the paths
+            raise InputError(f"instruction {index} is a bias, {self.instructions[index]}: it has no weights to view")
+        where = slices[index]
+        if where is None:
+            raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
+        flat = self._given_weight(weight)
+        return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
+
+    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
+        """Views of the weights of every weighted instruction, in order.
+
+        With ``yield_instruction`` yields ``(index, instruction, view)``.
+        """
+        for index, where in enumerate(self.plan.weight_slices):
+            if where is not None:
+                view = self.weight_view_for_instruction(index, weight)
+                yield (index, self.instructions[index], view) if yield_instruction else view
+
+
+def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Keep constants out of a state_dict.  e3nn's scripting puts a copy in a program's place whose buffers persist."""
+    for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
+        del state_dict[key]

@@ -4,7 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, List, Optional, Tuple  # noqa: UP035 (TorchScript reads them)
 
 import numpy as np
 import torch
@@ -16,21 +16,52 @@ from typing_extensions import Unpack
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
-from tpgen.form.form import Form, form_of, layouts_of
+from tpgen.form.form import Form, form_of
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
-from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.multilinear import has_plain_numbers
-from tpgen.nn.usual import quick_call
-from tpgen.nn.weights import FlatWeights
 from tpgen.planner.linear import LINEAR, make_linear_plan
 from tpgen.planner.plan import Plan, segments
 
+Pieces = List[Tuple[int, int]]  # noqa: UP006  # size of a segment, and of those of its axes that stand before its copies
+
+
+def merge_channels(x: Tensor, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
+    """``(…, f, dim)`` as ``(…, f dim)``: the channels of each piece, as ``(before, f, copies)``.
+
+    >>> merge_channels(torch.tensor([[1, 2, 3], [4, 5, 6]]), [(2, 1), (1, 1)]).tolist()
+    [1, 2, 4, 5, 3, 6]
+    """
+    if len(pieces) == 0:
+        return x.flatten(-2)
+    parts = torch.split(x, [size for size, _ in pieces], dim=-1)
+    merged = [
+        part.unflatten(-1, [piece[1], piece[0] // piece[1]]).transpose(-3, -2).flatten(-3)
+        for part, piece in zip(parts, pieces)  # noqa: B905 (TorchScript knows no strict)
+    ]
+    return torch.cat(merged, -1)
+
+
+def split_channels(x: Tensor, channels: int, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
+    """The inverse: ``(…, f dim)`` as ``(…, f, dim)``.
+
+    >>> split_channels(torch.tensor([1, 2, 4, 5, 3, 6]), 2, [(2, 1), (1, 1)]).tolist()
+    [[1, 2, 3], [4, 5, 6]]
+    """
+    if len(pieces) == 0:
+        return x.unflatten(-1, [channels, 0])
+    parts = torch.split(x, [channels * size for size, _ in pieces], dim=-1)
+    apart = [
+        part.unflatten(-1, [piece[1], channels, piece[0] // piece[1]]).transpose(-3, -2).flatten(-2)
+        for part, piece in zip(parts, pieces)  # noqa: B905
+    ]
+    return torch.cat(apart, -1)
+
 
 @compile_mode("script")
-class Linear(FormModule, FlatWeights):
+class Linear(FormModule):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
 
     Each instruction joins a segment of the input to one of the output with the same irrep, by a matrix over copies.
@@ -125,15 +156,9 @@ class Linear(FormModule, FlatWeights):
     ) -> None:
         check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
-        self.plan = plan
-        self.irreps_in, self.irreps_out = plan.irreps_in, plan.irreps_out
-        self.instructions = list(plan.instructions)
-        self.weight_numel, self.bias_numel = plan.weight_numel, plan.bias_numel
-        self._decide_ownership(
-            plan.shared_weights if internal_weights is None else internal_weights, plan.shared_weights
-        )
         config = Config(**options)
-        self.layout = layouts_of(plan, config.layout)
+        self._hold_plan(plan, plan.shared_weights if internal_weights is None else internal_weights, config.layout)
+        self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
         self._shapes(plan)
         self._parameters_of(plan)
         self._configure(config)
@@ -214,7 +239,7 @@ class Linear(FormModule, FlatWeights):
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
         if biased or not has_plain_numbers(features) or features.dim() != 2:
             return None
-        return quick_call(self, self._quick_text, features, features.new_empty(len(features), 0), weight)
+        return self._quick_call(self._quick_text, features, features.new_empty(len(features), 0), weight)
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return self._biased(self._apart(self._runner("forward")(x, w)), b)

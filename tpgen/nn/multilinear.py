@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from tpgen._torch import dispatch_modes, has_tangents, is_functorch_wrapped_tensor, is_legacy_batchedtensor, is_tracing
 from tpgen.form.derivative import pull_back, push_forward
-from tpgen.kernels.runtime.registration import added, asked_for
+from tpgen.kernels.runtime.registration import added, apply_of, asked_for
 
 Point = Sequence[Any]  # a tensor for each slot; None for the last one where it is open alone
 Opens = Callable[[Point, tuple[int, ...]], list[Tensor]]  # results that nothing else holds
+
+Map = Callable[[Tensor], Tensor]
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -104,3 +106,29 @@ class _Recorded(torch.autograd.Function):
 def _at(ctx: Any) -> Any:
     fast, general, _ = ctx.form
     return lambda _raised, moved, opened: open_slots(fast, general, moved, opened)
+
+
+class _Linear(torch.autograd.Function):
+    """A linear map of a tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, of: Map, adjoint: Map) -> Tensor:
+        ctx.adjoint = adjoint
+        return of(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return ctx.adjoint(g), None, None
+
+
+_linear = apply_of(_Linear)
+
+
+def linear_map(x: Tensor, of: Map, adjoint: Map) -> Tensor:
+    """``of(x)``, for a linear function and its adjoint, which is differentiated in turn where somebody asks for that.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> torch.autograd.grad(linear_map(x, torch.sum, lambda g: g.expand(2)), x)
+    (tensor([1., 1.]),)
+    """
+    return _linear(x, of, adjoint)

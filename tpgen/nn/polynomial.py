@@ -15,13 +15,14 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
-from tpgen.nn.polynomial_edges import check_ends, ends_of_call
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
     check_count,
+    check_ends,
     check_own_options,
     check_stored,
     elements_of,
+    ends_of_call,
     row_shape,
 )
 from tpgen.planner.instruction import parse_irreps

@@ -19,14 +19,12 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
-from tpgen.form.form import Form, layouts_of
+from tpgen.form.form import Form
 from tpgen.kernels.runtime.description import describe
-from tpgen.nn.autocast import unrounded, widened
+from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.usual import is_plain, quick_call
 from tpgen.nn.visualize import draw_product, mean_squares
-from tpgen.nn.weights import FlatWeights
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
 
@@ -39,7 +37,7 @@ class _Unwritten(nn.Module):
 
 
 @compile_mode("script")
-class TensorProduct(FormModule, FlatWeights):
+class TensorProduct(FormModule):
     r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
 
     Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode
@@ -165,18 +163,13 @@ class TensorProduct(FormModule, FlatWeights):
     ) -> None:
         check_options(name for name in options if name not in MODULE_FIELDS)
         super().__init__()
-        self.plan = plan
-        self.irreps_in1, self.irreps_in2, self.irreps_out = plan.irreps_in1, plan.irreps_in2, plan.irreps_out
-        self.instructions = list(plan.instructions)
-        self.weight_numel = plan.weight_numel
+        config = Config(**options)
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        self._decide_ownership(internal_weights, plan.shared_weights)
+        self._hold_plan(plan, internal_weights, config.layout)
         self._own("weight", torch.randn, self.weight_numel)
+        self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
-
-        config = Config(**options)
-        self.layout = layouts_of(plan, config.layout)
         self.streams = config.streams
         self._configure(config)
         if compile_right:
@@ -221,7 +214,7 @@ class TensorProduct(FormModule, FlatWeights):
         # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
-        made = quick_call(self, self._quick_text, x, y, weight)
+        made = self._quick_call(self._quick_text, x, y, weight)
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
@@ -229,7 +222,7 @@ class TensorProduct(FormModule, FlatWeights):
             if node is not None:
                 return node
         w = self._given_weight(weight)
-        if not torch.compiler.is_compiling() and is_plain(self, x, y, w):
+        if not torch.compiler.is_compiling() and self._is_plain(x, y, w):
             return self._runner("forward")(x, y, w)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
@@ -246,6 +239,22 @@ class TensorProduct(FormModule, FlatWeights):
         w = self._given_weight(weight)
         y, w = self._fit({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
+
+    def _is_plain(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
+        """Whether a call needs none of the thorough checks: rows alike, nothing to convert, nothing to complain of."""
+        like = self.output_mask
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
+            return False
+        rows = x.shape[0]
+        return (
+            x.shape[1] == self._in1_dim
+            and y.shape == (rows, self._in2_dim)
+            and (self.shared_weights or w.shape == (rows, self.weight_numel))
+            and x.dtype == y.dtype == w.dtype == like.dtype
+            and x.layout == y.layout == w.layout == torch.strided
+            and x.device == y.device == w.device == like.device
+            and not autocasting(like.device)
+        )
 
     def _run(self, direction: str, *operands: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():  # which may not know yet whether two sizes are equal

@@ -16,7 +16,7 @@ from torch import nn
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
-from tpgen.inspection.report.irreps import REMARK, is_missing_length
+from tpgen.inspection.report.sections import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
 from tpgen.verification.derivatives import draws, frees, gradients
 from tpgen.verification.laws import Outcomes, named, pairs

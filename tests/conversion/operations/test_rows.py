@@ -8,7 +8,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.conversion.operations.rows import run_rows
+from tpgen.conversion.harmonics import run_rows
 from tpgen.form.polynomial import polynomial_of
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.planner.plan import OUT, Operand

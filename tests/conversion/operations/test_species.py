@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.conversion.operations import species as module
-from tpgen.conversion.operations.species import grouped_linear, species_linear
+from tpgen.conversion import species as module
+from tpgen.conversion.species import grouped_linear, species_linear
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.networks.groups import Groups, find_groups

@@ -15,8 +15,7 @@ from tests.machine import needs_compiler
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.operations import splines
 from tpgen.errors import OptionError, TpgenError
-from tpgen.functions.bessel import cut_bessel
-from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.functions.bessel import CutBessel, cut_bessel
 
 SHAPE = CutBessel(math.sqrt(2 / 5), 5.0, 6)
 

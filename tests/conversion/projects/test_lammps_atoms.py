@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.networks import lattice
 from tests.clients.ranks import Rank, Wires, cut
-from tpgen.conversion.projects.lammps_atoms import OneOfEach, find_owners
+from tpgen.conversion.projects.lammps import OneOfEach, find_owners
 
 STRUCTURE = lattice(64, torch.float64)
 ATOMS = len(STRUCTURE.species)

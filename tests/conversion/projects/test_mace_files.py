@@ -138,7 +138,7 @@ def test_where_nothing_can_be_written_nothing_is_done(tmp_path: Path, monkeypatc
     source, made = tmp_path / "in.model", tmp_path / "new" / "out.model"
     torch.save(Layer(), source)
     with monkeypatch.context() as patch:
-        patch.setattr("tpgen.cli.mace_convert.change_file", lambda *_: pytest.fail("work was begun"))
+        patch.setattr("tpgen.cli.projects.change_file", lambda *_: pytest.fail("work was begun"))
         assert "is a file, not a folder" in command(source, source / "out.model", code=2)
     command(source, made, "--strategy", "grouped")
     assert made.exists(), "a folder that is not there is made"

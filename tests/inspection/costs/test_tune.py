@@ -10,7 +10,7 @@ from tests.compiler.test_tuning import PLANS
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
 from tpgen.compiler.tuning import measured_choice, strategies_of
-from tpgen.inspection.costs.tune import tune
+from tpgen.inspection.costs.measured import tune
 from tpgen.inspection.stages.calls import request_for
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan

@@ -10,8 +10,8 @@ from tests.cli.calls import VECTORS, run
 from tests.inspection.explorer.pages import ARTICLE, GIVEN, STAGES
 from tests.machine import needs_compiler
 from tpgen.errors import TpgenError
-from tpgen.inspection.explorer.highlight import highlighted
 from tpgen.inspection.explorer.page import explorer_page, write_explorer
+from tpgen.inspection.explorer.sheet import highlighted
 from tpgen.inspection.stages.provenance import provenance
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS

@@ -1,6 +1,6 @@
 """What the verdict of a compile report says of figures that are known."""
 
-from tpgen.inspection.report.verdict import verdict
+from tpgen.inspection.report.values import verdict
 
 
 def _timed(backend: str, seconds: float, error: float, spread: float = 0.1) -> dict:

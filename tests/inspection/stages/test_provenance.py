@@ -12,10 +12,10 @@ from tests.cases import CASES, Case
 from tests.machine import needs_compiler
 from tpgen.errors import EmitError, TpgenError
 from tpgen.inspection.stages import dump, request
+from tpgen.inspection.stages.calls import request_of
 from tpgen.inspection.stages.dump import dump_stage
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.inspection.stages.provenance import STAGES, Provenance, provenance
-from tpgen.inspection.subject import request_of
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan

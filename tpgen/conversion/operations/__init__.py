@@ -1,1 +1,1 @@
-"""Operations that only converted networks call: layers by species, large products, nets of edges once for each pair."""
+"""Operations of converted networks alone: large products, splines of lengths, nets of edges once for each pair."""

@@ -33,7 +33,7 @@ from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, writes_to
+from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, linear_map, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
 WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -195,7 +195,10 @@ def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
-    return _mean_recorded(x, pairs) if _has_rules(x) else _shared_out(_gathered(x, pairs), pairs)
+    if not _has_rules(x):
+        return _shared_out(_gathered(x, pairs), pairs)
+    # of one row, as both are the same
+    return linear_map(x, lambda x: _selected(x, pairs.first), lambda g: _spread(_shared_out(g, pairs), pairs))
 
 
 def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
@@ -209,15 +212,25 @@ def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
 
 def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
     """The row of its number for each edge."""
-    return _spread_recorded(y, pairs) if _has_rules(y) else y.index_select(0, pairs.number)
+    if not _has_rules(y):
+        return y.index_select(0, pairs.number)
+    return linear_map(y, lambda y: _selected(y, pairs.number), lambda g: _gathered(g, pairs))
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
     """The sum of the rows of each number's edges."""
     if _has_rules(x):
-        return _gathered_recorded(x, pairs)
+        return linear_map(x, lambda x: _summed(x, pairs), lambda g: _spread(g, pairs))
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
+
+
+def _summed(x: Tensor, pairs: EdgePairs) -> Tensor:
+    found, second = _selected(x, pairs.first), _selected(x, pairs.second)
+    if pairs.numbers == pairs.pairs:
+        return found.add_(second)
+    found[: pairs.pairs] += second
+    return found
 
 
 def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Any]:
@@ -235,56 +248,9 @@ def _with_head(y: Tensor, pairs: EdgePairs) -> tuple[Tensor, Tensor]:
 
 
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    return _permuted_recorded(y, order, place) if _has_rules(y) else y.index_select(0, order)
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
-        ctx.pairs = pairs
-        return _selected(x, pairs.first)  # as both rows are the same
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return _spread(_shared_out(g, ctx.pairs), ctx.pairs), None
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, pairs: EdgePairs) -> Tensor:
-        ctx.pairs = pairs
-        return _selected(y, pairs.number)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return _gathered(g, ctx.pairs), None
-
-
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pairs: EdgePairs) -> Tensor:
-        ctx.pairs = pairs
-        found, second = _selected(x, pairs.first), _selected(x, pairs.second)
-        if pairs.numbers == pairs.pairs:
-            return found.add_(second)
-        found[: pairs.pairs] += second
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        return _spread(g, ctx.pairs), None
-
-
-class _Permuted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        ctx.permutation = order, place
-        return _selected(y, order)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple:
-        order, place = ctx.permutation
-        return _permuted(g, place, order), None, None
+    if not _has_rules(y):
+        return y.index_select(0, order)
+    return linear_map(y, lambda y: _selected(y, order), lambda g: _permuted(g, place, order))
 
 
 class _WithHead(torch.autograd.Function):
@@ -306,9 +272,7 @@ class _WithHead(torch.autograd.Function):
         return summed, None
 
 
-_mean_recorded, _spread_recorded, _gathered_recorded, _permuted_recorded, _with_head_recorded = map(
-    apply_of, (_Mean, _Spread, _Gathered, _Permuted, _WithHead)
-)
+_with_head_recorded = apply_of(_WithHead)
 
 
 def _has_rules(x: Tensor) -> bool:

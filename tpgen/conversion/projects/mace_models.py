@@ -22,8 +22,7 @@ from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, mark
 from tpgen.conversion.swap import Swap, mark_of
-from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
-from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 from tpgen.remember import remembered
 
 # the graph of the call that runs, where its edges may be pairs

@@ -25,8 +25,7 @@ from tpgen.conversion.operations.pairs import FEEDS, carry_over, mark, once_for_
 from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.radial import TAKER, convolves
 from tpgen.conversion.swap import Swap
-from tpgen.functions.bessel import NOW_CUT_BESSEL, cut_bessel, takes
-from tpgen.functions.bessel_kernel import CutBessel
+from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.recording import recorded_program
 

@@ -1,11 +1,15 @@
 """NequIP's self-connections by atom type: a product with embeddings of types is a layer with matrices of each type.
 
+What uses types in the place of rows that were looked up gives its gradient to the table.  That is all there is, unless
+somebody asks for the gradient by the rows themselves: `also_by`.
+
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from types import FunctionType
+from types import FrameType
 from typing import Any, Optional
 
 import torch
@@ -14,25 +18,16 @@ from nequip.data import AtomicDataDict
 from nequip.nn.embedding import NodeTypeEmbed
 from nequip.nn.interaction_block import InteractionBlock
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils import parametrize
 
 from tpgen._torch import has_tangents
 from tpgen.conversion import species
-from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, replaced
+from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, renamed, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
-from tpgen.conversion.projects.nequip_gradients import also_by
 from tpgen.conversion.swap import Finding, Kept, Swap
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import has_plain_numbers
-
-
-def _as(name: str, function: Any) -> Any:
-    """A method under another name, which ours does not hide from TorchScript: it has no super()."""
-    copy = FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
-    copy.__annotations__ = function.__annotations__
-    return copy
-
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 _STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
@@ -48,7 +43,7 @@ class TpgenSelfConnection(ProductBySpecies):
                 return self._typed(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
-    product = _as("product", ProductBySpecies.forward)
+    product = renamed(ProductBySpecies.forward, "product")
 
     def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _STOOD.get(), recorded_program()
@@ -81,7 +76,7 @@ class TpgenInteractionBlock(InteractionBlock):
                 return self._typed(data)
         return self.stock(data)
 
-    stock = _as("stock", InteractionBlock.forward)
+    stock = renamed(InteractionBlock.forward, "stock")
 
     def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
@@ -172,3 +167,72 @@ def _is_plain_table(module: nn.Module) -> bool:
         and not (module.scale_grad_by_freq or module.sparse or has_hooks(module) or replaced(module))
         and not parametrize.is_parametrized(module)
     )
+
+
+Product = Callable[..., Tensor]
+
+
+def also_by(rows: Tensor, found: Tensor, product: Product, operands: tuple[Tensor, ...]) -> Tensor:
+    """Let a result that was ``found`` by types be differentiable by ``rows`` of the table too.
+
+    Backwards, the gradient goes the way that it was found, as a rule.  Where the gradient by ``rows`` is asked for, it
+    goes through ``product(*operands)``, which must have the same value: some operand comes from ``rows``.
+
+    >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
+    >>> rows, x = table[[0, 0, 1]], torch.ones(3)
+    >>> found = also_by(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> torch.autograd.grad(found.sum(), [rows, table])
+    (tensor([1., 1., 1.]), tensor([2., 1.]))
+    """
+    return _Also.apply(found, rows, product, *operands)
+
+
+class _Also(torch.autograd.Function):
+    """Autograd function of `also_by`: a result as it is, with the derivatives of a product of equal value."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, rows: Tensor, product: Product, *operands: Tensor) -> Tensor:
+        ctx.save_for_backward(*operands)
+        ctx.product, ctx.rows = product, rows
+        ctx.set_materialize_grads(False)
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
+        if cotangent is None or not _is_asked(ctx.rows):
+            return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
+        return (None, None, None, *_pulled_back(ctx.product, ctx.saved_tensors, cotangent))
+
+
+def _pulled_back(product: Product, operands: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor | None]:
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        operands = tuple(x.view_as(x) for x in operands)  # each by itself, though two may be the same tensor
+        moving = [x for x in operands if x.requires_grad]
+        found = iter(torch.autograd.grad(product(*operands), moving, cotangent, create_graph=again))
+    return [next(found) if x.requires_grad else None for x in operands]
+
+
+def _is_asked(rows: Tensor) -> bool:
+    """Whether this pass backwards wants the gradient by rows for itself, not on the way to the table."""
+    if rows.retains_grad or rows._backward_hooks:
+        return True
+    passes = list(_passes(sys._getframe()))
+    return not passes or any(_is_edge(x, rows) for inputs in passes for x in inputs)
+
+
+_CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
+
+
+def _passes(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the inputs of each pass backwards that is under way, read off the frames of the callers of autograd."""
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()
+            yield (inputs,) if isinstance(inputs, (Tensor, GradientEdge)) else tuple(inputs)
+        frame = frame.f_back
+
+
+def _is_edge(given: Any, rows: Tensor) -> bool:
+    node, number = (given.grad_fn, given.output_nr) if isinstance(given, Tensor) else given[:2]
+    return node is rows.grad_fn and number == rows.output_nr

@@ -46,8 +46,8 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
-        yield from import_module("tpgen.conversion.projects.sevennet_edges").paired_edges(network, options)
-        yield from import_module("tpgen.conversion.projects.sevennet_outputs").programmed_outputs(network)
+        edges = import_module("tpgen.conversion.projects.sevennet_edges")
+        yield from (*edges.paired_edges(network, options), *edges.programmed_outputs(network))
 
 
 def to_float64(network: nn.Module) -> None:

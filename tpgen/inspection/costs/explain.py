@@ -22,8 +22,8 @@ from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathE
 from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.inspection.stages.calls import Subject, request_of
 from tpgen.inspection.stages.request import Request
-from tpgen.inspection.subject import Subject, request_of
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
 
@@ -150,7 +150,7 @@ def _path(
         factors=coefficient_factors(path),
         nonzeros=sum(p.nonzeros for p in paths),
         dense=sum(p.dense for p in paths),
-        flops=request.channels_of_a_row * sum(p.flops for p in whole),
+        flops=request.channels * sum(p.flops for p in whole),
         bytes=numbers * request.dtype.itemsize,
         strategy=request.strategy,
         how=how,

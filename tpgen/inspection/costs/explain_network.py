@@ -21,13 +21,13 @@ from typing import Any
 from torch import nn
 
 from tpgen.drawing.charts import share_bar
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.clock import ROUGH, Timing, device_of, now, seconds_of
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import check_call, reason
-from tpgen.inspection.subject import request_of
+from tpgen.inspection.stages.calls import request_of
 from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.planned import PlannedModule
@@ -84,8 +84,7 @@ class NetworkExplanation(Shown):
 
     def __getitem__(self, module: str) -> Explanation:
         found = {p.module: p.explanation for p in self.products}
-        if module not in found:
-            raise TpgenError(unknown("product", module, found))
+        check_known("product", [module], found)
         return found[module]
 
     def to_json(self) -> str:

@@ -18,7 +18,6 @@ from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.chips import Chip, chip_named
-from tpgen.kernels.cuda.model import Prediction
 from tpgen.kernels.runtime.description import DIRECTIONS, described
 from tpgen.planner.plan import Plan
 from tpgen.text import duration, quantity
@@ -96,8 +95,10 @@ def plan_on(
         specs = [KernelSpec(description, call, dtype, bool(nodes)) for call in description.calls()]
         if slower := cuda.slower(specs[0], chip):
             raise BackendError(slower)
-        found = [_pass(cuda.speed(s, sizes, chip), rows, cuda.workspace(s, sizes, chip)) for s in specs]
-        passes = dict(zip(DIRECTIONS, found, strict=True))
+        for name, spec in zip(DIRECTIONS, specs, strict=True):
+            speed, workspace = cuda.speed(spec, sizes, chip), cuda.workspace(spec, sizes, chip)
+            share, bound = speed.share_of(rows), speed.limit_of(rows)
+            passes[name] = Pass(speed.seconds(rows), share, bound, speed.launches, workspace)
     except TpgenError as error:
         reason = str(error)
     return OnGpu(chip.name, gpu_ceilings(chip, dtype), passes, reason)
@@ -106,7 +107,3 @@ def plan_on(
 def gpu_ceilings(chip: Chip, dtype: torch.dtype) -> Ceilings:
     """Ceilings of a chip, outside of its tensor cores."""
     return Ceilings(chip.bandwidth, chip.flops(DTYPES.get(dtype, "float32")), f"{chip.name} as published")
-
-
-def _pass(found: Prediction, rows: int, workspace: int) -> Pass:
-    return Pass(found.seconds(rows), found.share_of(rows), found.limit_of(rows), found.launches, workspace)

@@ -14,7 +14,7 @@ import numpy as np
 from torch import fx
 
 from tpgen.drawing.colors import path_color, text_color
-from tpgen.drawing.ranks import layered
+from tpgen.drawing.graphs import layered
 from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.request import Request
 from tpgen.planner.coupling import coupling

@@ -103,15 +103,12 @@ def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[s
 def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
     start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
     points = (start, ridge, at(10**right, ceilings.flops))
+    middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
     return [
         f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {_ROOF}/>',
         labels.put(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
-        labels.put(quantity(ceilings.bandwidth, "B/s"), *_between(start, ridge), above=True),
+        labels.put(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
     ]
-
-
-def _between(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
 
 
 def _point(path: PathExplanation, x: float, y: float) -> str:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from typing_extensions import Unpack
 
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
-from tpgen.inspection.subject import Subject
+from tpgen.inspection.stages.calls import Subject
 from tpgen.text import quantity
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def write_network_explorer(
     def page() -> str:
         found = explain_network(network, inputs, ceilings=ceilings)
         shown = {p.module: p for p in found.products if not products or p.module in products}
-        for name in products:
-            if name not in shown:
-                raise TpgenError(unknown("product", name, [p.module for p in found.products]))
+        check_known("product", products, [p.module for p in found.products])
         sheets = {}
         for name, product in shown.items():
             options: ExplainedOptions = {"ceilings": ceilings}

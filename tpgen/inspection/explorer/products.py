@@ -14,13 +14,12 @@ from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, PathExplanation, totals
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
-from tpgen.inspection.explorer.drawing import bars
-from tpgen.inspection.explorer.sheet import Pane, Sheet
+from tpgen.inspection.explorer.sheet import Pane, Sheet, bars
+from tpgen.inspection.stages.calls import Subject, request_of
 from tpgen.inspection.stages.compiled_origins import joint_of_request
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
 from tpgen.inspection.stages.request import Request
-from tpgen.inspection.subject import Subject, request_of
 from tpgen.text import duration
 
 # A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
 from string import Template
 from typing import Any
 
-from tpgen.inspection.explorer.highlight import highlighted
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
+
+from tpgen.drawing.path_map import hues
+from tpgen.inspection.costs.explanation import Explanation, PathExplanation
 from tpgen.inspection.stages.origins import Origin, TracedStage
+from tpgen.text import duration
 
 TITLES = {
     "plan": "plan",
@@ -128,3 +133,72 @@ def _line(html: str, origin: Origin, note: object, paths: int) -> str:
     if origin.instructions:
         return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
     return f'<b title="{escape(origin.shared)}"{said}>{html}</b>'
+
+
+# What each column shows of a path, and how it writes it; a column of nothing is left out.
+_BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[float], str]]] = {
+    "FLOP per row": (lambda p: p.flops, lambda value: f"{value:,.0f}"),
+    "bytes per row": (lambda p: p.bytes, lambda value: f"{value:,.0f}"),
+    "time alone": (lambda p: p.seconds, duration),
+}
+
+
+def bars(found: Explanation) -> str:
+    """A row for each path: what it couples, and bars of its operations, bytes and (if measured) time."""
+    shown = {
+        name: (value, text)
+        for name, (value, text) in _BARS.items()
+        if any(value(path) is not None for path in found.paths)
+    }
+    if not shown:
+        return ""
+    most = {name: max(value(path) or 0 for path in found.paths) or 1 for name, (value, _) in shown.items()}
+    head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
+    rows = []
+    for path in found.paths:
+        cells = "".join(
+            f'<td><s style="width:{100 * (value(path) or 0) / most[name]:.0f}%"></s>'
+            f"<span>{text(value(path) or 0)}</span></td>"
+            for name, (value, text) in shown.items()
+        )
+        rows.append(
+            f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
+            f"<td>{escape(path.couples)}</td>{cells}</tr>"
+        )
+    return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
+
+
+# The first that a token is in names its class; most tokens (names, signs) have none, which keeps the page small.
+_CLASSES: dict[_TokenType, str] = {
+    Comment.Preproc: "k",
+    Comment: "c",
+    Keyword: "k",
+    Number: "m",
+    String: "s",
+    Name.Function: "f",
+    Name.Builtin: "f",
+}
+
+
+def highlighted(text: str, language: str) -> list[str]:
+    """HTML of every line of a text.
+
+    >>> highlighted("return 1 < 2", "python")
+    ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
+    """
+    if language == "text":
+        return [escape(line, quote=False) for line in text.split("\n")]
+    lines, last = [""], ""
+    for kind, value in get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(text):
+        name = next((css for token, css in _CLASSES.items() if kind in token), "")
+        for n, part in enumerate(value.split("\n")):
+            if n:
+                lines.append("")
+                last = ""
+            shown = escape(part, quote=False)
+            if name and name == last:
+                lines[-1] = lines[-1].removesuffix("</i>") + f"{shown}</i>"
+            else:
+                lines[-1] += f"<i class={name}>{shown}</i>" if name and part else shown
+            last = name if part else last
+    return lines

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.errors import TpgenError, unknown
-from tpgen.inspection.report.irreps import REMARK, irreps_with_length
-from tpgen.inspection.report.sections import SECTIONS, Reported, describe_inputs
+from tpgen.errors import TpgenError, check_known
+from tpgen.inspection.report.sections import REMARK, SECTIONS, Reported, describe_inputs, irreps_with_length
 from tpgen.inspection.report.values import CompileReport, Section, check_call, reason
 from tpgen.inspection.training import draws_random_numbers, forward, is_index, restored
 from tpgen.progress import Told, told
@@ -72,9 +71,7 @@ def compile_report(
         it begins.
     """
     names = tuple(SECTIONS if sections is None else sections)
-    for name in names:
-        if name not in SECTIONS:
-            raise ReportError(unknown("section", name, SECTIONS))
+    check_known("section", names, SECTIONS, ReportError)
     if repeats < 1:
         raise ReportError(f"repeats is how often each backend is timed and must be positive, got {repeats}")
     _check(module, inputs)

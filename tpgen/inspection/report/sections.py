@@ -1,17 +1,23 @@
-"""The sections of a compile report: each a function of the subject, all in `SECTIONS` in the order of compilation."""
+"""The sections of a compile report: each a function of the subject, all in `SECTIONS` in the order of compilation.
+
+A guard on an irrep asks for its length, as it does for every tuple.  e3nn's ``Irrep`` is a tuple that refuses to tell
+it, and so `torch.compile` ends in an internal error on each network that keeps irreps as attributes and reads them.
+Sections that compile such a network give it one meanwhile.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import torch
+from e3nn.o3 import Irrep
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
@@ -20,11 +26,40 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import Timing, device_of, now, time_in_turns
-from tpgen.inspection.report.irreps import irreps_with_length, is_missing_length
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason
 from tpgen.inspection.training import forward, is_floating, is_index, step
 from tpgen.text import duration, quantity, table
+
+REMARK = (
+    "torch.compile stops at this module with an internal error: a guard asks an irrep for its length, and e3nn's Irrep "
+    "tells none. The report was made with one; outside of it, run `e3nn.o3.Irrep.__len__ = tuple.__len__` first, or "
+    "compile trace_network(module), whose graph holds irreps as text"
+)
+
+
+@contextmanager
+def irreps_with_length() -> Iterator[None]:
+    """Within it ``len(irrep)`` is 2, the degree and the parity.
+
+    >>> with irreps_with_length():
+    ...     len(Irrep("1o"))
+    2
+    """
+    refused = Irrep.__len__
+    Irrep.__len__ = tuple.__len__
+    try:
+        yield
+    finally:
+        Irrep.__len__ = refused
+
+
+def is_missing_length(error: BaseException) -> bool:
+    """Whether an error is that of an irrep that was asked for its length."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code is getattr(Irrep.__len__, "__code__", None)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,88 @@
-"""Requests of polynomials, whose directions are calls; and the request of any plan."""
+"""Requests of polynomials, whose directions are calls, and terms that lines serve; requests of any plan or module."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from tpgen.compiler.config import DirectionOptions
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
+from tpgen.errors import TpgenError
 from tpgen.form.call import Call
-from tpgen.form.polynomial import PolynomialForm, polynomial_of
+from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
-from tpgen.inspection.stages.served import of_factors, of_statements
 from tpgen.kernels.runtime.polynomials import CALLS, named_call
-from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_sweep, stored_value, terms_of
+from tpgen.kernels.sweep.statements import Component, Statement, Value
 from tpgen.nn.modules import sizes_of
-from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Leg, Plan
+from tpgen.nn.planned import PlannedModule
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
+
+Terms = frozenset[int]
+
+
+def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+    """Terms with the weights that a monomial has, or else those that bind its tensors and reach its component.
+
+    >>> from tpgen.planner.problems import POLYNOMIALS
+    >>> plan = POLYNOMIALS["small-contraction"].plan
+    >>> first = polynomial_of(plan).monomials[0]
+    >>> str(first), of_factors(plan, first.factors)
+    ('x0 x0 x0 out0 w0_30', (0,))
+    """
+    weights = {o.name for o in plan.weights}
+    named = {f.tensor for f in factors} & weights
+    if named:
+        return tuple(n for n, term in enumerate(plan.terms) if term.weight in named)
+    bound = Counter(f.tensor for f in factors if f.tensor != OUT)
+    reached = next(f.component for f in factors if f.tensor == OUT)
+    return tuple(n for n in _reaching(plan, reached) if Counter(plan.terms[n].inputs) == bound)
+
+
+def _reaching(plan: Plan, component: int) -> list[int]:
+    """The terms without weights that write a component of the output."""
+    slices = plan.out.irreps.slices()
+    free = [(n, term) for n, term in enumerate(plan.terms) if term.weight is None]
+    return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
+
+
+def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
+    """Terms of every statement: those of the weights that it reads, or else of what reads its value."""
+    weights = {o.name: frozenset(of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+    known: dict[Value, Terms] = {}
+    found: list[Terms] = []
+    for statement in statements:
+        target, read = stored_value(statement), _read(statement)
+        terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand(v), frozenset())) for v in read))
+        if not terms and _operand(target) == OUT and isinstance(target, Component):
+            terms = frozenset(_reaching(plan, target.index))
+        if _operand(target) in ("", COEFFICIENTS):
+            known[target] = known.get(target, frozenset()) | terms
+        found.append(terms)
+    wanted: dict[Value, Terms] = {}
+    for n in reversed(range(len(statements))):
+        found[n] = found[n] or wanted.get(stored_value(statements[n]), frozenset())
+        for value in _read(statements[n]):
+            wanted[value] = wanted.get(value, frozenset()) | found[n]
+    return [tuple(sorted(terms)) for terms in found]
+
+
+def _operand(value: Value) -> str:
+    return value.operand if isinstance(value, Component) else ""
+
+
+def _read(statement: Statement) -> list[Value]:
+    return [value for product in terms_of(statement) for value in product.factors]
 
 
 @dataclass(frozen=True)
@@ -99,10 +164,6 @@ class PolynomialRequest(Request):
         return f"{', '.join(f'{o.name}: {o.irreps}' for o in self.plan.inputs)} -> {self.plan.out.irreps}"
 
     @property
-    def sizes(self) -> dict[str, int]:
-        return {"rows": self.rows, "channels": self.channels, "elements": self.elements}
-
-    @property
     def layouts(self) -> tuple[str, ...]:
         return tuple(o.layout for o in self.plan.operands if not o.weights)
 
@@ -114,13 +175,6 @@ class PolynomialRequest(Request):
     def module_options(self) -> dict[str, Any]:
         sizes = sizes_of(self.plan, self.channels, self.elements)
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
-
-    @property
-    def channels_of_a_row(self) -> int:
-        return self.channels
-
-    def numbers(self, leg: Leg) -> int:
-        return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
 
     def _sweep(self, call: str) -> PolynomialSweep:
         return make_sweep(self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights))
@@ -156,3 +210,62 @@ def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Reque
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     return kind(plan, direction, **options)
+
+
+Subject = nn.Module | Plan
+
+
+def plan_in(subject: Any) -> Plan | None:
+    """The plan of a module, or what is given where it is one; None for what has none."""
+    found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
+    return found if isinstance(found, Plan) else None
+
+
+def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request:
+    """The request that stands for a product, a linear layer, a polynomial or a plan; ``auto`` is decided in it.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
+    'einsum'
+
+    Raises `TpgenError` for anything else, for an option that is none, and for a device that is not there.
+    """
+    _check_options(options)
+    plan = plan_in(subject)
+    if plan is None:
+        raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
+    own = subject.asked() if isinstance(subject, PlannedModule) else {}
+    request = request_for(plan, **{**own, **options})
+    return replace(request, strategy=request.choice.strategy)
+
+
+def refused(rule: str, subject: object) -> TpgenError:
+    """The error that says what is taken, and what to do about what is not."""
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_way_out(subject)}")
+
+
+_SHOWN = 4  # products of a network that an error names
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    if not isinstance(options.get("dtype", torch.float32), torch.dtype):
+        raise TpgenError(f"dtype is a torch.dtype like torch.float32, got {options['dtype']!r}")
+    try:
+        torch.empty(0, device=options.get("device", "cpu"))  # type: ignore[call-overload]
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _way_out(subject: object) -> str:
+    """Say what to give in the place of something that is no product."""
+    if isinstance(subject, str):
+        return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
+    modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
+    held = [path for path, module in modules if path and plan_in(module)]
+    if held:
+        more = ", …" if len(held) > _SHOWN else ""
+        return (
+            f"it holds {len(held)} product{'s' * (len(held) > 1)} ({', '.join(held[:_SHOWN])}{more}): give one, as in "
+            f"network.get_submodule({held[0]!r}); explain_network of tpgen.inspection explains all"
+        )
+    return "tpgen.convert makes products of e3nn's"

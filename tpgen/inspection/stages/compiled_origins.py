@@ -59,15 +59,12 @@ def joint_of_request(request: Request) -> fx.Graph:
         return (fx.Interpreter(module).run(*tensors, *numbers).clone(),)
 
     mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
-    given = [_traced(mode, x) for x in arguments if isinstance(x, torch.Tensor)]
+    tensors = [mode.from_tensor(x) for x in arguments if isinstance(x, torch.Tensor)]
+    given = [x.requires_grad_(x.is_floating_point()) for x in tensors]
     with preserve_node_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported: Any = _torch.export_joint(run, tuple(given), trace_joint=True)
     return exported.graph
-
-
-def _traced(mode: Any, x: torch.Tensor) -> torch.Tensor:
-    return mode.from_tensor(x).requires_grad_(x.is_floating_point())
 
 
 def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:

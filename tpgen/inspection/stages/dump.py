@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from tpgen import _torch
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import StageOptions
-from tpgen.errors import BackendError, EmitError, unknown
+from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.stages.calls import request_for
 from tpgen.inspection.stages.cuda import ptx_of, sass_of
 from tpgen.inspection.stages.request import GRAPHS, KERNEL, Request
@@ -150,9 +150,7 @@ def dump_files(
         way_out = "; its attribute plan is one" if isinstance(getattr(plan, "plan", None), Plan) else ""
         raise EmitError(f"stages are those of a Plan, not of {type(plan).__name__}{way_out}")
     chosen, asked = list(stages), list(directions)
-    for name in chosen:
-        if name not in STAGES:
-            raise EmitError(unknown("stage", name, STAGES))
+    check_known("stage", chosen, STAGES, EmitError)
     files: dict[str, str] = {}
     for name in chosen:
         stage = STAGES[name]

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import DirectionOptions
-from tpgen.errors import EmitError, TpgenError, unknown
+from tpgen.errors import EmitError, TpgenError, check_known
+from tpgen.inspection.stages.calls import Subject, request_of
 from tpgen.inspection.stages.compiled_origins import (
     KERNEL_STAGES,
     trace_inductor,
@@ -28,7 +29,6 @@ from tpgen.inspection.stages.compiled_origins import (
 )
 from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
 from tpgen.inspection.stages.request import GRAPHS, Request
-from tpgen.inspection.subject import Subject, request_of
 from tpgen.planner.plan import Plan
 
 STAGES: dict[str, Callable[[Request], TracedStage]] = {
@@ -58,8 +58,7 @@ class Provenance:
 
     def stage(self, name: str) -> TracedStage:
         """A stage that is there; an `EmitError` says which there are, or why this one is not."""
-        if name not in self.stages:
-            raise EmitError(unknown("stage", name, self.stages))
+        check_known("stage", [name], self.stages, EmitError)
         stage = self.stages[name]
         if stage.missing:
             raise EmitError(f"there is no stage {name!r} here: {stage.missing}")
@@ -119,12 +118,9 @@ def provenance(
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
     chosen = list(stages)
-    for name in chosen:
-        if name not in STAGES:
-            raise EmitError(unknown("stage", name, STAGES))
+    check_known("stage", chosen, STAGES, EmitError)
     request = request_of(subject, **options)
-    if request.direction not in request.directions(GRAPHS):
-        raise EmitError(unknown("direction", request.direction, request.directions(GRAPHS)))
+    check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
     return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
 
 

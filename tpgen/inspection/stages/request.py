@@ -16,7 +16,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import script
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
-from tpgen.errors import EmitError, unknown
+from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
 from tpgen.form.form import SHARED, Form, layouts_of
 from tpgen.inspection.costs.gpu import OnGpu, plan_on
@@ -46,8 +46,10 @@ class Request(Config):
     plan: Plan
     direction: str = "forward"
     rows: int = 32  # of the batch that a stage is traced with, where it needs one
+    channels: int = 1  # of a row, where the plan leaves them open
+    elements: int = 1
 
-    _not_asked: ClassVar[tuple[str, ...]] = ("plan",)
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "channels", "elements")
     _said: ClassVar[str] = ""
     shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
 
@@ -70,8 +72,7 @@ class Request(Config):
 
     def check_direction(self, stage: str, shows: str) -> None:
         """Raise `EmitError` where the plan, or a stage of it, does not have the direction."""
-        if self.direction not in (*DIRECTIONS, *JOINT):
-            raise EmitError(unknown("direction", self.direction, (*DIRECTIONS, *JOINT)))
+        check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
         known = self.directions()
         if self.direction not in known:
             what = "product has no weights" if self.direction in directions_of(self.plan) else "is a linear layer"
@@ -215,7 +216,7 @@ class Request(Config):
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes of the batch by name, each one or more."""
-        return {"rows": self.rows}
+        return {name: getattr(self, name) for name in ("rows", *self.plan.maker.sizes)}
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -232,14 +233,9 @@ class Request(Config):
         """Keywords of a module that runs the plan so."""
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend}
 
-    @property
-    def channels_of_a_row(self) -> int:
-        """Channels that operations of a path are counted for one by one."""
-        return 1
-
     def numbers(self, leg: Leg) -> int:
         """Numbers of a row that a path touches."""
-        return leg.numbers
+        return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
 
     @property
     def flops(self) -> int:

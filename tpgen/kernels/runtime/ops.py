@@ -101,20 +101,6 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     return forms.form(FormCall(tensors, None, None, description, call, index))[0]
 
 
-def quick_product(
-    x1: Tensor,
-    x2: Tensor,
-    w: Tensor,
-    description: str,
-    src: Tensor | None = None,
-    dst: Tensor | None = None,
-    nodes: int = 0,
-) -> Tensor | None:
-    """The product, or None where the call is not a usual one that fits; `kernel_product` sees to those."""
-    made = products.at_once(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes))
-    return made[0] if made else None
-
-
 def _check_index(name: str, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         kind = type(index).__name__
