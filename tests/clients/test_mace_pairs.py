@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -71,18 +72,22 @@ def test_gradients_by_shifts_are_those_of_single_edges(rows: list[int]) -> None:
     assert not rows
 
 
+def _paired_graph_of(model: Any, args: tuple, given: dict[str, Any]) -> Any:
+    return mace_models._paired_graph(mace_models._asked(model, args, given))
+
+
 def test_what_a_call_asks_for_is_read_by_place_and_of_the_forward_that_runs() -> None:
     model, graph = convert(mace(8, torch.float64, "8x0e").model), crystal()
     names = list(inspect.signature(model.forward).parameters)
     asked = [graph, *(name == "compute_edge_forces" for name in names[1:])]
     for _ in range(2):
-        assert mace_models._paired_graph(model, (graph, True), {"compute_stress": True}) is graph
-        assert mace_models._paired_graph(model, tuple(asked), {}) is None
-        assert mace_models._paired_graph(model, (graph,), {"unknown": True}) is None
+        assert _paired_graph_of(model, (graph, True), {"compute_stress": True}) is graph
+        assert _paired_graph_of(model, tuple(asked), {}) is None
+        assert _paired_graph_of(model, (graph,), {"unknown": True}) is None
     model.forward = lambda training, data: type(model).forward(model, data, training)
-    assert mace_models._paired_graph(model, (True, graph), {}) is graph
+    assert _paired_graph_of(model, (True, graph), {}) is graph
     del model.forward
-    assert mace_models._paired_graph(model, (True, graph), {}) is None
+    assert _paired_graph_of(model, (True, graph), {}) is None
 
 
 def test_a_model_that_is_built_from_a_converted_one_is_stock(rows: list[int]) -> None:

@@ -233,6 +233,22 @@ class SpeciesProduct:
         there, species = torch.unique(ones, return_inverse=True)
         return species_linear(x, self._summed(weight, y, there), species, self.plan)
 
+    @property
+    def species(self) -> int:
+        """The number of scalars, which is that of the species that one-hot rows tell apart."""
+        return self.blocks[0].shape[1]
+
+    def chosen(self, weight: Tensor, there: Tensor) -> Tensor:
+        """The matrices of the species that are ``there``, ``(len(there), numel)``."""
+        return self._summed(weight, weight, there)
+
+    def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
+        """The weights of each path that these matrices are made of, as they stand: a matrix each."""
+        every = len(there) == self.species
+        split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
+        found = [own.view(block.shape) for block, own in split]
+        return [(x if every else x.index_select(1, there)).flatten(1) for x in found]
+
     def _recorded(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product in a program for one-hot rows."""
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None

@@ -90,7 +90,7 @@ def test_large_results_stand_on_memory_that_was_used_before() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "inner", "outputs", "large"),
-    [(512, 8, 512, True), (512, 8, 511, False), (512, 128, 64, True), (512, 127, 64, False), (2**14, 31, 15, False)],
+    [(512, 8, 512, True), (512, 8, 511, False), (256, 128, 64, True), (256, 127, 64, False), (2**14, 31, 15, False)],
 )
 def test_large_is_a_result_or_the_work_of_long_sums(
     rows: int, inner: int, outputs: int, large: bool, monkeypatch: pytest.MonkeyPatch

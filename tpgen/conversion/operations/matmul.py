@@ -18,7 +18,7 @@ from tpgen.nn.multilinear import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
 WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
-LONG, MANY = 32, 2**22  # products in a sum, and in all sums
+LONG, MANY = 32, 2**21  # products in a sum, and in all sums
 WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
 
 

@@ -26,6 +26,7 @@ from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
 
 _FUSION = "conv_fusion"
 _MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
+_DIVIDE = ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock")
 _TOO_OLD = (
     f"a block without {_FUSION}, which gathers and sums itself: its product alone is converted; "
     "newer versions of mace-torch have it"
@@ -78,6 +79,14 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
         found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
-            yield Swap(block, type(block), "", {_FUSION: True})
+            cls, extra = _dividing(block, options)
+            yield Swap(block, cls, "", {_FUSION: True, **extra})
             if type(block).__module__ == _BLOCKS:  # these hand weights to the product as they are
                 yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)
+
+
+def _dividing(block: nn.Module, options: dict[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+    """The class of a block and attributes that it needs: its own, or where MACE has it, one that divides weights."""
+    if type(block).__module__ != _BLOCKS or type(block).__name__ not in _DIVIDE:
+        return type(block), {}
+    return import_module("tpgen.conversion.projects.mace_blocks").dividing(block, options)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.operations.local_rows import count_in_pairs
 from tpgen.conversion.operations.pairs import FEEDS, mark
+from tpgen.conversion.projects.mace_blocks import Rebuilt, evaluates
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 from tpgen.remember import remembered
@@ -32,28 +33,30 @@ _SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
 _SHIFTS = ("shifts", "unit_shifts")
 
 
-class _Paired:
-    """Says to the embedding, while a call runs, what graph it is about."""
-
-    def __new__(cls, *args: Any, **given: Any) -> Any:
-        """An empty model, as a copy or an unpickled one begins; one that is built is a stock one."""
-        return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
+class _Paired(Rebuilt):
+    """Says to the embedding, while a call runs, what graph it is about, and to blocks whether it is of training."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
-        before = _graph.set(_paired_graph(self, args, given))
+        asked = _asked(self, args, given)
+        before = _graph.set(_paired_graph(asked)), evaluates.set(not asked.get("training", False))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
-            _graph.reset(before)
+            _graph.reset(before[0])
+            evaluates.reset(before[1])
 
 
-def _paired_graph(model: Any, args: tuple, given: dict[str, Any]) -> dict[str, Tensor] | None:
+def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a call by name; none where they do not fit."""
     try:
-        asked = _bound(model, args, given).arguments
+        return _bound(model, args, given).arguments
     except TypeError:  # which the call itself will say
-        return None
+        return {}
+
+
+def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
     if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
