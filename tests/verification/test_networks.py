@@ -65,7 +65,7 @@ def test_where_nothing_was_compared_nothing_has_passed(case: str) -> None:
 def test_what_was_not_compared_is_named() -> None:
     report = verify(Does(lambda s, x: x.detach()), (torch.randn(4, 3),), irreps_in=["1o"], irreps_out=["1o"])
     assert report.passed
-    assert "every law that was compared holds; not compared: translation, permutation" in str(report)
+    assert "every law that was compared holds; not compared: translation, edges" in str(report)
     assert report.finding("translation").why == "no input is said to be points"
     assert report.finding("first order").why == "nothing of the results can be differentiated"
 

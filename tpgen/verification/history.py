@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
+from torch import nn
 
 from tpgen.verification.derivatives import draws
 from tpgen.verification.findings import Pair
@@ -19,7 +20,7 @@ MOVE = 1e-2  # of other inputs, relative to the largest entry
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """After many calls, after calls with other inputs of the same shapes, and in the same memory: as a fresh copy.
+    """After many calls, with other inputs of the same shapes or in the same memory, and new weights: as a fresh copy.
 
     Inputs are as they were, and so are results that somebody keeps.
     """
@@ -48,7 +49,7 @@ def forgets(subject: Subject) -> Outcomes:
             found |= named(f"{part}, {when}", pairs(_copies(subject.called(used, held)), expected))
             if given is second:
                 found |= named(f"{part}, a result that was kept", pairs(_copies(last), wanted[0]))
-    return found | _with_other_edges(subject, first)
+    return found | _with_other_edges(subject, first) | _with_new_weights(subject, first)
 
 
 def _others(subject: Subject, first: Named) -> dict[str, Named]:
@@ -96,6 +97,39 @@ def _with_other_edges(subject: Subject, first: Named) -> dict[str, Pair | str]:
         found |= named(part, pairs(_copies(subject.called(used, given)), wanted))
         found |= named(f"after {part}", pairs(_copies(subject.called(used, first)), straight))
     return found
+
+
+def _with_new_weights(subject: Subject, first: Named) -> dict[str, Pair | str]:
+    """After a call and a step of its parameters: as a fresh copy with those, as given and in evaluation."""
+    found: dict[str, Pair | str] = {}
+    training = any(module.training for module in subject.module.modules())
+    for part, mode in {"new weights": None, **({"new weights in evaluation": False} if training else {})}.items():
+        used, fresh = deepcopy(subject.fresh), deepcopy(subject.fresh)
+        assert used is not None
+        assert fresh is not None
+        if mode is not None:
+            used, fresh = used.train(mode), fresh.train(mode)
+        try:
+            subject.called(used, _copies(first))
+            for network in (used, fresh):
+                _step(network)
+            wanted = _copies(subject.called(fresh, _copies(first)))
+        except Exception as error:
+            found[part] = f"the network does not take them: {type(error).__name__}"
+            continue
+        if not all(bool(y.isfinite().all()) for y in wanted.values()):
+            found[part] = "a fresh copy gives no numbers"
+            continue
+        found |= named(part, pairs(_copies(subject.called(used, _copies(first))), wanted))
+    return found
+
+
+def _step(network: nn.Module) -> None:
+    """Change all parameters in their memory, as an optimizer does."""
+    with torch.no_grad():
+        for p in network.parameters():
+            if p.is_floating_point() and p.numel():
+                p.add_(MOVE * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))
 
 
 def _copies(found: Named) -> Named:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import rotation_of
-from tpgen.verification.findings import Pair
+from tpgen.verification.findings import Outcome, Pair
 from tpgen.verification.subject import STILL, Named, Subject
 
-Outcomes = Mapping[str, Pair | str]
+Outcomes = Mapping[str, Outcome]
+Of = TypeVar("Of")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def pairs(got: Named, expected: Named) -> dict[str, Pair]:
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def named(part: str, found: Mapping[str, Pair]) -> dict[str, Pair]:
+def named(part: str, found: Mapping[str, Of]) -> dict[str, Of]:
     """Pairs of a part of a law, which its name stands before."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}
 

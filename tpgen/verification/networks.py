@@ -44,13 +44,13 @@ def network_subject(
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got a {type(inputs).__name__}")
-    names, leaves, spec = _flat(network, inputs)
+    names, leaves, spec = _flat(network, copies_of(inputs))
     floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
     if not floating:
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
-    given = {name: x.detach().to("cpu", torch.float64) for name, x in floating.items()}
+    given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
         title=type(network).__name__,
@@ -64,7 +64,7 @@ def network_subject(
         fresh=_copied(network),
     )
     straight = base(given)
-    values = {**{n: x.detach().cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
+    values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
     turns, results = _declared(values, given, straight, irreps_in, irreps_out)
     alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
     fields: dict[str, Any] = {
@@ -87,11 +87,16 @@ def network_subject(
     return replace(made, settings=_said(made), floors=floors(made, straight))
 
 
+def copies_of(inputs: Any) -> Any:
+    """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
+    return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, inputs)
+
+
 def _call_with(names: list[str], values: list[Any], spec: Any) -> Callable[[Run, Named], Named]:
     """A call with some of its arguments by name, and the others as they were given."""
 
     def call(run: Run, named: Named) -> Named:
-        given = [named.get(name, value) for name, value in zip(names, values, strict=True)]
+        given = [named[n] if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
         return _results(run(*pytree.tree_unflatten(given, spec)))
 
     return call

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
 from tpgen.inspection.report.sections import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
+from tpgen.verification.attributes import plain_tensors
 from tpgen.verification.derivatives import draws, frees, gradients
+from tpgen.verification.findings import tolerance_of
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.subject import Named, Run, Subject
 
@@ -39,8 +44,21 @@ def compiled(subject: Subject) -> Outcomes:
             return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
             return {"": f"torch.compile cannot take it: {reason(error)}"}
+        if subject.kind == "network" and _is_of_torch(error):
+            return {"": f"torch cannot compile it: {reason(error)}"}
         raise
     return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
+
+
+_TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+_RUNNERS = tuple(f"{_OURS}/{name}" for name in ("verification", "compiler"))  # which stand in every traceback
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Whether an error was raised within torch, where nothing of tpgen's was at work: stock networks fail alike."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    ours = any(name.startswith(_OURS) and not name.startswith(_RUNNERS) for name in files)
+    return files[-1].startswith(_TORCH) and not ours and "tpgen::" not in str(error)
 
 
 WITHIN = (
@@ -101,8 +119,25 @@ def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
 
 
 def _all_there_is(subject: Subject) -> Callable[[Subject], Named]:
-    """Results with gradients; without them where forces are results, and splines have no second derivatives."""
-    return _values if is_splined(subject.module) and _differentiates(subject) else _with_gradients
+    """Results with gradients; without them where forces are results, and splines have no second derivatives.
+
+    Some of torch's gradients, as that of a determinant, fail in another dtype than the default: then in a default that
+    fits.
+    """
+    compared = _values if is_splined(subject.module) and _differentiates(subject) else _with_gradients
+    if _needs_default(subject, compared):
+        return default_dtype(subject.dtype)(compared)
+    return compared
+
+
+def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bool:
+    if torch.get_default_dtype() == subject.dtype:
+        return False
+    try:
+        compared(subject)
+    except RuntimeError as error:
+        return "dtype" in str(error) and _is_of_torch(error)
+    return False
 
 
 def repeated(subject: Subject) -> Outcomes:
@@ -111,7 +146,34 @@ def repeated(subject: Subject) -> Outcomes:
     first = compared(subject)
     again = [compared(subject) for _ in range(REPEATS - 1)]
     got = {name: torch.stack([one[name] for one in again]) for name in first}
-    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+    bits = pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+    return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+
+
+def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[str, str]:
+    """Errors of torch in the default dtype of the process."""
+    if compared in (_values, _with_gradients):
+        return {}
+    default = str(torch.get_default_dtype()).removeprefix("torch.")
+    return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
+
+
+def _of_modes(subject: Subject) -> dict[str, str]:
+    """Results that training and evaluation give otherwise, as dropout means to and another energy may not."""
+    if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
+        return {}
+    given = {**subject.own(subject.given), **subject.fixed}
+    try:
+        one, other = (
+            subject.called(deepcopy(subject.fresh).train(mode), {n: x.clone() for n, x in given.items()})
+            for mode in (True, False)
+        )
+    except Exception as error:
+        return {"modes": f"it does not run in both modes: {reason(error)}"}
+    apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
+    limit = subject.slack * tolerance_of(subject.dtype)
+    differ = [f"{n} by {d:.1e}" for n, d in apart.items() if not d <= limit * float(one[n].abs().max())]
+    return {"modes": f"training and evaluation differ: {', '.join(differ)}; it may be meant"} if differ else {}
 
 
 def threads(subject: Subject) -> Outcomes:
@@ -148,6 +210,9 @@ def saved(subject: Subject) -> Outcomes:
         found |= named(part, pairs(_values(subject, module), expected))
     if subject.kind == "network" and (left := _left_out(subject.module)):
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
+    if subject.kind == "network" and (plain := plain_tensors(subject)):
+        said = f"results depend on {', '.join(plain[:8])}, tensors that are neither parameters nor buffers"
+        found["tensors"] = f"{said}: no state_dict holds them, and .to() leaves them where they are"
     return found
 
 

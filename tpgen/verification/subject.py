@@ -161,9 +161,9 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None)
 
     def own(self, operands: Named) -> Named:
-        """Operands on the module's device, and numbers in its dtype; to ask for gradients of these asks nobody else."""
+        """Copies of operands on the module's device, and numbers in its dtype: what a call does to them stays there."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
-        return {name: x if x.requires_grad else x.detach() for name, x in own.items()}
+        return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""

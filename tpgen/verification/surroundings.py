@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +26,12 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
         (False, True),
     ),
 }
+# Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
+RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
+    "the seed of random numbers": (torch.get_rng_state, torch.set_rng_state, torch.manual_seed),
+    "the seed of numpy's random numbers": (np.random.get_state, np.random.set_state, np.random.seed),
+    "the seed of Python's random numbers": (random.getstate, random.setstate, random.seed),
+}
 SEEDS = (1, 2)
 
 
@@ -39,18 +47,15 @@ def untouched(subject: Subject) -> Outcomes:
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
-    found, drawn = [], []
-    with _kept(), torch.random.fork_rng(devices=[]):
-        for number, seed in enumerate(SEEDS):
-            torch.manual_seed(seed)
+    found = []
+    with _kept():
+        for number in (0, 1):
             for _, write, values in SHARED.values():
                 write(values[number])
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
-            drawn.append(torch.get_rng_state())
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    if torch.equal(*drawn):
-        found.append("the seed of random numbers")
+    found += _seeded(subject, module)
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
     found += [f"the {what} of {name}" for name, what in _written(subject, module)]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
@@ -60,17 +65,41 @@ def untouched(subject: Subject) -> Outcomes:
     return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
 
 
+def _seeded(subject: Subject, module: Any) -> list[str]:
+    """Random numbers that are where they are after a call, wherever they began: it set their seed."""
+    after: list[list[str]] = []
+    with _kept():
+        for seed in SEEDS:
+            for _, _, begin in RANDOM.values():
+                begin(seed)
+            with suppress(Exception):
+                subject.call(module, _inputs(subject))
+            after.append([_said(read()) for read, _, _ in RANDOM.values()])
+    return [name for name, one, other in zip(RANDOM, *after, strict=True) if one == other]
+
+
+def _said(state: Any) -> str:
+    """A state of random numbers in full."""
+    parts = state if isinstance(state, tuple) else (state,)
+    return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
+
+
 def _inputs(subject: Subject) -> Named:
     return {name: x.clone() for name, x in {**subject.own(subject.given), **subject.fixed}.items()}
 
 
 def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
-    """Writes of a call into its inputs: their memory, or gradients."""
-    given = _inputs(subject)
+    """Writes of a call into its inputs: their memory, which may not count them, or gradients."""
+    given, expected = _inputs(subject), _inputs(subject)
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
-    written = [(name, "memory") for name, x in given.items() if x._version != before[name]]
+    other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
+    written = [(name, "memory") for name in other]
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
+
+
+def _same_bits(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
 def _asked(subject: Subject, module: Any) -> dict[str, str]:
@@ -85,7 +114,7 @@ def _asked(subject: Subject, module: Any) -> dict[str, str]:
 @contextmanager
 def _kept() -> Iterator[None]:
     """Give state that a process shares back as it was before."""
-    before = [(write, read()) for read, write, _ in SHARED.values()]
+    before = [(write, read()) for read, write, *_ in (*SHARED.values(), *RANDOM.values())]
     try:
         yield
     finally:

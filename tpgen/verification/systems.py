@@ -12,10 +12,8 @@ from tpgen.verification.dynamics import at_points
 from tpgen.verification.findings import NotCompared, Pair
 from tpgen.verification.graphs import (
     Graph,
-    alone,
     apart,
     exchanged,
-    joined,
     on_a_line,
     part,
     repeated,
@@ -63,7 +61,7 @@ def read(subject: Subject) -> Reading:
     return subject.reading
 
 
-def _taken(subject: Subject, values: Named) -> Named:
+def taken(subject: Subject, values: Named) -> Named:
     """The results of a call of another size, which a network need not take."""
     try:
         return {name: y.detach() for name, y in subject(values).items()}
@@ -115,11 +113,11 @@ def basis(subject: Subject) -> Outcomes:
 
 def copies(subject: Subject) -> Outcomes:
     """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
-    reading, straight = read(subject), _taken(subject, subject.given)
+    reading, straight = read(subject), taken(subject, subject.given)
     if reading.periodic:
         return _compared_copies(subject, straight, repeated(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
-    far, straight = FAR * (1.0 + _size(reading.graph.points)), _taken(exact, exact.given)
+    far, straight = FAR * (1.0 + _size(reading.graph.points)), taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(near[name][0], further[name][0]) for name in near):
         raise NotCompared("the network sees points that no edge joins")
@@ -137,7 +135,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 def _compared_copies(subject: Subject, straight: Named, twice: Graph) -> dict[str, Pair]:
     expected = _expected_twice(subject, straight, twice)
     once = read(subject).written(twice)
-    found = [_taken(subject, values) for values in _grown(subject, once)]
+    found = [taken(subject, values) for values in _grown(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
     if missing or not expected:
         return {name: (found[0][name], expected[name]) for name in expected}
@@ -165,36 +163,6 @@ def _expected_twice(subject: Subject, straight: Named, twice: Graph) -> Named:
             found |= {name: y} if read(subject).periodic else {}
         elif rows_of(y, subject.result_frame(name)) == atoms and (atoms != twice.number or name == subject.forces):
             found[name] = y[twice.atoms]
-    return found
-
-
-def batch(subject: Subject) -> Outcomes:
-    """Graphs together, and each alone: the same results."""
-    reading = read(subject)
-    cell = next((reading.values[name] for name in reading.named("cell")), None)
-    if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
-        raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
-    graph = reading.graph
-    if graph.ends is None and graph.number == 1:
-        raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [alone(graph, n) for n in range(graph.number)] if graph.number > 1 else [graph, another(graph)]
-    together = parts[0]
-    for one in parts[1:]:
-        together = joined(together, one)
-    each = [_taken(subject, reading.written(one)) for one in parts]
-    return _side_by_side(subject, _taken(subject, reading.written(together)), each)
-
-
-def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> Outcomes:
-    found: dict[str, Pair | str] = {}
-    for name, y in together.items():
-        ys = [one[name] for one in each]
-        if y.numel() == 1 and name == subject.energy:
-            found[name] = (y.reshape(1), torch.stack([one.sum() for one in ys]).sum().reshape(1))
-        elif y.numel() == sum(one.numel() for one in ys):
-            found[name] = (y.flatten(), torch.cat([one.flatten() for one in ys]))
-        else:
-            found[name] = f"its shape is {tuple(y.shape)}: nobody can tell of which graph it is"
     return found
 
 
@@ -237,7 +205,7 @@ def finite(subject: Subject) -> Outcomes:
 
 def _numbers(subject: Subject, values: Named) -> Mapping[str, Pair]:
     """Whether the entries of results are numbers; of a potential without forces, whether slopes are."""
-    found = _taken(subject, values)
+    found = taken(subject, values)
     if subject.energy is not None and subject.forces is None:
         found = {**found, "slopes": at_points(subject, values)[1]}
     return {n: (y.isfinite().double(), torch.ones(y.shape).double()) for n, y in found.items() if y.numel()}

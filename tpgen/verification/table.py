@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tpgen.verification import (
+    company,
     derivatives,
     dynamics,
     history,
@@ -14,6 +16,7 @@ from tpgen.verification import (
     parameters,
     periodic,
     products,
+    rows,
     runs,
     surroundings,
     systems,
@@ -41,6 +44,11 @@ def _turns(subject: Subject) -> bool:
 
 def _relabelled(subject: Subject) -> bool:
     return is_network(subject) or subject.relabel is not None
+
+
+def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
+    """A law that networks without points have for their rows."""
+    return lambda subject: other(subject) if is_network(subject) and subject.points is None else one(subject)
 
 
 def _lacking(*names: str) -> Callable[[Subject], str]:
@@ -73,9 +81,9 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        laws.permutation,
+        _of_points_or_rows(laws.permutation, rows.permuted),
         _relabelled,
-        lacks=lambda s: needs()(s) if is_network(s) else "",
+        lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
     "edges": Law(
         "edges in another order give results in it",
@@ -97,8 +105,14 @@ LAWS: dict[str, Law] = {
         slack=5,
         lacks=needs("edges or cell", "axes"),
     ),
-    "batch": Law("graphs together are as each alone", systems.batch, is_network, slack=5, lacks=needs("batch", "axes")),
-    "finite": Law("numbers without edges, and on a line", systems.finite, is_network, limit=0.0, lacks=needs("axes")),
+    "batch": Law("graphs together are as each alone", company.batch, is_network, slack=5, lacks=needs("batch", "axes")),
+    "finite": Law(
+        "numbers without edges, on a line, and where vectors vanish",
+        _of_points_or_rows(systems.finite, rows.numbers),
+        is_network,
+        limit=0.0,
+        lacks=lambda s: needs("axes")(s) if s.points else "",
+    ),
     "sum": Law("energies of atoms add up", systems.summed, is_network, slack=5, lacks=_unsummed),
     "normalisation": Law(
         "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
@@ -127,7 +141,7 @@ LAWS: dict[str, Law] = {
         "no step of energy or forces where edges grow", periodic.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
     ),
     "conservation": Law(
-        "a trajectory keeps its energy", dynamics.conservation, is_network, limit=1e-3, lacks=_POTENTIAL
+        "a trajectory keeps its energy", dynamics.conservation, is_network, limit=dynamics.DRIFT, lacks=_POTENTIAL
     ),
     "parameters": Law("what results depend on has gradients", parameters.tracked, is_network, limit=0.0),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),

@@ -23,7 +23,7 @@ from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.progress import Told, told
 from tpgen.text import table
-from tpgen.verification.derivatives import FREED, frees
+from tpgen.verification.derivatives import FREED, LIMIT, frees
 from tpgen.verification.findings import (
     COLUMNS,
     FAILED,
@@ -38,14 +38,13 @@ from tpgen.verification.findings import (
 )
 from tpgen.verification.laws import Law
 from tpgen.verification.modules import module_subject
-from tpgen.verification.networks import network_subject
+from tpgen.verification.networks import copies_of, network_subject
 from tpgen.verification.rounding import SLOPE
 from tpgen.verification.subject import Subject
 from tpgen.verification.table import LAWS, UNSEEN, is_network
 
 STOCK = "stock"  # the law of a conversion, which is asked of two networks
 NAMES = (*LAWS, STOCK)
-DIFFERENCES = 1e-6  # the limit of derivatives that are compared with differences in float64
 BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 BY_SLOPES = ("forces", "stress")  # laws of differences, which see that slopes of splines have corners
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
@@ -264,7 +263,7 @@ def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
     """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
-        tolerance = DIFFERENCES
+        tolerance = LIMIT
     by_nets = name in OF_NETS and is_splined(subject.module)
     if name in BY_SLOPES:
         tolerance = max(tolerance, spline_error(subject.module))
@@ -289,7 +288,7 @@ def _floor(law: Law, part: str, subject: Subject) -> float:
 
 def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
     """A converted network against the stock one that it came from, in float64."""
-    proof = conversion_report(subject.module, prove=inputs).proof
+    proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""
     for d in proof.differences:
