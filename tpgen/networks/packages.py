@@ -122,7 +122,7 @@ class _Sizes:
     def __init__(self, held: Any) -> None:
         self._held = held
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # by which torch knows what it looks at
         return type(self._held)
 
