@@ -65,6 +65,10 @@ NAMES: dict[str, Private] = {
     "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
+    "shape_config": Private("torch.fx.experimental", "_config", "deploy: sizes of 0 and 1"),
+    "symbolic_shapes": Private("torch.fx.experimental", "symbolic_shapes", "deploy: sizes of 0 and 1"),
+    "infer_size": Private("torch._prims_common", "infer_size", "deploy: sizes of 0 and 1"),
+    "fake_impls": Private("torch._subclasses", "fake_impls", "deploy: sizes of 0 and 1"),
     "PythonPrinter": Private("torch.utils._sympy.printers", "PythonPrinter", f"deploy, {_STEP}"),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", "deploy"),
     "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),
@@ -169,3 +173,57 @@ def without_stack_traces() -> Any:
     """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return instead(config, "do_not_emit_stack_traces", lambda _: True)
+
+
+@contextmanager
+def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
+    """Trace and compile open sizes for 0 and 1 too, which torch otherwise leaves out: broadcasting depends on them.
+
+    Where something asks all the same whether a size is above 1, that is a condition of the program; whether it is 0 as
+    well, if that is not to be ``unasked_of_zero``.
+    """
+    shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
+    # by such questions torch looks for memory that overlaps, of which a network that has been called has none
+    unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
+    views = instead(fakes, "_compute_stride", _of_any_size)
+    symbols = instead(__getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _with_zero)
+    with instead(shapes, "backed_size_oblivious", lambda _: True), symbols, unasked, views, _reshaping(fakes):
+        yield
+
+
+def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
+    """Find strides of a view for all sizes at once; where there are none, for sizes as of the example."""
+
+    def found(*shapes: Any, size_oblivious: bool = False) -> Any:
+        of_all = strides(*shapes, size_oblivious=True)
+        return strides(*shapes) if of_all is None and not size_oblivious else of_all
+
+    return found
+
+
+@contextmanager
+def _reshaping(fakes: Any) -> Iterator[None]:
+    """Write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1."""
+
+    def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
+        sizes = __getattr__("infer_size")(tuple(shape), x.numel())
+        if fakes._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
+            return x.view(sizes)
+        return torch.ops.aten._unsafe_view.default(x.clone(memory_format=torch.contiguous_format), sizes)
+
+    operator, key = torch.ops.aten.reshape.default, __getattr__("DispatchKey").CompositeImplicitAutograd
+    if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
+        yield
+        return
+    with _CHANGING:
+        operator.py_impl(key)(reshape)
+        try:
+            yield
+        finally:
+            del operator.py_kernels[key]
+            operator._dispatch_cache.clear()
+
+
+def _with_zero(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a question whether a size is 0 be a condition: torch takes open sizes to be positive."""
+    return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from benchmarks.networks import Case, lattice
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.operations import pairs
+from tpgen.deployment.models import OfStructures, model_of
 from tpgen.errors import TpgenError
 from tpgen.networks.step import compile_step
 from tpgen.networks.training import compile_training
@@ -158,9 +159,18 @@ def check_deployed(
     cases: dict[int, Case],
     elements: Sequence[str] = ("H", "C", "N", "O"),
     limit: float = 1e-12,
+    refused: Sequence[str] = (),
 ) -> None:
-    """A deployed model without tpgen against stock: energy, forces and stress of lattices of so many atoms."""
-    given = {}
+    """A deployed model without tpgen against stock: energy, forces and stress of lattices, and of an atom or two.
+
+    Structures that its package does not take are ``refused`` in words.
+    """
+    given: dict[Any, list[Tensor]] = few()
+    for name in refused:
+        torch.save({name: given.pop(name)}, folder.parent / "given.pt")
+        done = subprocess.run([sys.executable, "-c", _LOAD, str(folder)], capture_output=True, text=True, check=False)
+        assert "RuntimeError: this package is for inputs with" in done.stderr
+    small = [*given]
     for atoms in cases:
         s = lattice(atoms, torch.float64)
         given[atoms] = [s.positions, s.edges, s.species, s.cell[None], s.shifts]
@@ -169,7 +179,11 @@ def check_deployed(
     assert loaded.returncode == 0, loaded.stderr
     described = json.loads((folder / "manifest.json").read_text())["model"]
     assert (described["elements"], described["cutoff"]) == ([*elements], 5.0)
-    for atoms, found in torch.load(folder.parent / "found.pt").items():
+    results = torch.load(folder.parent / "found.pt")
+    stock = OfStructures(model, model_of(model))
+    for name in small:
+        check_few(results.pop(name), stock(*given[name]), name, limit)
+    for atoms, found in results.items():
         wanted, made = cases[atoms].run(model, False), dict(zip(described["outputs"], found, strict=True))
         stress = wanted["stress"].reshape(-1)
         if len(stress) == 6:  # as SevenNet has it
@@ -183,6 +197,37 @@ def check_deployed(
             ("virial", made["virial"].reshape(-1), -stress * volume),
         ):
             assert (x - y).abs().max() <= limit * y.abs().max(), name
+
+
+def few() -> dict[Any, list[Tensor]]:
+    """Structures of an atom or two: alone, beside its own images, and with neighbours that are too far or one-sided."""
+
+    def structure(places: Any, edges: Any, shifts: Any = None) -> list[Tensor]:
+        positions, pairs = torch.tensor(places), torch.tensor(edges, dtype=torch.int64).reshape(-1, 2)
+        cell = (
+            20 * torch.eye(3)[None] if shifts is None else torch.tensor([[[3.0, 0.1, 0], [0, 3.2, 0], [0.2, 0, 2.9]]])
+        )
+        moved = torch.zeros(len(pairs), 3) if shifts is None else torch.tensor(shifts)
+        given = [positions, pairs.T.contiguous(), torch.arange(len(positions)) % 4, cell, moved]
+        return [x.double() if x.is_floating_point() else x for x in given]
+
+    apart, near = [[0.0, 0, 0], [0, 0, 9]], [[0.0, 0, 0], [0.3, 0.2, 1.9]]
+    return {
+        "an atom": structure(apart[:1], []),
+        "an atom and an image": structure(near[1:], [[0, 0]], [[1.0, 0, 0]]),
+        "an atom and its images": structure(near[1:], 2 * [[0, 0]], [[1.0, 0, 0], [-1, 0, 0]]),
+        "two atoms apart": structure(apart, []),
+        "an edge": structure(near, [[0, 1]]),
+        "two edges": structure(near, [[0, 1], [1, 0]]),
+        "two edges and an atom apart": structure([*near, [9.0, 9, 9]], [[0, 1], [1, 0]]),
+    }
+
+
+def check_few(found: Sequence[Tensor], wanted: Sequence[Tensor], name: str, limit: float) -> None:
+    """Results of such a structure, of which some are zero, within a part of the largest."""
+    largest = max(float(y.abs().max()) for y in wanted)
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x.reshape(y.shape), y, rtol=limit, atol=limit * largest, msg=f"{name}: {x}, {y}")
 
 
 _LOAD = """

@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.clients.checks import check_deployed
+from tests.clients.checks import check_deployed, check_few, few
 from tpgen.cli.app import main
 from tpgen.deployment.example import build_example, run_example
 from tpgen.deployment.models import OfStructures, model_of
@@ -75,6 +75,10 @@ def test_a_model_file_is_deployed_by_one_line(tmp_path: Path) -> None:
     assert len(given[0]) > 1
     for name, x, y in zip(model.outputs, shown, wanted, strict=True):
         assert (x - y.flatten()).abs().max() <= 1e-12 * y.abs().max(), name
+    for name, inputs in few().items():
+        torch.save([x.contiguous() for x in inputs], tmp_path / "potential" / "inputs.pt")
+        shown = run_example(tmp_path / "example", tmp_path / "potential")
+        check_few(shown, OfStructures(cases[27].model, model)(*inputs), name, 1e-12)
 
 
 def _built(folder: Path) -> Path:

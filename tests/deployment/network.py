@@ -57,6 +57,16 @@ def inputs(atoms: int = 5) -> list[Tensor]:
     return [positions, elements, torch.cat([pairs, pairs.flip(0)], 1)]
 
 
+def few(atoms: int, edges: int) -> list[Tensor]:
+    """The first of these atoms and pairs."""
+    positions, elements, pairs = inputs(max(atoms, 3))
+    return [positions[:atoms], elements[:atoms], pairs[:, :edges]]
+
+
+# an atom alone, none, atoms without neighbours, and an edge or two
+FEW = [few(1, 0), few(0, 0), few(2, 0), few(5, 0), few(2, 1), few(5, 1), few(5, 2)]
+
+
 def make() -> tuple[nn.Module, list[Tensor]]:
     """For ``tpgen deploy tests.deployment.network:make``."""
     torch.manual_seed(0)

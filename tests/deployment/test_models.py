@@ -68,7 +68,17 @@ def test_inputs_without_a_word_of_the_field_have_letters() -> None:
     table = described(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
     assert names == ["positions", "charges", "input 2"]
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(atoms, 3)", "(a)", "(b, c)"]
+    assert "≥" not in table
     assert names_of(OfTensors(network, ["x", "y"], ["out"]), 2) == ["x", "y"]
+
+
+def test_a_size_that_a_network_decides_by_has_its_least() -> None:
+    class Deciding(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x.sum() + y.sum() if x.shape[0] > 5 else x.sum()
+
+    table = described(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
+    assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(a ≥ 6, b)", "(c)"]
 
 
 def test_another_network_needs_inputs(tmp_path: Path) -> None:

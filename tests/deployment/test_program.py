@@ -11,7 +11,7 @@ from e3nn import o3
 from torch import Tensor, nn
 
 import tpgen
-from tests.deployment.network import Potential, inputs, make
+from tests.deployment.network import FEW, Potential, inputs, make
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
@@ -27,8 +27,8 @@ from tpgen.planner.presets import channelwise
 def test_a_potential_is_one_program_of_any_size() -> None:
     network, given = make()
     program = network_program(network, given)
-    for atoms in (5, 3, 8):
-        torch.testing.assert_close(program.module()(*inputs(atoms)), network(*inputs(atoms)))
+    for each in (*map(inputs, (5, 3, 8)), *FEW):
+        torch.testing.assert_close(program.module()(*each), network(*each), rtol=1e-12, atol=1e-12)
     needed = kernels_in(program)
     opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.call in MASKS]
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
 from tests.machine import needs_compiler
-from tpgen.networks import step_trace
+from tpgen.networks import functional as module
 from tpgen.networks.functional import functional
 
 INDEX = torch.tensor([2, 0, 2])
@@ -83,8 +83,8 @@ class Network(torch.nn.Module):
 @pytest.mark.slow
 def test_a_program_of_both_computes_what_the_network_does(monkeypatch: pytest.MonkeyPatch) -> None:
     traces: list[int] = []
-    trace = step_trace._traced
-    monkeypatch.setattr(step_trace, "_traced", lambda *of: (traces.append(0), trace(*of))[1])
+    trace = module._traced
+    monkeypatch.setattr(module, "_traced", lambda *of: (traces.append(0), trace(*of))[1])
     x = torch.randn(3, 2)
     for found, wanted in zip(tpgen.compile_step(Network(), x)(x), Network()(x), strict=True):
         torch.testing.assert_close(found, wanted)

@@ -113,15 +113,62 @@ def test_a_package_refuses_other_decisions(tmp_path: Path, monkeypatch: pytest.M
     program = network_program(network, Deciding.given(6, 16, 7, 16))
     write_package(program, str(tmp_path / "model.pt2"))
     run = torch._inductor.aoti_load_package(str(tmp_path / "model.pt2"))
-    for counts in ((6, 16, 7, 16), (8, 24, 9, 24)):
+    for counts in ((6, 16, 7, 16), (8, 24, 9, 24), (8, 0, 1, 0), (6, 40_000, 7, 40_000)):
         given = Deciding.given(*counts)
         torch.testing.assert_close(tuple(run(*given)), network(*given), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(program.module()(*given), network(*given), rtol=1e-12, atol=1e-12)
     for counts, said in (
         ((5, 16, 7, 16), "dim value is too small at 0"),
         ((6, 17, 7, 17), r"inputs with \(inputs\[1\].shape\[0\] % 8\) == 0: use the network as it is"),
-        ((6, 40_000, 7, 40_000), "dim value is too large at 0"),
         ((6, 16, 7, 24), r"inputs\[3\].shape\[0\] == inputs\[1\].shape\[0\]"),
     ):
         with pytest.raises(RuntimeError, match=said):
             run(*Deciding.given(*counts))
+    x, y, z, unused = Deciding.given(6, 0, 1, 0)
+    torch.testing.assert_close(
+        run(x, y, z.t().contiguous().t(), unused.t().clone().t())[0], network(x, y, z, unused)[0]
+    )
+    with pytest.raises(RuntimeError, match=r"inputs\[0\] lies in memory otherwise than the example's: give a copy"):
+        run(x.t().contiguous().t(), y, z, unused)
+
+
+class Reshaping(nn.Module):
+    """A network in the backward of which a view of a part is reshaped, where torch asks for sizes of 1."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            parts = torch.cat([x.view(-1, 2, 3).sin().flatten(1), x.cos()], 1)
+            (slope,) = torch.autograd.grad((parts[:, :6].reshape(-1, 3) ** 2).sum() + parts.sum(), x)
+        return slope, parts.detach().squeeze(1)
+
+
+class Squeezing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze()
+
+
+class Empty(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_ones(6) if x.numel() == 0 else x.sum(0)
+
+
+class Counting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(0) / max(x.shape[0], 1)
+
+
+@pytest.mark.parametrize(
+    "network, others, said",
+    [(Reshaping(), (), ""), (Squeezing(), (1,), "!= 1"), (Empty(), (0,), "!= 0"), (Counting(), (0,), ">= 1")],
+)
+def test_a_program_holds_for_zero_and_one_where_the_network_does_not_ask(
+    network: nn.Module, others: tuple[int, ...], said: str
+) -> None:
+    program = network_program(network, [torch.randn(5, 6)]).module()
+    for rows in {0, 1, 2, 5} - {*others}:
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(program(x), network(x))
+    for rows in others:
+        with pytest.raises(AssertionError, match=rf"Guard failed: .*{said}"):
+            program(torch.randn(rows, 6))

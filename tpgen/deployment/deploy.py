@@ -63,9 +63,10 @@ def deploy(
     if not all(isinstance(x, Tensor) for x in inputs):
         kinds = ", ".join(type(x).__name__ for x in inputs)
         raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
+    inputs = [x.detach().contiguous() for x in inputs]
     with told(progress, 3) as begin:
         begin("write the network down as one program")
-        program = network_program(network, inputs)
+        program = network_program(network, inputs, few_alike=model is not None and model.few_alike)
         kernels = kernels_in(program)
         with _made_whole(folder) as made:
             begin("compile its kernels")
@@ -73,7 +74,7 @@ def deploy(
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            torch.save([x.detach() for x in inputs], made / "inputs.pt")
+            torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
             shown = {"title": title, "inputs": described(program, names_of(network, len(inputs)))}

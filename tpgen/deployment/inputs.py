@@ -19,7 +19,7 @@ _LETTERS = [a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase]
 _AXES = {
     **dict.fromkeys(("pos", "positions", "atom_types", "elements", "species", "node_attrs"), (0, "atoms")),
     **dict.fromkeys(("shifts", "unit_shifts", "edge_cell_shift", "edge_attr", "edge_vectors"), (0, "edges")),
-    "edge_index": (1, "edges"),
+    **dict.fromkeys(("edge_index", "edges"), (1, "edges")),
 }
 
 
@@ -40,7 +40,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
 
 
 def described(program: ExportedProgram, names: Sequence[str]) -> str:
-    """A table of a program's inputs; sizes that are open have words or letters."""
+    """A table of a program's inputs; sizes that are open have words or letters, and their least if it is not 0."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]
@@ -51,7 +51,10 @@ def described(program: ExportedProgram, names: Sequence[str]) -> str:
         fixed = n if isinstance(n, int) else n.node.maybe_as_int()
         if fixed is None and str(n) not in known:
             known[str(n)] = next(letters)
-        return known[str(n)] if fixed is None else str(fixed)
+        if fixed is not None:
+            return str(fixed)
+        least = n.node.shape_env.bound_sympy(n.node.expr).lower
+        return known[str(n)] + (f" ≥ {least}" if least > 0 else "")
 
     rows = [
         f"| `{name}` | ({', '.join(map(size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"

@@ -36,6 +36,7 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)  # of its own
     inputs: tuple[str, ...] = INPUTS
     outputs: tuple[str, ...] = OUTPUTS
+    few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
     def described(self) -> dict[str, Any]:
         """Entries of a manifest."""
@@ -137,8 +138,8 @@ def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     batch = torch.zeros_like(types)
     data = {
         "positions": positions, "edge_index": edges, "cell": cell[0], "unit_shifts": shifts, "shifts": shifts @ cell[0],
-        "node_attrs": nn.functional.one_hot(types, elements).to(positions.dtype), "batch": batch, "ptr": types[:2],
-        "head": types.new_zeros(1),
+        "node_attrs": nn.functional.one_hot(types, elements).to(positions.dtype), "batch": batch,
+        "ptr": types.new_zeros(2), "head": types.new_zeros(1),
     }  # fmt: skip
     found = network(data, training=False, compute_virials=True, compute_stress=True)
     energies, energy = found["node_energy"].unsqueeze(1), found["energy"].unsqueeze(1)
@@ -148,7 +149,7 @@ def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
 def _nequip(network: Any) -> Model:
     held = network if hasattr(network, "metadata") else next(iter(network.values()))
     known = dict(held.metadata)
-    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known)
+    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known, few_alike=True)
 
 
 def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
@@ -159,7 +160,8 @@ def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
 def _sevenn(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
-    return Model(_symbols([numbers[n] for n in range(len(numbers))]), float(network.cutoff), _of_sevenn)
+    elements = _symbols([numbers[n] for n in range(len(numbers))])
+    return Model(elements, float(network.cutoff), _of_sevenn, few_alike=True)  # its kernels take no empty tensors
 
 
 def _of_sevenn(network: Any, given: Structure) -> Sequence[Tensor]:

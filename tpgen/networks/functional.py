@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tpgen._torch import pytree, without_stack_traces
+
+
+def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+    """Write a function of such inputs down as a graph without writes; of nested inputs it may take the leaves alone."""
+    graph = _traced(function, inputs)
+    if functional(graph.graph):
+        return graph
+    flat, spec = pytree.tree_flatten(inputs)  # torch does any graph, by tracing it again
+    return _traced(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
+
+
+def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+    with without_stack_traces():
+        return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
 def functional(graph: fx.Graph) -> bool:

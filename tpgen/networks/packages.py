@@ -26,7 +26,8 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
     Where the package checks its inputs, it refuses sizes for which its trace or compiler would have decided otherwise.
     """
-    with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions):
+    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions)
+    with _changed(), checks, _torch.with_small_sizes():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 
@@ -96,16 +97,40 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let checks of inputs ask for all that was taken for granted of their sizes; torch's ask each size for itself."""
+    """Let checks of inputs ask for all that was taken for granted of their sizes; torch's ask each size for itself.
+
+    Of strides torch's ask too much: those of an empty tensor, or of one row, are nobody's matter.
+    """
 
     def write(self: Any) -> None:
+        graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        checks(self)
+        inputs, graph.graph_inputs = graph.graph_inputs, {name: _Sizes(x) for name, x in graph.graph_inputs.items()}
+        try:
+            checks(self)
+        finally:
+            graph.graph_inputs = inputs
         self.prefix.splice("#undef __check_inputs_outputs")
-        lines = "\n".join(_checks(_torch.inductor_graph.graph))
-        self.prefix.splice(_CHECKS.replace("LINES", lines))
+        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_checks(graph))))
 
     return write
+
+
+class _Sizes:
+    """An input of a package as its checks see it: without strides."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # by which torch knows what it looks at
+        return type(self._held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def get_stride(self) -> tuple:
+        return ()
 
 
 _CHECKS = """
@@ -116,6 +141,14 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
     const auto ask = [](bool fulfilled, const char* condition) {
         const char* out = ": use the network as it is, or deploy it by an example of such sizes";
         if (!fulfilled) throw std::runtime_error(std::string("this package is for inputs with ") + condition + out);
+    };
+    const auto step = [inputs](int n, int dim, int64_t wanted) {
+        ConstantHandle x(inputs[n]);
+        int64_t numel = 0;
+        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(x, &numel));
+        if (numel == 0 || x.sizes()[dim] < 2 || x.strides()[dim] == wanted) return;
+        const char* out = "] lies in memory otherwise than the example's: give a copy, as .contiguous() makes it";
+        throw std::runtime_error("inputs[" + std::to_string(n) + out);
     };
     LINES
 }
@@ -139,6 +172,10 @@ def _checks(graph: Any) -> Iterator[str]:
     for condition, text in rest:
         said = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
         yield f"ask({condition}, {json.dumps(said)});"
+    for n, x in enumerate(graph.graph_inputs.values()):
+        for dim, stride in enumerate(map(env.replace, x.get_stride())):
+            if stride.free_symbols <= known.keys():
+                yield f"step({n}, {dim}, {_torch.cexpr(stride)});"
 
 
 @contextmanager

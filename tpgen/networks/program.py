@@ -9,26 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import pytree
+from tpgen._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
 from tpgen.errors import DeployError
-from tpgen.networks.simplify import multiply_column
+from tpgen.networks.functional import traced
+from tpgen.networks.simplify import multiply_column, simplify
 from tpgen.networks.sizes import Sizes
 from tpgen.nn.edges import EdgeOrder
 
+_SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim", "dims")}
 
-def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgram:
+
+def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool = False) -> ExportedProgram:
     """The program of a network in evaluation, with derivatives that it takes inside written out.
 
-    ``inputs`` are the arguments of one call.  Each size that is no size of a parameter stays open; sizes that are
-    equal in ``inputs`` are taken to be the same size, so give two rows or more, and other numbers of atoms than edges.
+    ``inputs`` are the arguments of one call.  Each size from 2 on that is no size of a parameter stays open, for 0 and
+    1 too.  Sizes that are equal in ``inputs`` are taken to be the same size, so give other numbers of atoms than edges.
+    Where the network asks whether a tensor is empty, or squeezes it, its program is for other sizes than 0 or 1, but if
+    it is known to compute ``few_alike``.
+
     Raises `DeployError` for an `EdgeOrder`, where the network cannot be called with these inputs, and where it decides
     by values, which a program cannot.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
-    >>> program.module()(torch.randn(7, 3)).shape
-    torch.Size([7, 2])
+    >>> [len(program.module()(torch.randn(rows, 3))) for rows in (7, 1, 0)]
+    [7, 1, 0]
     """
     leaves = pytree.tree_leaves(list(inputs), is_leaf=lambda x: isinstance(x, EdgeOrder))
     if any(isinstance(x, EdgeOrder) for x in leaves):
@@ -46,12 +52,17 @@ def network_program(network: nn.Module, inputs: Sequence[Any]) -> ExportedProgra
             f"({type(error).__name__}: {_first_line(error)}): give the arguments of one call, each of them"
         ) from error
     try:
-        with torch.no_grad():
-            graph = make_fx(frozen, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
-            multiply_column(graph.graph, node)
-        graph.recompile()
-        return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
+        given, spec = pytree.tree_flatten(list(inputs))
+        with with_small_sizes(few_alike):
+            with torch.no_grad():
+                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(given))
+            if not few_alike:
+                _ask_of_ones(graph.graph)
+            simplify(graph.graph)
+            for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+                multiply_column(graph.graph, node)
+            graph.recompile()
+            return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
     except Exception as error:
         raise DeployError(
             f"{type(network).__name__} cannot be written as one program: {_first_line(error)}; take what depends on "
@@ -67,17 +78,40 @@ class _Asking(nn.Module):
         self.traced = graph
         placeholders = graph.graph.find_nodes(op="placeholder")
         self.tensors = [n for n, x in enumerate(placeholders) if isinstance(x.meta.get("val"), Tensor)]
-        self.sizes = Sizes.of([placeholders[n].meta["val"] for n in self.tensors])
+        self.sizes = Sizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
         leaves = pytree.tree_leaves(inputs)
         assert self.sizes.hold([leaves[n] for n in self.tensors]), "of the example it was traced with"
-        return self.traced(*inputs)
+        return self.traced(*leaves)
+
+
+def _ask_of_ones(graph: fx.Graph) -> None:
+    """Let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it."""
+    for node in graph.nodes:
+        if node.target in _SQUEEZES:
+            x: Any = node.args[0].meta["val"]
+            dims = node.args[1] if len(node.args) > 1 else range(x.dim())
+            for dim in [dims] if isinstance(dims, int) else dims:
+                if x.dim():
+                    bool(x.shape[dim] != 1)  # which is a condition from here on
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def _faked(leaves: Sequence[Any]) -> list[Any]:
+    """Inputs without numbers: their sizes from 2 on are open, and the same where they are equal."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
+
+
+def _fake(mode: Any, x: Tensor, number: int) -> Tensor:
+    opened: Any = [DimDynamic.DUCK if n > 1 else DimDynamic.STATIC for n in x.shape]
+    sizes: Any = StatelessSymbolicContext(dynamic_sizes=opened)
+    return mode.from_tensor(x.detach().clone(), symbolic_context=sizes, source=ConstantSource(f"input{number}"))
+
+
 def _open(x: Any) -> Any:
-    return [Dim.AUTO] * x.dim() if isinstance(x, Tensor) else None
+    return [Dim.AUTO if n > 1 else Dim.STATIC for n in x.shape] if isinstance(x, Tensor) else None

@@ -55,7 +55,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
         return True
     if node.target in _PRODUCTS:
         return any(x in zeros or (isinstance(x, float) and x == 0) for x in node.args)
-    if node.target is _aten.slice_backward.default and 0 in first.meta["val"].shape:  # type: ignore[union-attr]
+    if node.target is _aten.slice_backward.default and "0" in _sizes(first):
         return True
     return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -31,16 +31,17 @@ class Sizes:
     shapes: tuple[Shape, ...]
     like: tuple[tuple[torch.dtype, torch.device], ...]
     conditions: tuple[str, ...] = ()  # in Python, by the names in shapes
+    least: int = 2  # of open sizes
 
     @staticmethod
-    def of(values: Sequence[Tensor]) -> Sizes:
+    def of(values: Sequence[Tensor], least: int = 2) -> Sizes:
         """The sizes of a trace's inputs, with what has been asked of them until now."""
         shapes = tuple(tuple(map(_named, x.shape)) for x in values)
-        return Sizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)))
+        return Sizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> Sizes:
         """Sizes under further conditions."""
-        return Sizes(self.shapes, self.like, tuple(dict.fromkeys((*self.conditions, *conditions))))
+        return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> Sizes:
         """Sizes of some of the inputs, with the conditions that only need these.
@@ -53,7 +54,7 @@ class Sizes:
         known = {name for shape in shapes for name in shape if isinstance(name, str)}
         needed = {name for shape in self.shapes for name in shape if isinstance(name, str)} - known
         kept = (text for text in self.conditions if needed.isdisjoint(compile(text, "<guard>", "eval").co_names))
-        return Sizes(shapes, self.like[begin:end], tuple(kept))
+        return Sizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a program is for such inputs: of fixed sizes, and of open ones from 2 on that fulfil conditions."""
@@ -104,7 +105,7 @@ class Sizes:
             if name in names:
                 equal.append(f"{name} == _{n}")
             names.append(f"_{n}" if name in names else name)
-        texts = (*(f"{name} >= 2" for name in names), *equal, *self.conditions)
+        texts = (*(f"{name} >= {self.least}" for name in names if self.least), *equal, *self.conditions)
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 

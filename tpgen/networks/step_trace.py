@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import ConstantSource, FakeTensorMode, pytree, without_stack_traces
+from tpgen._torch import ConstantSource, FakeTensorMode, pytree
 from tpgen.errors import DeployError
 from tpgen.networks.cse import cse
-from tpgen.networks.functional import aliases, functional
+from tpgen.networks.functional import aliases, traced
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
 from tpgen.networks.signature import Signature, Slots
@@ -119,10 +117,7 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
     names = sorted(found, reverse=True)  # groups last
     inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
     with torch.no_grad():
-        graph = _traced(call, inputs)
-        if not functional(graph.graph):  # torch does any graph, by tracing it again
-            recorded, (flat, spec) = graph, pytree.tree_flatten(inputs)
-            graph = _traced(functionalize(lambda *given: recorded(*pytree.tree_unflatten(given, spec))), flat)
+        graph = traced(call, inputs)
     simplify(graph.graph)
     _own(graph.graph, seen["results"])
     if "groups" in names:
@@ -144,11 +139,6 @@ def _constants(leaves: Sequence[Any]) -> dict[int, Any]:
     if any(isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) for x in found.values()):
         raise DeployError("the network returns a size of a tensor as a number, which a program cannot: return tensors")
     return found
-
-
-def _traced(function: Callable, inputs: Sequence[Any]) -> fx.GraphModule:
-    with without_stack_traces():
-        return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
 def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:

@@ -14,8 +14,8 @@ import torch
 
 # words in an error of a package, and what to do
 REMEDIES = {
-    "dim value is too small": "a package takes sizes from 2 on, such as two atoms and two edges; compute fewer by the "
-    "network that it was written from",
+    "dim value is too small": "README.md names the least of each size; compute fewer by the network that this package "
+    "was written from",
     "index out of bounds": "an edge or another index points to a row that is not there",
 }
 
@@ -46,7 +46,7 @@ def load(folder=Path(__file__).parent):
                 "or call it under torch.no_grad()"
             )
         try:
-            return package(*inputs)
+            return package(*(x.contiguous() if isinstance(x, torch.Tensor) else x for x in inputs))
         except RuntimeError as error:
             said = str(error).partition("\nException raised from")[0].strip()  # behind it is the stack of C++
             for words, remedy in REMEDIES.items():

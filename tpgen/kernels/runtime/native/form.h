@@ -154,7 +154,11 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     if (!make_dense(a.x[n])) return UNFIT;
     from[n] = a.x[n].data();
   }
-  if (!s.channels || !make_dense(a.index) || !make_dense(a.src) || !make_dense(a.dst)) return UNFIT;
+  if (!s.channels) {  // results have no numbers, or are sums over none
+    for (i64 n = 0; n < f.opens; ++n) __builtin_memset(to[n], 0, results[n].count() * BYTES[f.dtype]);
+    return 0;
+  }
+  if (!make_dense(a.index) || !make_dense(a.src) || !make_dense(a.dst)) return UNFIT;
   void* p[8] = {from, to, a.index.data(), counts, 0, 0, 0, 0};
   for (int n = 0, k = 0; f.mask && n < 4; ++n) {
     p[n] = n < f.count ? from[n] : 0;
