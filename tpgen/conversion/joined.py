@@ -14,8 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tpgen.conversion.operations.species import species_linear
-from tpgen.conversion.species import SpeciesProduct
+from tpgen.conversion.species import SpeciesProduct, species_linear
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.kernels.runtime.targets import kernel_supported
