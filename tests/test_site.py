@@ -79,7 +79,7 @@ def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     }
     training = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "training"]
     few, many = (f"{min(found):.0f} to {max(found):.0f} times" for found in steps.values())
-    said = f"[{few} as fast]", f"and {many} with 512, where none was compiled"
+    said = f"[{few} as fast]", f"and {many} with 512 atoms.", "with 512, none was compiled"
     for page in ("README.md", "docs/index.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert [figure for figure in said if figure not in text] == []
