@@ -39,7 +39,7 @@ def call_by_name(graph: fx.Graph) -> None:
 
 def _fixed(graph: fx.Graph, node: fx.Node, call: Any) -> None:
     """A call in a fixed number of arguments, which are nodes."""
-    x1, x2, w, g, src, dst, text, mask, nodes = call
+    x1, x2, w, g, src, dst, text, mask, nodes, *_ = call
     name, value = _named_product(x1, text, mask, src is not None), node.meta["val"]
     single = isinstance(value, Tensor)
     with graph.inserting_before(node):

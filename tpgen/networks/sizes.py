@@ -48,7 +48,7 @@ class Sizes:
 
         >>> here = torch.device("cpu")
         >>> Sizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
-        Sizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',))
+        Sizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
         """
         shapes = self.shapes[begin:end]
         known = {name for shape in shapes for name in shape if isinstance(name, str)}

@@ -132,6 +132,14 @@ def test_what_is_not_usual_is_left_to_python() -> None:
     assert at_once(*(x.to("meta") for x in tensors)) == 0
 
 
+def test_results_without_channels_are_sums_over_none() -> None:
+    plan = symmetric()
+    none = [x[..., :0] for x in point(plan, "backward")]
+    made = by_runtime(plan, "backward", none, INDEX)
+    assert len(made) > 1
+    assert all(not x.count_nonzero() for x in made)
+
+
 def test_what_does_not_fit_is_left_to_python() -> None:
     plan = symmetric()
     first, *weights = point(plan, "forward")
@@ -146,7 +154,6 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         "no index": ([first, *weights], None),
         "indices too short": ([first, *weights], INDEX[1:]),
         "indices of 32 bits": ([first, *weights], torch.zeros(ROWS, dtype=torch.int32)),
-        "no channels": ([x[..., :0] for x in (first, *weights)], INDEX),
         "a number": ([first.sum(), *weights], INDEX),
     }
     for why, (tensors, index) in others.items():
