@@ -35,6 +35,12 @@ def turned(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return (x * 2).t().contiguous().t() @ (0.5 * w.t()).t() @ v.t().t()
 
 
+def unturned(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    """Permutations that leave matrices as they are, and some that do not."""
+    whole = aten.permute(aten.permute(v, [-1, 0]), [1, -2])
+    return x @ aten.permute(w, [0, -1]) @ whole @ aten.transpose(aten.transpose(v, 1, 0), 1, -1)
+
+
 def traced(
     function: Callable, rows: int, inner: tuple[int, int, int], dtype: torch.dtype
 ) -> tuple[fx.GraphModule, list]:
@@ -57,7 +63,7 @@ def left(graph: fx.Graph) -> int:
 
 
 @pytest.mark.parametrize("inner", [(16, 16, 32), (8, 24, 7), (5, 64, 4)], ids=str)
-@pytest.mark.parametrize("function", [net, first, second, turned], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [net, first, second, turned, unturned], ids=lambda f: f.__name__)
 def test_products_are_those_of_torch_for_any_number_of_rows(function: Callable, inner: tuple[int, int, int]) -> None:
     graph, given = traced(function, 10, inner, torch.float64)
     products_by_kernels(graph.graph)

@@ -67,8 +67,17 @@ def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
     """The matrix behind transposes, and whether it is transposed."""
     turned = False
     while node.op == "call_function" and node.target in _TRANSPOSES and len(_sizes(node)) == 2:
-        node, turned = node.args[0], not turned  # type: ignore[assignment]
+        node, turned = node.args[0], turned is not _turns(node)  # type: ignore[assignment]
     return node, turned
+
+
+def _turns(node: fx.Node) -> bool:
+    """Whether a permutation of a matrix's axes exchanges them."""
+    if node.target is _aten.t.default:
+        return True
+    exchanges = node.target is _aten.transpose.int  # else the axes that come first and second
+    first, second = cast("tuple[int, int]", node.args[1:] if exchanges else node.args[1])
+    return bool((first - second) % 2 if exchanges else first % 2)
 
 
 @remembered("descriptions of matrix products")

@@ -49,9 +49,9 @@ def make_linear_plan(
 ) -> Plan:
     """Plan a linear layer.
 
-    Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that
-    join equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each entry of ``irreps_out``.
-    With ``path_normalization="none"``, which e3nn has not, weights are the matrices.
+    Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that join
+    equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each of ``irreps_out``.  With
+    ``path_normalization="none"``, which e3nn has not, weights are the matrices.
 
     Raises `PlanError` that names the instruction, or the bias, and the rule it breaks.
 
