@@ -57,11 +57,12 @@ class Edges:
 
 
 class Sizes(NamedTuple):
-    """Rows, elements and channels of a call; the rows of a convolution are its edges."""
+    """Rows, elements and channels of a call; the rows of a convolution are its edges, some two to a pair."""
 
     rows: int
     elements: int = 1
     channels: int = 1
+    pairs: int = 0  # rows of weights, where two edges share one
 
 
 class CallSizes(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
-from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.nn.checks import check_edge_index, check_end
 from tpgen.nn.edges import EdgeOrder
@@ -84,6 +84,32 @@ class TensorProductConv(TensorProduct):
         assert edge_dst is not None
         return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
 
+    def forward_pairs(
+        self, x: Tensor, y: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor, num_nodes: Optional[int] = None  # noqa: UP045
+    ) -> Tensor:
+        """Sum the products of all edges into the nodes they point to, where two edges may share a row of weights.
+
+        As `forward`, with weights ``(rows, numel)`` of at least half as many rows as there are edges: edge e takes row
+        e, or row e - rows where there is none.  So both directions of an edge, one in each part of the list, share what
+        a net makes of their length.  Kernels on a CPU read such a row once for both, and add its gradients up.
+
+        >>> from tpgen.planner.presets import channelwise
+        >>> conv = TensorProductConv.from_plan(channelwise("8x0e", "0e+1o", "8x0e+8x1o"), strategy="kernel")
+        >>> x, y, w = torch.randn(5, 8), torch.randn(12, 4), torch.randn(6, conv.weight_numel)
+        >>> src, dst = torch.randint(5, (2, 6))
+        >>> conv.forward_pairs(x, y, w, torch.cat([src, dst]), torch.cat([dst, src])).shape
+        torch.Size([5, 32])
+        """
+        made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
+        if made is not None:
+            return made
+        if self._paired and x.device.type == "cpu":
+            return kernel_conv(
+                x, y, weight, edge_src, edge_dst, x.shape[0] if num_nodes is None else num_nodes, self._paired
+            )
+        weight = torch.cat([weight, weight[: y.shape[0] - weight.shape[0]]])
+        return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
+
     def _by_ends(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
@@ -124,6 +150,8 @@ class TensorProductConv(TensorProduct):
         kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
         self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
+        pairs = kernel and takes_pairs(self.plan, self.layout)
+        self._paired = describe(self.plan, self.layout, pairs=True) if pairs else ""
 
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not

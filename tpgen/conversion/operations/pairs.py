@@ -11,8 +11,8 @@ gradients by single edges differ from those without pairs; their sums over a pai
 forces, stress, gradients of parameters, and the derivatives of these.
 
 Who computes rows of edges from lengths marks them (`mark`).  A net finds the mark on the tensor that it is given: no
-tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs: a sum over edges is one over
-the first edges of all pairs and one over the second, which read the same weights.
+tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs, which its kernel reads for both of
+their edges.
 
 A network that is written down as a program cannot look for pairs: while that goes on, nets take pairs that the program
 is given, and the `Recording` gets what they are to be found from.
@@ -30,7 +30,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tpgen.conversion.operations.local_rows import count_in_pairs, rows_of
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
-from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, linear_map, writes_to
@@ -117,17 +116,13 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     pairs = _found(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_of(x))
-    weights = _with_head(weight, pairs)
     if has_plain_numbers(y):
         beside = pairs, *_state(src), *_state(dst)
-        first, second, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
+        ordered, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
     else:
-        first, second, _ = _in_order(pairs, y, src, dst)
-    return _sum(conv, x, weights[0], *first).add_(_sum(conv, x, weights[1], *second))  # on memory that is there
-
-
-def _sum(conv: TensorProductConv, x: Tensor, weight: Tensor, y: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    return conv.forward(x, y, weight, src, dst, rows_of(x))
+        ordered, _ = _in_order(pairs, y, src, dst)
+    y, src, dst = ordered
+    return conv.forward_pairs(x, y, weight, src, dst, rows_of(x))
 
 
 # Beside the tensors, as an attribute would go into their pickles: rows of edges, and weights that are rows of pairs.
@@ -233,46 +228,15 @@ def _summed(x: Tensor, pairs: EdgePairs) -> Tensor:
     return found
 
 
-def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Any]:
-    """Rows of edges and their ends, of those with a number and of the others of pairs; and the ends as they are."""
-    rows = _permuted(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)
-    first, second = zip(*(x.split([pairs.numbers, pairs.pairs]) for x in rows), strict=True)
-    return first, second, ends
-
-
-def _with_head(y: Tensor, pairs: EdgePairs) -> tuple[Tensor, Tensor]:
-    """Rows of all numbers, and those of pairs alone."""
-    if pairs.numbers == pairs.pairs:
-        return y, y
-    return _with_head_recorded(y, pairs.pairs) if _has_rules(y) else (y, y[: pairs.pairs])
+def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    """Rows of edges and their ends, in the order of the pairs; and the ends as they are."""
+    return (_permuted(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
     if not _has_rules(y):
         return y.index_select(0, order)
     return linear_map(y, lambda y: _selected(y, order), lambda g: _permuted(g, place, order))
-
-
-class _WithHead(torch.autograd.Function):
-    """Rows, and the first of them; backwards without the zeros that a slice's gradient is filled up with."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        ctx.count = count
-        return y.view_as(y), y[:count]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, head: Tensor) -> tuple:
-        count = ctx.count
-        if torch.is_grad_enabled() or not (has_plain_numbers(g) and has_plain_numbers(head)):
-            return torch.cat([g[:count] + head, g[count:]]), None
-        summed = empty(tuple(g.shape), g.dtype)
-        torch.add(g[:count], head, out=summed[:count])
-        summed[count:] = g[count:]
-        return summed, None
-
-
-_with_head_recorded = apply_of(_WithHead)
 
 
 def _has_rules(x: Tensor) -> bool:

@@ -28,6 +28,7 @@ class RowBlocks:
     def __init__(self, placement: ChannelPlacement, w: Writer, indexed: bool) -> None:
         self.p, self.w, self.indexed = placement, w, indexed
         self.arguments = row_arguments(placement)
+        self.weights = "(e < weights ? e : e - weights)" if placement.paired else "e"
 
     def write(self) -> None:
         if self.p.owner:
@@ -67,7 +68,7 @@ class RowBlocks:
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
-        index = {"x1": "src[e]", "out": "dst[e]"}.get(operand, "e") if self.indexed else "e"
+        index = {"x1": "src[e]", "out": "dst[e]", "w": self.weights}.get(operand, "e") if self.indexed else "e"
         return f"{name} + {index} * {self.p.dim[operand]}"
 
     def before_owners(self) -> None:
@@ -107,7 +108,15 @@ class RowBlocks:
     def _row(self, lane: str) -> None:
         names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.areas(lane) | {name: self.place(name) for name in names}
+        if self.p.second_weights:
+            self.w.line(f"char* const state = states + {self.weights};")
+            self.w.line(f"real* const gradient = {values['d_w']};")
+            self.w.line("const bool first_of_pair = is_first(state);")
+            values["d_w"] = "first_of_pair ? gradient : second_w"
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
+        if self.p.second_weights:
+            self.w.line("if (first_of_pair) wrote(state);")
+            self.w.line(f"else add_second(gradient, second_w, {self.p.dim['w']}, state);")
 
 
 # -- groups of rows, where there are many paths ------------------------------------------------------------------------
@@ -179,4 +188,27 @@ class GroupBlocks(RowBlocks):
 
     def _rows(self, count: str) -> None:
         values = self.areas("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
+        if self.p.second_weights:
+            values["d_w"] = "gradients"
+            self._claim(count)
+            count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
+        if self.p.second_weights:
+            self._settle()
+
+    def _claim(self, count: str) -> None:
+        """Where the rows of a group write gradients of weights: in memory, or beside it if another edge did first."""
+        group, size = self.p.group, self.p.dim["w"]
+        self.w.line(f"real* gradients[{group}]; const int members = {count};")
+        with self.w.block("for (int k = 0; k < members; ++k)"):
+            self.w.line(f"const bool first_of_pair = is_first(states + (p_d_w[r + k] - d_w) / {size});")
+            self.w.line(f"gradients[k] = first_of_pair ? p_d_w[r + k] : second_w + k * {size};")
+
+    def _settle(self) -> None:
+        """All that others may wait for first, then what is added to theirs."""
+        size = self.p.dim["w"]
+        state = f"states + (p_d_w[r + k] - d_w) / {size}"
+        self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == p_d_w[r + k]) wrote({state});")
+        with self.w.block("for (int k = 0; k < members; ++k)"):
+            added = f"add_second(p_d_w[r + k], gradients[k], {size}, {state});"
+            self.w.line(f"if (gradients[k] != p_d_w[r + k]) {added}")

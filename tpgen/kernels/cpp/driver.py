@@ -29,11 +29,16 @@ class KernelText(Protocol):
 INDEXED_ARGUMENTS = ", const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how"
 
 
+_ROWS = ({"x1": "sources", "out": "destinations"}, {"x1": "sources", "out": "destinations", "w": "weights"})
+
+
 def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     """Write ``tpgen_kernel``."""
     if indexed:
         w.raw(header("edges"))
         w.raw(header("order"))
+    if _shares_gradients(p):
+        w.raw(header("paired"))
     extra = INDEXED_ARGUMENTS if indexed else ""
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
     with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
@@ -43,18 +48,27 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
             for n, operand in enumerate(p.opened):
                 w.line(f"real* const d_{operand} = opened[{n}];")
         w.line("int fault = 0;")
+        if p.paired:
+            w.line("const i64 weights = how >> 3;  // rows of them, above the flags: edges behind take them from the first on")
         for operand in p.opened:
-            rows = {"x1": "sources", "out": "destinations"}.get(operand, "rows") if indexed else "rows"
+            rows = _ROWS[p.paired].get(operand, "rows") if indexed else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
         if indexed:
             _ownership(w, p)
+        if _shares_gradients(p):
+            room(w, "char", "states", "weights + 1")
+            w.line("__builtin_memset(states, 0, weights);")
         _blocks(w, p)
         _weights(w, p, text)
         _parallel(w, p, text, indexed)
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
+
+
+def _shares_gradients(p: Placement) -> bool:
+    return p.paired and "w" in p.opened
 
 
 def _arguments(p: Placement) -> str:
@@ -112,7 +126,7 @@ def _part(p: Placement) -> int:
 
 
 def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
-    size = max(sum(p.scratch.values()), 1)
+    size = max(sum(p.scratch.values()) + p.second_weights, 1)
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
     worth = f"rows * {p.blocks.touched} > {WORTH_THREADS}"
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
@@ -121,6 +135,8 @@ def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
         for name, length in p.scratch.items():
             w.line(f"num* const {name} = scratch + {at};")
             at += length
+        if p.second_weights:
+            w.line(f"real* const second_w = (real*)(scratch + {at});")
         with w.block("for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;)"):
             w.line("if (!scratch) { *failed = 1; continue; }")
             if p.sums_weights:

@@ -33,19 +33,25 @@ FAULTS = {
 
 
 def generate(
-    schedule: AnySchedule, opened: tuple[str, ...], indexed: bool = False, raised: tuple[str, ...] = ()
+    schedule: AnySchedule,
+    opened: tuple[str, ...],
+    indexed: bool = False,
+    raised: tuple[str, ...] = (),
+    paired: bool = False,
 ) -> GeneratedSource:
     """The source that computes the open slots of a form in one sweep; ``raised`` operands are cotangents as well.
 
+    Two edges may share a row of weights where they are ``paired``.
+
     Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open: see `place`.
     """
-    placement, w = place(schedule, opened, indexed, raised), Writer()
+    placement, w = place(schedule, opened, indexed, raised, paired), Writer()
     schedule = placement.schedule
     with w.part("schedule"):
         for line, paths in schedule.lines:
             with w.paths(*paths):
                 w.line(f"// {line}")
-        rows = " of gathered rows" if indexed else ""
+        rows = (" of gathered rows" + ", two to a row of weights" * paired) if indexed else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rows}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):

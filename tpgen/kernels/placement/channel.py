@@ -28,6 +28,7 @@ class ChannelPlacement(OpenedSlots):
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
     raised: tuple[str, ...] = field(default=(), kw_only=True)
+    paired: bool = field(default=False, kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -146,6 +147,11 @@ class ChannelPlacement(OpenedSlots):
         for name in self.table_areas:
             areas[name] = sum(t.size for t in s.tables) * lanes
         return {name: s.target.whole(size) for name, size in areas.items() if size}
+
+    @property
+    def second_weights(self) -> int:
+        """Size of the gradients of weights, of a row or a group, that are added to those of another edge."""
+        return self.dim["w"] * (self.group if self.in_parts else 1) if self.paired and "w" in self.opened else 0
 
     @property
     def table_areas(self) -> list[str]:

@@ -16,6 +16,7 @@ class OpenedSlots(TextOfPaths):
     schedule: Any
     opened: tuple[str, ...]
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
+    paired = False  # whether two edges may share a row of weights
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
@@ -37,6 +38,11 @@ class OpenedSlots(TextOfPaths):
     def dim(self) -> dict[str, int]:
         dims = dict(zip(SLOTS, self.schedule.dims, strict=True))
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
+
+    @property
+    def second_weights(self) -> int:
+        """Size of the gradients of weights that are added to those of another edge."""
+        return 0
 
     @property
     def tiles(self) -> set[int]:

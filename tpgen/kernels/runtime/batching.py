@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.call import DESTINATIONS, ELEMENTS, ROWS, SHARED, SOURCES, FormCall, OperandShape
+from tpgen.kernels.runtime.call import DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, SOURCES, FormCall, OperandShape
 from tpgen.kernels.runtime.registration import Unfold
 from tpgen.kernels.runtime.runtime import kernels_of
 
@@ -21,6 +21,8 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those that all
     rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
     """
+    if kernels_of(call.description).description.pairs:
+        return _fold_pairs(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.indexed)
     shapes = [g.shape for g in signature.given]
@@ -59,6 +61,35 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         by_dst=None,
     )
     return made, unfold
+
+
+def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
+    """The same where two edges share a row of weights: by a row for each edge, whose gradients are added."""
+    kernels = kernels_of(call.description)
+    given = kernels.signature(call.call, call.indexed).given
+    edges = next(_rows(x, d) for g, x, d in zip(given, call.tensors, dims, strict=False) if g.shape.counts == ROWS)
+    axes = [0 if d is None else 0 if d else 1 for d in dims]  # of the rows of a sample
+    tensors, opened, pairs = list(call.tensors), kernels.signature(call.call, call.indexed).opened, 0
+    for n, (g, x) in enumerate(zip(given, call.tensors, strict=True)):
+        if g.shape.counts == PAIRS:
+            pairs = _rows(x, dims[n])
+            tensors[n] = torch.cat([x, x.narrow(axes[n], 0, edges - pairs)], axes[n])
+    text = kernels.product.per_edge
+    made, unfold_edges = fold_batch(size, dims, call._replace(tensors=tensors, description=text))
+
+    def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        found = unfold_edges(results)
+        return tuple(
+            x if shape.counts != PAIRS else _added(x, pairs) for (_, shape), x in zip(opened, found, strict=True)
+        )
+
+    return made, unfold
+
+
+def _added(x: Tensor, pairs: int) -> Tensor:
+    """Rows of edges ``(size, edges, dim)``, those of a pair added: the rows of pairs."""
+    first, second = x[:, :pairs], x[:, pairs:]
+    return torch.cat([first[:, : second.shape[1]] + second, first[:, second.shape[1] :]], 1)
 
 
 def _is_kept(shape: OperandShape) -> bool:

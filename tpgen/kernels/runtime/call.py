@@ -21,7 +21,8 @@ SLOT_BITS = X1, X2, W, OUT = tuple(1 << n for n in range(4))
 
 
 # What the first axis of a tensor counts; one that all rows share has no such axis.
-ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS = COUNTS = ("rows", "shared", "sources", "destinations", "elements")
+COUNTS = ("rows", "shared", "sources", "destinations", "elements", "pairs")
+ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, PAIRS = COUNTS
 
 
 class OperandShape(NamedTuple):

@@ -22,7 +22,8 @@ from tpgen.kernels.cpp.generate import FAULTS, generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.runtime.call import DESTINATIONS, ROWS, SHARED, SOURCES, OperandShape, call_of
+from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SHARED, SOURCES, OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
@@ -32,6 +33,7 @@ from tpgen.remember import Shelf, remembered
 
 FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")
+_FIELDS_OF_PAIRS = ("check_index", "format", "layout", "pairs", "paths", "plan")
 
 # Which paths of a plan a kernel computes.
 PATHS: dict[str, Callable[[Term], bool]] = {
@@ -66,6 +68,8 @@ class Description:
     layout: tuple[str, ...]
     paths: str = "all"
     check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
+    # whether rows of weights are fewer than edges: those behind the last row take them from the first on
+    pairs: bool = False
 
     format = FORMAT
     any_level = False  # kernels take calls without levels, and some at one
@@ -90,7 +94,7 @@ class Description:
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
         opened, raised = self.read(call)
-        return generate(self.schedule(dtype), opened, indexed, raised)
+        return generate(self.schedule(dtype), opened, indexed, raised, self.pairs)
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Read the operands that a call opens, and those that it is given cotangents for, at level 1.
@@ -121,9 +125,13 @@ class Description:
         return {
             "x2": OperandShape(d2),
             "x1": OperandShape(d1, SOURCES if indexed else ROWS),
-            "w": OperandShape(dw, ROWS if dw and not self.plan.shared_weights else SHARED),
+            "w": OperandShape(dw, self.weight_rows(indexed) if dw else SHARED),
             "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
         }
+
+    def weight_rows(self, indexed: bool) -> str:
+        """Rows of the weights, by what they count."""
+        return SHARED if self.plan.shared_weights else PAIRS if self.pairs and indexed else ROWS
 
     @cached_property
     def live(self) -> bool:
@@ -142,13 +150,19 @@ class Description:
         return describe(plan, self.layout, self.paths, self.check_index)
 
     @cached_property
+    def per_edge(self) -> str:
+        """The description of the same product with a row of weights for each edge."""
+        return describe(self.plan, self.layout, self.paths, self.check_index)
+
+    @cached_property
     def weighted(self) -> str:
         """The description of the weighted paths alone: what is left where something else stands in the weights' place.
 
         The form is linear in the weights only there; an unweighted path has no slot for them.
         """
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
-        return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
+        paths = self.paths if everything else "weighted"
+        return describe(self.plan, self.layout, paths, self.check_index, self.pairs)
 
     other_dtypes = "convert it with .float() or .bfloat16() (a module with its operands), or use strategy='grouped'"
     other_devices = "strategy='unrolled'"
@@ -168,11 +182,18 @@ def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
 
 
 @remembered("descriptions of kernels")
-def describe(plan: Plan, layout: str | tuple[str, ...] = "mul_ir", paths: str = "all", check_index: bool = True) -> str:
+def describe(
+    plan: Plan,
+    layout: str | tuple[str, ...] = "mul_ir",
+    paths: str = "all",
+    check_index: bool = True,
+    pairs: bool = False,
+) -> str:
     """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
 
     Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
-    undefined behaviour.
+    undefined behaviour.  With ``pairs`` two edges of a convolution may share a row of weights: of n rows, edge e takes
+    row e, or row e - n where there is none.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -183,11 +204,12 @@ def describe(plan: Plan, layout: str | tuple[str, ...] = "mul_ir", paths: str = 
         "check_index": check_index,
         "format": FORMAT,
         "layout": list(layouts_of(plan, layout)),
+        **({"pairs": True} if pairs else {}),
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index)
+    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index, pairs)
     return text
 
 
@@ -212,7 +234,7 @@ def read_description(text: str) -> AnyDescription:
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
     if isinstance(fields, dict) and fields.get("format") == PolynomialDescription.format:
         return describe_polynomial(read_plan(text))
-    if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
+    if not isinstance(fields, dict) or tuple(fields) not in (_FIELDS, _FIELDS_OF_PAIRS):
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
     if fields["format"] != FORMAT:
         raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
@@ -225,9 +247,12 @@ def read_description(text: str) -> AnyDescription:
     check_index = fields["check_index"]
     if not isinstance(check_index, bool):
         raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
+    pairs = fields.get("pairs", False)
+    if pairs not in (True, False) or ("pairs" in fields and pairs is not True):
+        raise PlanError(f"kernel description: pairs must be true, or left out, got {str(pairs)[:40]!r}")
     try:
         plan = _read_plan(fields["plan"])
-        return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index)
+        return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index, pairs)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 
@@ -237,6 +262,13 @@ def _read_plan(fields: Any) -> Plan:
     if described(plan).format != FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
+
+
+def takes_pairs(plan: Plan, layout: Layout) -> bool:
+    """Whether two edges of a convolution may share a row of weights: they have rows, and vectors run over channels."""
+    if plan.shared_weights or not plan.weight_numel:
+        return False
+    return isinstance(Description(plan, layouts_of(plan, layout)).schedule(torch.float32), ChannelSchedule)
 
 
 def kernel_source(

@@ -17,6 +17,7 @@ from tpgen.kernels.runtime.description import schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
+_WEIGHTS = 3  # the bit of `Edges.how` from which on rows of weights stand, as kernels/cpp/driver.py has it
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
 
 
@@ -60,7 +61,8 @@ class CompiledKernel:
         if edges is None:
             return self._function(*places, sizes.rows)
         indices = edges.src.data_ptr(), edges.dst.data_ptr()
-        return self._function(*places, sizes.rows, *indices, edges.sources, edges.destinations, edges.how)
+        how = edges.how | sizes.pairs << _WEIGHTS
+        return self._function(*places, sizes.rows, *indices, edges.sources, edges.destinations, how)
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
@@ -78,10 +80,10 @@ def source_of(spec: KernelSpec) -> Any:
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
     opened, raised = spec.description.read(spec.call)
-    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised)
+    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, spec.description.pairs)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
-    scratch = max(sum(placed.scratch.values()), 1) * torch.get_num_threads()
+    scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
     weights = placed.weight_scratch if "w" in placed.given else 0
     return order + (scratch + weights + _sums(placed, rows)) * number
 

@@ -123,8 +123,8 @@ class Kernels:
         """Whether the runtime knows the product, by a number that it gives at first."""
         with self._entering:
             if self._number == NOTHING:
-                check, shared = self.description.check_index, self.description.plan.shared_weights
-                self._number = native.number(self._text, self.product.dims, shared, check, LARGE)
+                check, weights = self.description.check_index, self.product.weight_rows(indexed=True)
+                self._number = native.number(self._text, self.product.dims, weights, check, LARGE)
         return self._number != NOTHING
 
     def _enter_form(self, signature: CallSignature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
@@ -163,8 +163,10 @@ class Kernels:
         key = (call, dtype, indexed, device)
         found = self._kernels.get(key)
         if found is None:
-            spec = KernelSpec(self.description, call, dtype, indexed)
-            found = self._kernels[key] = _need_target(device).load(spec)
+            spec, target = KernelSpec(self.description, call, dtype, indexed), _need_target(device)
+            if self.description.pairs and not target.takes_pairs:
+                raise InputError(f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs")
+            found = self._kernels[key] = target.load(spec)
             self._enter(spec, found)
         return found
 

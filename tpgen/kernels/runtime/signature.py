@@ -12,7 +12,7 @@ from tpgen.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
-from tpgen.kernels.runtime.call import COUNTS, DESTINATIONS, ELEMENTS, ROWS, SHARED, FormCall, OperandShape
+from tpgen.kernels.runtime.call import COUNTS, DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, FormCall, OperandShape
 from tpgen.kernels.runtime.description import AnyDescription
 from tpgen.kernels.runtime.targets import devices, target_of
 from tpgen.planner.plan import OUT
@@ -59,7 +59,9 @@ class CallSignature:
             (_count_flat if g.shape.flat else _count)(g, x, counts)
         if self.indexed and counts.setdefault(DESTINATIONS, call.nodes) < 0:
             raise InputError(f"num_nodes must not be negative, got {call.nodes}")
-        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1))
+        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1), counts.get(PAIRS, 0))
+        if PAIRS in counts:
+            _check_pairs(sizes)
         _check_elements(call.elements, sizes)
         return sizes, counts
 
@@ -160,6 +162,12 @@ def _check_elements(index: Tensor | None, sizes: Sizes) -> None:
             f"index: must be int64 of shape ({sizes.rows},), the element of every row, got {index.dtype} "
             f"{tuple(index.shape)}"
         )
+
+
+def _check_pairs(sizes: Sizes) -> None:
+    rows, pairs = sizes.rows, sizes.pairs
+    if type(rows) is int and type(pairs) is int and not pairs <= rows <= 2 * pairs:  # not of a trace
+        raise InputError(f"w: at most two edges share a row, so {rows} edges take {-(-rows // 2)} to {rows}, got {pairs}")
 
 
 def _check_edges(name: str, index: Tensor, rows: int) -> None:

@@ -55,6 +55,8 @@ class KernelTarget:
     rounds_sums: bool = False
     # whether kernels take edges by owner, so that compiled graphs sort them once for all
     sorts: bool = False
+    # whether two edges may share a row of weights
+    takes_pairs: bool = False
     # why a graph is faster all the same, by `chip`: asked for `auto` alone
     slower: Callable[[KernelSpec, Any], str | None] = lambda *_: None
 
@@ -194,6 +196,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         text=by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
         workspace=by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
+        takes_pairs=True,
     ),
     "cuda": KernelTarget(
         device="cuda",

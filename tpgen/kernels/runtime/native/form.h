@@ -3,7 +3,8 @@
 
 enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
 enum { UNFIT = -1 };  // beside the faults of kernels
-enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // what a kernel must know of a call with edges, as in cpp/edges.h
+// what a kernel must know of a call with edges, as in cpp/edges.h; rows of weights stand above
+enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4, WEIGHTS = 3 };
 
 typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
 typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
@@ -50,12 +51,15 @@ static bool make_dense(Tensor& x) {
   return copied;
 }
 
-// a kernel by the addresses that it takes, of rows or of edges
-static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, const Tensor& dst, i64 sources, i64 nodes, i64 check) {
+// whether edges are at most two to each row of weights, which those of pairs are
+static bool share(i64 rows, i64 weights) { return weights <= rows && rows <= 2 * weights; }
+// a kernel by the addresses that it takes, of rows or of edges, with rows of weights where two edges share one
+static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, const Tensor& dst, i64 sources, i64 nodes, i64 check,
+                 i64 weights) {
   unsigned threads;
   torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
   if (!src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
-  const i64 how = (check ? CHECKED : 0) | (is_narrow(src) ? NARROW_SRC : 0) | (is_narrow(dst) ? NARROW_DST : 0);
+  const i64 how = (check ? CHECKED : 0) | (is_narrow(src) ? NARROW_SRC : 0) | (is_narrow(dst) ? NARROW_DST : 0) | weights << WEIGHTS;
   return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, src.data(), dst.data(), sources, nodes, how);
 }
 
@@ -63,7 +67,7 @@ static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, cons
 
 enum { MOST_SLOTS = 64 };
 struct FormLaunches;  // of its kernels on GPUs
-enum Count { ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, COUNTS };  // what the first axis of a tensor counts
+enum Count { ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, PAIRS, COUNTS };  // what the first axis of a tensor counts
 
 struct Given { i64 dim, channels, count, flat; };    // numbers of a channel; whether it has channels; whether rows are flat
 struct Opened { i64 given, dim, channels, count; };  // the tensor that says the shape, or none: then flat rows
@@ -120,7 +124,7 @@ static bool fits(const Given& g, const Tensor& x, Sizes& s) {
   return g.channels ? width % g.dim == 0 && agree(s.channels, width / g.dim) : width == g.dim;
 }
 static bool fits(const Form& f, const Arguments& a, Sizes& s) {
-  s = {{-1, -1, -1, -1, -1}, -1};
+  s = {{-1, -1, -1, -1, -1, -1}, -1};
   for (i64 n = 0; n < f.count; ++n) {
     const Tensor& x = a.x[n];
     if (!x.dim || x.dim > MOST_AXES || position(x.dtype) != f.dtype) return false;
@@ -133,6 +137,8 @@ static bool fits(const Form& f, const Arguments& a, Sizes& s) {
   if (rows < 0 || bool(a.src) != bool(a.dst)) return false;
   if (a.src && (!fits_index(a.src, rows) || !fits_index(a.dst, rows) || s.counts[SOURCES] < 0 || s.counts[DESTINATIONS] < 0))
     return false;
+  if (s.counts[PAIRS] < 0) s.counts[PAIRS] = 0;
+  else if (!share(rows, s.counts[PAIRS])) return false;
   if (a.index) return fits_index(a.index, rows) && !is_narrow(a.index);
   return s.counts[ELEMENTS] == 1 || s.counts[ELEMENTS] == rows;
 }
@@ -164,5 +170,5 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     p[n] = n < f.count ? from[n] : 0;
     p[4 + n] = f.mask >> n & 1 ? to[k++] : 0;
   }
-  return start(f.kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check);
+  return start(f.kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check, s.counts[PAIRS]);
 }

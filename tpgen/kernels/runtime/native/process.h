@@ -42,7 +42,7 @@ EXPORTED i64 tpgen_add_product(const i64* fields) {
   if (known == MOST) return -1;
   Product* made = new Product();
   for (int n = 0; n < 4; ++n) made->dims[n] = fields[n];
-  made->shared = fields[4], made->check = fields[5], made->limit = fields[6];
+  made->weights = fields[4], made->check = fields[5], made->limit = fields[6];
   products[known] = made;
   __atomic_store_n(&known, known + 1, __ATOMIC_RELEASE);
   return known - 1;

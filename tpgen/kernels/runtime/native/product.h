@@ -5,7 +5,7 @@ struct Launches;  // of a kernel on GPUs
 
 struct Product {
   i64 dims[4];           // row lengths of x1, x2, w, out
-  i64 shared;            // whether all rows use the same weights
+  i64 weights;           // what rows of weights count, a `Count`: rows or edges, pairs of edges, or all share them
   i64 check;             // whether edges out of range are refused
   i64 limit;             // bytes of a result from which on others make room for it, 0: none
   void* kernels[2][3][16];  // by rows or by edges, by dtype, by open slots
@@ -41,7 +41,8 @@ static bool fits(const Call& c) {
   const i64 rows = x2.sizes[0];
   if (!x2.is(rows, dims[1]) || !x1.is(c.src ? x1.sizes[0] : rows, dims[0])) return false;
   const bool nothing = !dims[2] && w.dim <= 2 && !w.count() && !(c.mask & W);
-  if (!nothing && (c.product.shared ? !w.is(dims[2]) : !w.is(rows, dims[2]))) return false;
+  const bool paired = c.product.weights == PAIRS && c.src && w.dim == 2 && share(rows, w.sizes[0]);
+  if (!nothing && (c.product.weights == SHARED ? !w.is(dims[2]) : !w.is(paired ? w.sizes[0] : rows, dims[2]))) return false;
   if (g && !g.is(c.src && g.dim ? g.sizes[0] : rows, dims[3])) return false;
   if (!g && c.mask != OUT) return false;
   return !c.src ? !c.dst : c.dst && fits_index(c.src, rows) && fits_index(c.dst, rows) && c.nodes >= 0;
@@ -64,7 +65,8 @@ static int launch(const Call& c, i64 mask) {
     p[4 + n] = mask >> n & 1 ? c.results[n].data() : 0;
   }
   const i64 sources = c.operands[0].sizes[0], nodes = c.operands[3] ? c.operands[3].sizes[0] : c.nodes;
-  return start(kernel, p, c.operands[1].sizes[0], c.src, c.dst, sources, nodes, c.product.check);
+  const i64 weights = c.product.weights == PAIRS ? c.operands[2].sizes[0] : 0;
+  return start(kernel, p, c.operands[1].sizes[0], c.src, c.dst, sources, nodes, c.product.check, weights);
 }
 
 // Fill the results; `UNFIT` where operands do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.

@@ -32,6 +32,7 @@ from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
+from tpgen.kernels.runtime.call import COUNTS
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
@@ -82,9 +83,12 @@ class Runtime:
         self.run, self.form = _operation("run"), _operation("form")
         self.sorted, self.sorted_form = _operation("sorted"), _operation("sorted_form")
 
-    def number(self, description: str, dims: Sequence[int], shared: bool, check: bool, limit: int) -> int:
-        """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`."""
-        fields = (ctypes.c_int64 * 7)(*dims, shared, check, limit)
+    def number(self, description: str, dims: Sequence[int], weights: str, check: bool, limit: int) -> int:
+        """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`.
+
+        ``weights`` are what their rows count.
+        """
+        fields = (ctypes.c_int64 * 7)(*dims, COUNTS.index(weights), check, limit)
         with self._guard:
             if description not in self._numbers:
                 self._numbers[description] = self._library.tpgen_add_product(fields)
