@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen import TensorProductConv
-from tpgen.errors import InputError
+from tpgen.errors import InputError, PlanError
+from tpgen.kernels.runtime.description import describe, read_description
 from tpgen.planner.presets import channelwise
 
 NODES = 9
@@ -59,3 +60,120 @@ def test_edges_that_share_weights_are_edges_with_equal_weights(name: str, rows: 
     for one, other in zip(found, derivatives(per_edge(conv, *given, *ends), given), strict=True):
         limit = 1e-9 * float(other.detach().abs().max()) if len(other) else 0.0
         torch.testing.assert_close(one, other, rtol=1e-9, atol=limit)
+
+
+@needs_compiler
+def test_int32_ends_bfloat16_and_numbers_of_nodes_are_taken_as_by_forward() -> None:
+    conv = conv_of("mace").to(torch.bfloat16)
+    given, ends = operands(conv, 20, 40)
+    given = [x.detach().bfloat16().requires_grad_() for x in given]
+    found = conv.forward_pairs(*given, *(end.int() for end in ends), num_nodes=12)
+    assert found.shape == (12, conv.irreps_out.dim)
+    exact = conv_of("mace")
+    wide = [x.detach().double().requires_grad_() for x in given]
+    expected = per_edge(exact, *wide, *ends)
+    torch.testing.assert_close(found[:NODES].double(), expected, rtol=0.02, atol=0.05)
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), given), torch.autograd.grad(expected.sum(), wide), strict=True
+    ):
+        torch.testing.assert_close(one.double(), other, rtol=0.05, atol=0.1 * float(other.abs().max()))
+
+
+@needs_compiler
+@pytest.mark.parametrize("batched", [(0, None, 0), (None, 0, None), (0, 0, 1), (None, None, 0)])
+def test_vmap_is_a_loop_over_samples(batched: tuple[int | None, ...]) -> None:
+    conv = conv_of("odd")
+    given, ends = operands(conv, 7, 12)
+    many = [
+        x.detach() if dim is None else torch.stack([x.detach() * scale for scale in (1.0, -0.5, 2.0)], dim)
+        for x, dim in zip(given, batched, strict=True)
+    ]
+
+    def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return torch.func.grad(lambda *t: conv.forward_pairs(*t, *ends).square().sum(), argnums=(0, 1, 2))(*tensors)
+
+    found = torch.func.vmap(gradients, in_dims=batched)(*many)
+    for n in range(3):
+        sample = [x if dim is None else x.select(dim, n) for x, dim in zip(many, batched, strict=True)]
+        for one, other in zip(found, gradients(*sample), strict=True):
+            torch.testing.assert_close(one[n], other)
+
+
+@needs_compiler
+def test_gradients_of_many_cotangents_are_those_of_each() -> None:
+    conv = conv_of("mace")
+    given, ends = operands(conv, 20, 40)
+    made, cotangents = (
+        conv.forward_pairs(*given, *ends),
+        torch.randn(3, NODES, conv.irreps_out.dim, dtype=torch.float64),
+    )
+    found = torch.autograd.grad(made, given, cotangents, is_grads_batched=True, retain_graph=True)
+    for n, g in enumerate(cotangents):
+        for one, other in zip(found, torch.autograd.grad(made, given, g, retain_graph=True), strict=True):
+            torch.testing.assert_close(one[n], other)
+
+
+@needs_compiler
+def test_gradients_do_not_depend_on_threads() -> None:
+    conv = conv_of("wide").float()
+    given, ends = operands(conv, 900, 1800, nodes=40)
+    given = [x.detach().float().requires_grad_() for x in given]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 4, 4, 4):
+            torch.set_num_threads(threads)
+            found.append(torch.autograd.grad(conv.forward_pairs(*given, *ends).square().sum(), given))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, same) for one, same in zip(found[0], other, strict=True))
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [5, 13])
+def test_rows_of_weights_that_are_no_pairs_are_an_error(rows: int) -> None:
+    conv = conv_of("mace")
+    given, ends = operands(conv, rows, 12)
+    with pytest.raises(InputError, match="12 edges take 6 to 12, got"):
+        conv.forward_pairs(*given, *ends)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "unrolled"])
+def test_other_strategies_repeat_the_rows(strategy: str) -> None:
+    conv = TensorProductConv.from_plan(channelwise(*PLANS["odd"]), strategy=strategy).double()
+    given, ends = operands(conv, 7, 12)
+    found = derivatives(conv.forward_pairs(*given, *ends), given)
+    for one, other in zip(found, derivatives(per_edge(conv, *given, *ends), given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@needs_compiler
+def test_a_program_exports_with_pairs_and_any_number_of_edges() -> None:
+    conv = conv_of("mace")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+            return self.conv.forward_pairs(x, y, w, src, dst)
+
+    given, ends = operands(conv, 20, 40)
+    rows, edges, nodes = (torch.export.Dim(name, min=2) for name in ("rows", "edges", "nodes"))
+    shapes = ({0: nodes}, {0: edges}, {0: rows}, {0: edges}, {0: edges})
+    program = torch.export.export(Net(), (*[x.detach() for x in given], *ends), dynamic_shapes=shapes)
+    more, others = operands(conv, 31, 50)
+    torch.testing.assert_close(
+        program.module()(*[x.detach() for x in more], *others), conv.forward_pairs(*more, *others).detach()
+    )
+
+
+def test_descriptions_with_pairs_are_read_strictly() -> None:
+    plan = channelwise(*PLANS["odd"])
+    text = describe(plan, pairs=True)
+    assert read_description(text).pairs
+    assert not read_description(describe(plan)).pairs
+    for wrong in ('"pairs":false', '"pairs":1', '"pairs":"yes"'):
+        with pytest.raises(PlanError, match="pairs must be true"):
+            read_description(text.replace('"pairs":true', wrong))

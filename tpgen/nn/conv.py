@@ -85,7 +85,13 @@ class TensorProductConv(TensorProduct):
         return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
 
     def forward_pairs(
-        self, x: Tensor, y: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor, num_nodes: Optional[int] = None  # noqa: UP045
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        edge_src: Tensor,
+        edge_dst: Tensor,
+        num_nodes: Optional[int] = None,  # noqa: UP045
     ) -> Tensor:
         """Sum the products of all edges into the nodes they point to, where two edges may share a row of weights.
 

@@ -11,8 +11,8 @@ gradients by single edges differ from those without pairs; their sums over a pai
 forces, stress, gradients of parameters, and the derivatives of these.
 
 Who computes rows of edges from lengths marks them (`mark`).  A net finds the mark on the tensor that it is given: no
-tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs, which its kernel reads for both of
-their edges.
+tensor that is computed from that one has it.  Weights of a convolution stay rows of pairs: its kernel reads them for
+both edges.
 
 A network that is written down as a program cannot look for pairs: while that goes on, nets take pairs that the program
 is given, and the `Recording` gets what they are to be found from.

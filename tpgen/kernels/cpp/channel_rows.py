@@ -197,7 +197,7 @@ class GroupBlocks(RowBlocks):
             self._settle()
 
     def _claim(self, count: str) -> None:
-        """Where the rows of a group write gradients of weights: in memory, or beside it if another edge did first."""
+        """Choose where the rows of a group write gradients of weights: in memory, or beside it after another edge."""
         group, size = self.p.group, self.p.dim["w"]
         self.w.line(f"real* gradients[{group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
@@ -205,7 +205,7 @@ class GroupBlocks(RowBlocks):
             self.w.line(f"gradients[k] = first_of_pair ? p_d_w[r + k] : second_w + k * {size};")
 
     def _settle(self) -> None:
-        """All that others may wait for first, then what is added to theirs."""
+        """Say what was written, which others may wait for, and then add the rest to theirs."""
         size = self.p.dim["w"]
         state = f"states + (p_d_w[r + k] - d_w) / {size}"
         self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == p_d_w[r + k]) wrote({state});")

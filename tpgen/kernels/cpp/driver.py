@@ -49,7 +49,7 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
                 w.line(f"real* const d_{operand} = opened[{n}];")
         w.line("int fault = 0;")
         if p.paired:
-            w.line("const i64 weights = how >> 3;  // rows of them, above the flags: edges behind take them from the first on")
+            w.line("const i64 weights = how >> 3;  // rows of them: edges behind take them from the first on")
         for operand in p.opened:
             rows = _ROWS[p.paired].get(operand, "rows") if indexed else "rows"
             if not (operand == "w" and p.sums_weights):

@@ -64,7 +64,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
 
 
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """The same where two edges share a row of weights: by a row for each edge, whose gradients are added."""
+    """Fold a call in which two edges share a row of weights: by a row for each edge, whose gradients are added."""
     kernels = kernels_of(call.description)
     given = kernels.signature(call.call, call.indexed).given
     edges = next(_rows(x, d) for g, x, d in zip(given, call.tensors, dims, strict=False) if g.shape.counts == ROWS)

@@ -248,7 +248,7 @@ def read_description(text: str) -> AnyDescription:
     if not isinstance(check_index, bool):
         raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
     pairs = fields.get("pairs", False)
-    if pairs not in (True, False) or ("pairs" in fields and pairs is not True):
+    if "pairs" in fields and pairs is not True:
         raise PlanError(f"kernel description: pairs must be true, or left out, got {str(pairs)[:40]!r}")
     try:
         plan = _read_plan(fields["plan"])

@@ -80,7 +80,9 @@ def source_of(spec: KernelSpec) -> Any:
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
     opened, raised = spec.description.read(spec.call)
-    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, spec.description.pairs)
+    placed = place(
+        schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, spec.description.pairs
+    )
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()

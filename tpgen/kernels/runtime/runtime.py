@@ -165,7 +165,9 @@ class Kernels:
         if found is None:
             spec, target = KernelSpec(self.description, call, dtype, indexed), _need_target(device)
             if self.description.pairs and not target.takes_pairs:
-                raise InputError(f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs")
+                raise InputError(
+                    f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs"
+                )
             found = self._kernels[key] = target.load(spec)
             self._enter(spec, found)
         return found

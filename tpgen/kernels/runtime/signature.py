@@ -167,7 +167,9 @@ def _check_elements(index: Tensor | None, sizes: Sizes) -> None:
 def _check_pairs(sizes: Sizes) -> None:
     rows, pairs = sizes.rows, sizes.pairs
     if type(rows) is int and type(pairs) is int and not pairs <= rows <= 2 * pairs:  # not of a trace
-        raise InputError(f"w: at most two edges share a row, so {rows} edges take {-(-rows // 2)} to {rows}, got {pairs}")
+        raise InputError(
+            f"w: at most two edges share a row, so {rows} edges take {-(-rows // 2)} to {rows}, got {pairs}"
+        )
 
 
 def _check_edges(name: str, index: Tensor, rows: int) -> None:
