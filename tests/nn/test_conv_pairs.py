@@ -9,7 +9,9 @@ from torch import Tensor
 from tests.machine import needs_compiler
 from tpgen import TensorProductConv
 from tpgen.errors import InputError, PlanError
+from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import describe, read_description
+from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.presets import channelwise
 
 NODES = 9
@@ -17,7 +19,7 @@ PLANS = {
     "mace": ("16x0e", "0e+1o+2e", "16x0e+16x1o+16x2e"),
     "odd": ("5x0e+3x1o", "0e+1o", "5x0e+3x1o"),
     "wide": ("128x0e", "0e+1o+2e+3o", "128x0e+128x1o+128x2e+128x3o"),
-    "many paths": ("8x0e+8x1o+8x2e+8x3o", "0e+1o+2e+3o", "8x0e+8x1o+8x2e+8x3o"),
+    "many paths": ("4x0e+4x1o+4x2e+4x3o", "0e+1o+2e+3o", "4x0e+4x1o+4x1e+4x2e+4x2o+4x3o+4x3e"),
     "mixed": ("6x0e+2x1o", "0e+1o", "6x0e+2x1o"),
 }
 
@@ -177,3 +179,9 @@ def test_descriptions_with_pairs_are_read_strictly() -> None:
     for wrong in ('"pairs":false', '"pairs":1', '"pairs":"yes"'):
         with pytest.raises(PlanError, match="pairs must be true"):
             read_description(text.replace('"pairs":true', wrong))
+
+
+def test_targets_without_shared_rows_say_so() -> None:
+    kernels = kernels_of(describe(channelwise(*PLANS["odd"]), pairs=True))
+    with pytest.raises(InputError, match="on CUDA GPUs each edge takes a row of weights of its own"):
+        kernels.kernel(call_of(("out",)), torch.float32, indexed=True, device="cuda")
