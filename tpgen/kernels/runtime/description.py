@@ -30,7 +30,7 @@ from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.remember import Shelf, remembered
 
-FORMAT = "tpgen.kernel/1"
+_FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")
 
 # Which paths of a plan a kernel computes.
@@ -67,7 +67,7 @@ class Description:
     paths: str = "all"
     check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
 
-    format = FORMAT
+    format = _FORMAT
     any_level = False  # kernels take calls without levels, and some at one
 
     @cached_property
@@ -181,7 +181,7 @@ def describe(plan: Plan, layout: str | tuple[str, ...] = "mul_ir", paths: str = 
     """
     fields = {
         "check_index": check_index,
-        "format": FORMAT,
+        "format": _FORMAT,
         "layout": list(layouts_of(plan, layout)),
         "paths": paths,
         "plan": json.loads(plan.to_json()),
@@ -214,8 +214,8 @@ def read_description(text: str) -> AnyDescription:
         return describe_polynomial(read_plan(text))
     if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
-    if fields["format"] != FORMAT:
-        raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
+    if fields["format"] != _FORMAT:
+        raise PlanError(f"kernel description: format must be {_FORMAT!r}, got {str(fields['format'])[:40]!r}")
     layout = fields["layout"]
     if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
         raise PlanError("kernel description: layout must be a list of names")
@@ -234,7 +234,7 @@ def read_description(text: str) -> AnyDescription:
 
 def _read_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
-    if described(plan).format != FORMAT:
+    if described(plan).format != _FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 
