@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-FLOOR = "2.10"  # the oldest torch that has them all, but for those with another way
+_FLOOR = "2.10"  # the oldest torch that has them all, but for those with another way
 
 
 class Private(NamedTuple):
@@ -130,7 +130,7 @@ def __getattr__(asked: str) -> Any:
         error = AttributeError if private.without else ImportError  # of the first, getattr has another value
         raise error(
             f"torch {torch.__version__} has no {private.module}.{private.name}, which tpgen needs ({private.use}): "
-            f"use a torch from {FLOOR} on that docs/versions.md names"
+            f"use a torch from {_FLOOR} on that docs/versions.md names"
         ) from None
     globals()[asked] = found
     return found

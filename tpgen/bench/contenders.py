@@ -27,7 +27,7 @@ from tpgen.planner.plan import Plan
 
 Builder = Callable[[Plan, torch.dtype, torch.device], Product]
 
-BACKENDS = ("eager", "script", "inductor", "cudagraphs")
+_BACKENDS = ("eager", "script", "inductor", "cudagraphs")
 _CUDA_ONLY = ("cudagraphs",)
 _NO_DOUBLE = {"double": "torch.compile has no double backward"}
 _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_DOUBLE}
@@ -86,10 +86,10 @@ def _tpgen_row(strategy: str, backend: str, layout: Layout = "mul_ir", streams: 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_row("e3nn", backend, build_e3nn) for backend in BACKENDS),
-    *(_row("loop", backend, build_loop) for backend in BACKENDS if backend != "script"),
+    *(_row("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_row("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
     Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
-    *(_tpgen_row(strategy, backend) for strategy in _STRATEGIES for backend in BACKENDS),
+    *(_tpgen_row(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
     _tpgen_row("einsum", "eager", streams=4),
     Contender("cuequivariance/eager", build_cuequivariance),

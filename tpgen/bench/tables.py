@@ -19,7 +19,7 @@ from tpgen.planner.problems import PROBLEMS
 from tpgen.text import duration, quantity, ratio
 
 # Columns of the table of one problem and task: heading, cell.
-COLUMNS: dict[str, Callable[[Report, Record], str]] = {
+_COLUMNS: dict[str, Callable[[Report, Record], str]] = {
     "contender": lambda report, r: r.contender,
     "median": lambda report, r: "WRONG" if r.status == "wrong" else duration(r.median),
     "min": lambda report, r: duration(r.min),
@@ -68,13 +68,13 @@ _WORDS = ("contender", "status", "where", "reason", "least at", "worst at", "wha
 _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
-def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(COLUMNS)) -> Cells | None:
+def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
     """The table of one problem and task; None where nobody ran."""
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
         return None
-    rows = tuple(tuple(COLUMNS[c](report, r) for c in columns) for r in records)
+    rows = tuple(tuple(_COLUMNS[c](report, r) for c in columns) for r in records)
     marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
     return Cells(f"{problem}, {_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
 
@@ -169,7 +169,7 @@ class ReportTables:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         report = self.report
-        columns = tuple(COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
+        columns = tuple(_COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
         cells = [task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
         if len(report.problems) > 1:
             cells += [mean_cells(report, task) for task in report.tasks]
@@ -184,7 +184,7 @@ _FULL_WIDTH = 140
 _NARROW = ("contender", "median", "× best e3nn", "× same backend", "first call", "peak memory")
 
 
-_DETAIL = tuple(name for name in COLUMNS if name != "error")
+_DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:

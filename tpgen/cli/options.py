@@ -196,11 +196,11 @@ def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
 _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by whether a command takes polynomials
 
 
-def free_problem(plan: Plan, rows: int = 1000, *, polynomials: bool = False) -> Problem:
+def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
     """A problem made of a plan that the user described."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
-    return Problem(f"plan-{plan.digest}", "described on the command line", rows, lambda: plan, "free")
+    return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
 
 
 def free_plan(asked: dict[str, Any]) -> Plan | None:

@@ -1,12 +1,15 @@
 """Warnings of calls that go a slower way: each once, and none where a proof goes every way on purpose."""
 
-from __future__ import annotations
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+
+import torch
+from torch import Tensor
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -24,6 +27,20 @@ def say_once(text: str) -> None:
 @cache
 def _say(text: str) -> None:
     warnings.warn(text, stacklevel=4)
+
+
+def kernels_take(x: Tensor) -> bool:
+    """Whether kernels of polynomials take a tensor of this device and dtype."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
+def runs_on(x: Tensor, otherwise: str) -> bool:
+    """Whether a kernel takes a tensor, which may have changed since the conversion; what runs ``otherwise`` is said."""
+    good = kernels_take(x)
+    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling():
+            say_once(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
+    return good
 
 
 @contextmanager

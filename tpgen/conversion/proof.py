@@ -26,9 +26,9 @@ from tpgen.inspection.clock import ROUGH, device_of, time_in_turns
 from tpgen.inspection.training import is_floating, restored
 from tpgen.text import duration, ratio, table
 
-FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
+_FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
-OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
+_OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Proof:
 
     differences: tuple[Difference, ...]
     limit: float = LIMIT
-    outputs: float = OUTPUTS
+    outputs: float = _OUTPUTS
     splined: tuple[Difference, ...] = ()  # of single results by splines, which no limit holds for
 
     @property
@@ -303,7 +303,7 @@ def _difference(what: str, theirs: Named, ours: Named) -> Difference:
 
 
 def _floor(found: Named) -> float:
-    return FLOOR * max(map(_largest, found.values()), default=0.0)
+    return _FLOOR * max(map(_largest, found.values()), default=0.0)
 
 
 def _apart(wanted: Tensor, got: Tensor, floor: float) -> tuple[float, float]:

@@ -34,7 +34,7 @@ from tpgen.verification.findings import counted
 from tpgen.verification.verify import Verification, verify
 
 # Asked of every product and polynomial here; what takes a while is asked of the converted network at the end.
-LAWS = ("definition", "linear", "equivariant", "permutation", "first order", "second order")
+_LAWS = ("definition", "linear", "equivariant", "permutation", "first order", "second order")
 LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same numbers in another order
 
 
@@ -125,13 +125,13 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
 
 def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify the named products."""
-    return _shown([*map(find_problem, tour.problems)], "grouped", (*LAWS, "e3nn", "right"), folder, tour, console)
+    return _shown([*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
 
 
 def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
     """Plan, dump and verify MACE's symmetric contraction, and a polynomial that no preset covers."""
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
-    return _shown([contraction, POLYNOMIALS["turned"]], "einsum", (*LAWS, "degree"), folder, tour, console)
+    return _shown([contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console)
 
 
 def _shown(

@@ -24,7 +24,7 @@ from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
 from tpgen.progress import Told, told
 
-FORMAT = "tpgen.deployed/1"
+_FORMAT = "tpgen.deployed/1"
 _FILES = Path(__file__).parent / "files"
 
 
@@ -107,5 +107,5 @@ def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any])
     (folder / "README.md").write_text(text, encoding="utf-8")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    manifest = {"format": FORMAT, "torch": version, "features": features(), "files": sums, **more}
+    manifest = {"format": _FORMAT, "torch": version, "features": features(), "files": sums, **more}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")

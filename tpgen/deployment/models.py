@@ -113,11 +113,11 @@ class OfStructures(nn.Module):
 def model_of(network: nn.Module) -> Model:
     """The model that a network is; raises `DeployError` for one of no known project."""
     packages = _packages(network)
-    for project, (_, make) in PROJECTS.items():
+    for project, (_, make) in _PROJECTS.items():
         if project in packages:
             return make(network)
     raise DeployError(
-        f"{type(network).__name__} is no model of {', '.join(PROJECTS)}, whose inputs are known: give the tensors of "
+        f"{type(network).__name__} is no model of {', '.join(_PROJECTS)}, whose inputs are known: give the tensors of "
         "one call as inputs"
     )
 
@@ -129,7 +129,7 @@ def _packages(module: nn.Module) -> set[str]:
 
 def read_file(project: str, source: Path) -> nn.Module:
     """The network in a file of a project's: a model of MACE's, a checkpoint or package of NequIP's, or SevenNet's."""
-    return PROJECTS[project][0](source).eval()
+    return _PROJECTS[project][0](source).eval()
 
 
 def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
@@ -185,7 +185,7 @@ def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 
 
 # project -> what reads its file, and what says which model a network is
-PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
+_PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
         lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace),

@@ -46,12 +46,12 @@ class PathMap:
     unit: str = "FLOP per row"  # of what makes a route thick
 
 
-def path_picture(shown: PathMap, noun: str = "path") -> str:
+def path_picture(shown: PathMap) -> str:
     """The diagram for a notebook: of many paths the first, as is said below it; nothing of none."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
-    said = f"<div>the first {_MOST} of {len(shown.routes)} {noun}s</div>" if cut else ""
+    said = f"<div>the first {_MOST} of {len(shown.routes)} paths</div>" if cut else ""
     return diagram(replace(shown, routes=shown.routes[:_MOST])) + said
 
 

@@ -25,7 +25,7 @@ from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_usual
 
-STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
+_STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
 CLOSE = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
 _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
@@ -71,7 +71,7 @@ def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) 
     >>> spline.table.shape, spline.slopes_error < 1e-6
     (torch.Size([256, 4, 2]), True)
     """
-    for steps in STEPS:
+    for steps in _STEPS:
         spline = _with_steps(function, start, end, steps)
         if spline.slopes_error <= CLOSE:
             break

@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
-from tpgen.emitter.emit import Emission, EmittedModule, emit_plan
+from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.errors import TraceError
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
+from tpgen.nn.planned import PlannedModule
 from tpgen.nn.tensor_product import TensorProduct
 
 
@@ -116,7 +117,7 @@ def inline_products(
 
 def is_product(module: nn.Module) -> TypeGuard[TensorProduct]:
     """Whether a module has a program that `inline_products` puts into a graph."""
-    return isinstance(module, TensorProduct)
+    return isinstance(module, PlannedModule) and bool(module.directions)
 
 
 def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
@@ -208,7 +209,7 @@ class _Inliner:
         """The nodes of a product's program on its operands."""
         strategy = self.strategy or product.choice.strategy
         emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
-        copies: dict[fx.Node, Any] = dict(zip(_placeholders(emission), operands, strict=True))
+        copies: dict[fx.Node, Any] = dict(zip(emission.graph.find_nodes(op="placeholder"), operands, strict=True))
         prefix = path.replace(".", "_")
         for node in emission.graph.nodes:
             if node.op == "output":
@@ -240,10 +241,6 @@ class _Inliner:
             tensor = torch.tensor(values)
             self.tensors[wanted] = tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
         return self.graph.get_attr(self.names[key])
-
-
-def _placeholders(emission: Emission) -> list[fx.Node]:
-    return [node for node in emission.graph.nodes if node.op == "placeholder"]
 
 
 def _bound(product: TensorProduct, path: str, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
         raise OptionError(unknown("option", name, known))
 
 
-def check_plan(plan: object, maker: Maker, names: str) -> None:
-    """Raise `PlanError` for what is no plan of the ``maker``, whose functions have these ``names``."""
-    if not isinstance(plan, Plan) or plan.maker is not maker:
+def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
+    """Raise `PlanError` for what is no plan of the ``makers``, by the names of their functions."""
+    if not isinstance(plan, Plan) or plan.maker not in makers:
         got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
-        raise PlanError(f"from_plan takes a Plan as {names} makes it, got {got}")
+        raise PlanError(f"from_plan takes a Plan as {' or '.join(makers.values())} makes it, got {got}")
 
 
 def check_size(name: str, value: object) -> None:

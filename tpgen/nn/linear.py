@@ -143,7 +143,7 @@ class Linear(FormModule):
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
         """
-        check_plan(plan, LINEAR, "make_linear_plan")
+        check_plan(plan, {LINEAR: "make_linear_plan"})
         linear = cls.__new__(cls)
         linear._setup(plan, internal_weights, **options)
         return linear

@@ -35,6 +35,7 @@ class PlannedModule(Constants):
     choice: Choice
     backend: str = "eager"
     edges: ClassVar[bool] = False  # whether rows of a call are edges between nodes
+    directions: ClassVar[dict[str, str]] = {}  # what each program emits, of modules whose programs graphs take
     _config: Config  # as asked: what `auto` comes to follows the module to other dtypes and devices
     _runners: dict[str, Runner]  # what runs each program, as far as they were called
     _graph: ClassVar[str]  # the strategy of a program that calls torch's operators alone

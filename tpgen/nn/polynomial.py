@@ -29,7 +29,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL, PolynomialTerm, generated, make_polynomial_plan, table_of
 
-WEIGHTS = ("shared", "element", "given", "none")
+_WEIGHTS = ("shared", "element", "given", "none")
 
 
 class Polynomial(PolynomialModule):
@@ -112,8 +112,8 @@ class Polynomial(PolynomialModule):
         **options: Unpack[RunOptions],
     ) -> None:
         check_own_options(options, "weights", "num_elements", "layout", "edges")
-        if weights not in WEIGHTS:
-            raise OptionError(f"weights: {unknown('kind', weights, WEIGHTS)}")
+        if weights not in _WEIGHTS:
+            raise OptionError(f"weights: {unknown('kind', weights, _WEIGHTS)}")
         if (weights == "element") != (num_elements is not None):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"
@@ -155,7 +155,7 @@ class Polynomial(PolynomialModule):
         torch.Size([5, 8])
         """
         check_own_options(options, "num_elements", "internal_weights", "edges")
-        check_plan(plan, POLYNOMIAL, "make_polynomial_plan or make_contraction_plan")
+        check_plan(plan, {POLYNOMIAL: "make_polynomial_plan or make_contraction_plan"})
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
         if num_elements is not None:

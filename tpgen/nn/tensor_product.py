@@ -148,7 +148,7 @@ class TensorProduct(FormModule):
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
         TensorProduct(8x0e+8x1o x 1x0e+1x1o -> 16x0e+16x1o | 32 paths | 32 weights)
         """
-        check_plan(plan, PRODUCT, "tpgen.make_plan")
+        check_plan(plan, {PRODUCT: "tpgen.make_plan"})
         product = cls.__new__(cls)
         product._setup(plan, internal_weights, **options)
         return product

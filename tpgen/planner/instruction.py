@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError, unknown
+from tpgen.errors import PlanError
 
 
 class Instruction(NamedTuple):
@@ -43,12 +43,6 @@ class BuiltInstruction(Instruction):
     """
 
     __slots__ = ()
-
-
-def check_known(what: str, name: object, known: Collection[str]) -> None:
-    """Raise `PlanError` that lists what is known."""
-    if not isinstance(name, str) or name not in known:
-        raise PlanError(unknown(what, name, known))
 
 
 def parse_irreps(irreps: object, what: str) -> Irreps:

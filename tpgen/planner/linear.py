@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError, PlanIndexError
-from tpgen.planner.instruction import check_known, parse_irreps
+from tpgen.errors import PlanError, PlanIndexError, check_known
+from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, segments
@@ -61,7 +61,7 @@ def make_linear_plan(
     """
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
-    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
+    check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     channels = _channels(f_in, f_out)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     bound = equal if pairs is None else _bind(pairs, inputs, outputs)

@@ -28,7 +28,7 @@ from tpgen.remember import Shelf
 
 _TAKEN = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.
-LAYOUTS = {
+_LAYOUTS = {
     "mul_ir": "segment by segment, in each one channel after the other (e3nn's)",
     "ir_mul": "component by component, in each one channel after the other",
     "channel": "channel by channel, in each all components (MACE's [row, channel, component])",
@@ -176,8 +176,8 @@ def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
             raise PlanError(
                 f"operand {o.name!r} is given twice: names must differ; to repeat a tensor, repeat its name in a term"
             )
-        if o.layout not in LAYOUTS:
-            raise PlanError(f"operand {o.name!r}: {unknown('layout', o.layout, LAYOUTS)}")
+        if o.layout not in _LAYOUTS:
+            raise PlanError(f"operand {o.name!r}: {unknown('layout', o.layout, _LAYOUTS)}")
         if o.dim == 0:
             raise PlanError(f"operand {o.name!r}: its irreps are empty; leave it out")
         names[o.name] = o
@@ -278,15 +278,15 @@ def _title(plan: Plan) -> str:
 
 
 # far above any real polynomial, far below what could exhaust a machine before planning notices
-MAX_DIM = 256
+_MAX_DIM = 256
 MAX_TERMS = 1024
 
 
 def _operand(where: str, entry: list) -> Operand:
     name, ends, layout, channels = entry
     found = Irreps(irreps(where, ends))
-    rule = f"a channel has at most {MAX_DIM} components"
-    check(found.dim <= MAX_DIM and len(found) <= MAX_DIM, where, rule, found.dim)
+    rule = f"a channel has at most {_MAX_DIM} components"
+    check(found.dim <= _MAX_DIM and len(found) <= _MAX_DIM, where, rule, found.dim)
     return Operand(text(where, name), found, text(where, layout), boolean(where, channels))
 
 

@@ -10,8 +10,8 @@ from math import prod
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError
-from tpgen.planner.instruction import BuiltInstruction, Instruction, check_known, parse_instructions, parse_irreps
+from tpgen.errors import PlanError, check_known
+from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
 from tpgen.planner.modes import MODES, Mode, axis_sizes, find_mode
 from tpgen.planner.normalization import (
     IRREP_NORMALIZATIONS,
@@ -69,8 +69,8 @@ def make_plan(
     spreads = {"in1_var": in1_var, "in2_var": in2_var, "out_var": out_var}
     pairs = zip(spreads.items(), ends.values(), strict=True)
     variances = {name: _variances(name, values, irreps) for (name, values), irreps in pairs}
-    check_known("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS)
-    check_known("path_normalization", path_normalization, PATH_NORMALIZATIONS)
+    check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
+    check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
     _check_not_built(asked, built)

@@ -23,7 +23,7 @@ def plain_tensors(subject: Subject) -> list[str]:
     given = {**subject.own(subject.given), **subject.fixed}
     if not places or not _moves(subject, given, places):
         return []
-    return [_said(place) for place in places if _moves(subject, given, [place])]
+    return [".".join(filter(None, place)) for place in places if _moves(subject, given, [place])]
 
 
 def _moves(subject: Subject, given: Named, places: list[Place]) -> bool:
@@ -71,7 +71,3 @@ def _tensors(place: Place, value: Any) -> Iterator[tuple[Place, Tensor]]:
     elif isinstance(value, dict):
         for key, one in value.items():
             yield from _tensors((*place, str(key)), one)
-
-
-def _said(place: Place) -> str:
-    return ".".join(filter(None, place))

@@ -15,7 +15,7 @@ from tpgen.verification.laws import Outcomes
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
 
-DIRECTIONS = 4
+_DIRECTIONS = 4
 CLOSE = 1 / 3  # of the shortest edge: how near an atom is brought to another
 SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
 SHORTER = 3.0  # how many times another step is shorter
@@ -43,7 +43,7 @@ def _slopes(subject: Subject) -> Pair:
     points = subject.given[name]
     own = subject(subject.given)[subject.forces or ""]
     got, expected = [], []
-    for seed in range(DIRECTIONS):
+    for seed in range(_DIRECTIONS):
         along = draws({name: points}, seed=300 + seed)[name]
         got.append((own * along).sum().detach())
         expected.append(-slope(partial(_along, subject, along), got[-1], -got[-1]))

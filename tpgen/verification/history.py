@@ -15,7 +15,7 @@ from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
 from tpgen.verification.systems import another, shorter
 
-CALLS = 12
+_CALLS = 12
 MOVE = 1e-2  # of other inputs, relative to the largest entry
 
 
@@ -38,9 +38,9 @@ def forgets(subject: Subject) -> Outcomes:
             found[part] = "a fresh copy gives no numbers"
             continue
         used, held = deepcopy(subject.fresh), _copies(first)
-        for _ in range(CALLS):
+        for _ in range(_CALLS):
             last = subject.called(used, held)
-        found |= named(f"{part}, {CALLS} calls", pairs(_copies(last), wanted[0]))
+        found |= named(f"{part}, {_CALLS} calls", pairs(_copies(last), wanted[0]))
         found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
         for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
             with torch.no_grad():

@@ -24,7 +24,7 @@ from tpgen.planner.plan import OUT, Operand
 from tpgen.verification.moments import linear_moments, product_moments
 from tpgen.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
 
-NODES = 5
+_NODES = 5
 
 
 def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
@@ -92,11 +92,11 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
     """A convolution of a random graph: nodes without edges, and edges that come twice, are in it."""
     plan, like = conv.plan, conv.output_mask
     generator = torch.Generator().manual_seed(0)
-    src, dst = torch.randint(NODES, (2, rows), generator=generator)
+    src, dst = torch.randint(_NODES, (2, rows), generator=generator)
 
     def operands() -> Named:
         found = _operands(conv, rows, generator)
-        return {**found, "x1": _draw(like.dtype, generator, NODES, plan.irreps_in1.dim)}
+        return {**found, "x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)}
 
     def called(ends: tuple[Tensor, Tensor]) -> Callable[[Run, Named], Named]:
         on = [end.to(like.device) for end in ends]
@@ -104,11 +104,11 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
 
     def reference(x: Named) -> Named:
         messages = reference_product(plan, x["x1"][src], x["x2"], x.get("w"), layout=conv.layout)
-        return {"out": messages.new_zeros(NODES, messages.shape[1]).index_add(0, dst, messages)}
+        return {"out": messages.new_zeros(_NODES, messages.shape[1]).index_add(0, dst, messages)}
 
     def relabelled(subject: Subject) -> tuple[Named, Named]:
         """Nodes and edges in another order."""
-        nodes, edges = another_order(NODES), another_order(rows)
+        nodes, edges = another_order(_NODES), another_order(rows)
         number = torch.argsort(nodes)  # the new number of each node
         moved = {**subject.given, "x1": subject.given["x1"][nodes], "x2": subject.given["x2"][edges]}
         if "w" in moved and not plan.shared_weights:
@@ -119,7 +119,7 @@ def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
 
     return Subject(
         kind="convolution",
-        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}, {rows} edges of {NODES} nodes",
+        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}, {rows} edges of {_NODES} nodes",
         call=called((src, dst)),
         given=operands(),
         others=operands(),
@@ -182,10 +182,10 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
     names, at = _weight_names(module), dict(module._ends)
-    ends = dict(zip(ENDS, torch.randint(NODES, (2, rows), generator=generator), strict=True)) if at else {}
+    ends = dict(zip(ENDS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
     def operands(own: bool) -> Named:
-        counts = {o.name: NODES if o.name in at else rows for o in plan.inputs}
+        counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {o.name: _draw(like.dtype, generator, counts[o.name], *row_shape(o, channels)) for o in plan.inputs}
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
@@ -198,13 +198,13 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
         found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
         out = _polynomial_reference(module, {**x, **found})
-        return {"out": out.new_zeros(NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
+        return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
     def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
         """The call with its rows in some order."""
         used = {name: ends[end][order].to(like.device) for end, name in ENDS.items() if end in at.values()}
         if OUT in at:
-            used["num_nodes"] = NODES
+            used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
     def relabelled(subject: Subject) -> tuple[Named, Named]:

@@ -54,11 +54,14 @@ def _by_strain(subject: Subject, claimed: Tensor) -> Tensor:
             along = torch.zeros(3, 3, dtype=torch.float64)
             along[i, j] += 0.5
             along[j, i] += 0.5
-            found[i, j] = found[j, i] = slope(partial(_energy, subject, along), claimed.abs().max(), claimed[i, j])
+            found[i, j] = found[j, i] = slope(
+                partial(strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
+            )
     return found
 
 
-def _energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
+def strained_energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
+    """The energy of all graphs in a space that is strained so much along a tensor."""
     return subject(strained(subject, strain * along))[subject.energy or ""].sum().detach()
 
 

@@ -13,10 +13,10 @@ from tpgen.verification.graphs import Graph
 from tpgen.verification.subject import STILL, Frame, Named, short
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
-COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
+_COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
 CELLS = ("cell", "lattice", "box")
 BATCH, POINTERS, PERIODIC, EDGES = "batch", "ptr", "pbc", "edge_index"
-WHOLE = 1e-4  # of a cell: how near to a whole number a count is
+_WHOLE = 1e-4  # of a cell: how near to a whole number a count is
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ def _role(name: str, x: Tensor, how: Frame, graph: Graph) -> str:
 
 
 def _is_counts(name: str, x: Tensor) -> bool:
-    return short(name) in COUNTS + VECTORS or bool((x < 0).any())
+    return short(name) in _COUNTS + VECTORS or bool((x < 0).any())
 
 
 def _whole(x: Tensor) -> bool:
-    return bool(((x - x.round()).abs() < WHOLE).all())
+    return bool(((x - x.round()).abs() < _WHOLE).all())
 
 
 def are_counts(name: str, values: Named) -> bool:

@@ -94,12 +94,8 @@ def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tenso
     if tracked is not None:
         cotangents = draws(tracked(leaves), seed=7)
         slopes = gradients(1, partial(_dotted, tracked), {**leaves, **given}, cotangents)
-        found |= {_of_slope(name): y for name, y in slopes.items()}
+        found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
-
-
-def _of_slope(name: str) -> str:
-    return f"gradient of {name.removeprefix(PARAMETER)}"
 
 
 def _dotted(function: Function, given: Named, cotangents: Named) -> Tensor:

@@ -40,8 +40,7 @@ def native_gpu(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[Produ
     """The same, with launches of which C++ makes all but the first of each kernel."""
     native = runtime()
     assert native is not None
-    for numbers in ("_numbers", "_forms"):  # what C++ launched in a test before belongs to the driver of that one
-        monkeypatch.setattr(native, numbers, {})
+    monkeypatch.setattr(native, "_numbers", {})  # what C++ launched in a test before belongs to the driver of that one
     native.use_driver("cpu", gpu.entry_points)
     yield gpu
     native.use_driver("cpu", None)

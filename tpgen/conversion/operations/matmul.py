@@ -19,7 +19,7 @@ from tpgen.planner.linear import make_matrix_plan
 
 WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**21  # products in a sum, and in all sums
-WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
+_WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
 
 
 def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
@@ -58,4 +58,4 @@ def _is_worth(x: Tensor, w: Tensor) -> bool:
         made = x.shape[0] * outputs
         return made >= WORTH or (inner >= LONG and made * inner >= MANY)
     known = type(inner) is type(outputs) is int  # they may be symbols
-    return known and is_traced(x) and inner >= LONG and inner * outputs >= WEIGHTS
+    return known and is_traced(x) and inner >= LONG and inner * outputs >= _WEIGHTS

@@ -17,7 +17,7 @@ from allegro.nn._strided import Contracter
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
-from tpgen.conversion.notices import say_once
+from tpgen.conversion.notices import kernels_take, runs_on
 from tpgen.conversion.obstacles import replaced
 from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
@@ -57,7 +57,7 @@ class TpgenContracter(Contracter):
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
             if not traced and writes_to(self.w3j) != self._tpgen_version:
                 self._compare(self.w3j, "a product", "were written to")
-        if not self._tpgen_planned or not runs_on(x1):
+        if not self._tpgen_planned or not runs_on(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
         for weights in self._by_segment():
@@ -98,20 +98,7 @@ def _now(module: Any, extra: Mapping[str, Any]) -> str:
     if not extra["_tpgen_planned"]:
         return _OWN
     like = module.w3j
-    return _NOW if _takes(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
-
-
-def _takes(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
-
-
-def runs_on(x: Tensor) -> bool:
-    """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
-    good = _takes(x)
-    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if not torch.compiler.is_compiling():
-            say_once(f"Allegro's products run Allegro's own code: kernels take no {x.dtype} on {x.device.type}")
-    return good
+    return _NOW if kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
 
 
 def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen._torch import assert_async
-from tpgen.conversion.notices import say_once
+from tpgen.conversion.notices import kernels_take, runs_on, say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
 from tpgen.conversion.swap import Finding, Kept, Swap, qualified
 from tpgen.errors import TpgenError
@@ -55,7 +55,7 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_called_itself, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not runs_on(x) else chosen_by(y)
+        elements = None if called or not runs_on(x, "symmetric contractions run MACE's own code") else chosen_by(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -97,20 +97,7 @@ def _now(module: Any, extra: Mapping[str, Any]) -> str:
     like = module.contractions[0].weights_max
     if not extra["_tpgen_signs"]:
         return _OWN
-    return _NOW if _takes(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
-
-
-def _takes(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
-
-
-def runs_on(x: Tensor) -> bool:
-    """Whether a kernel takes a tensor's device and dtype, which may have changed since the conversion."""
-    good = _takes(x)
-    if not good and not torch.jit.is_scripting():  # noqa: SIM102 (as below)
-        if not torch.compiler.is_compiling():
-            say_once(f"symmetric contractions run MACE's own code: kernels take no {x.dtype} on {x.device.type}")
-    return good
+    return _NOW if kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
 def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045

@@ -155,8 +155,5 @@ def _feeds(embedding: Any, interactions: Any) -> bool:
 
 def _is_known(embedding: nn.Module) -> bool:
     """Whether all that an embedding computes with is MACE's own, as it stands there."""
-    return all(_root(part) in ("mace", "tpgen") and not has_more(part) for part in embedding.modules())
-
-
-def _root(module: nn.Module) -> str:
-    return type(module).__module__.partition(".")[0]
+    own = ("mace", "tpgen")
+    return all(type(m).__module__.split(".")[0] in own and not has_more(m) for m in embedding.modules())

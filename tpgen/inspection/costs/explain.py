@@ -18,7 +18,8 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
-from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation, PathExplanation
+from tpgen.inspection.costs.explained import PathExplanation
+from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation
 from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings

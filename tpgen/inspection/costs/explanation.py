@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path as FilePath
 
 from tpgen.compiler.config import RequestOptions
-from tpgen.inspection.costs.gpu import OnGpu
+from tpgen.inspection.costs.explained import Explained, PathExplanation
 from tpgen.inspection.costs.pictures import draw_explanation
-from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings
+from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.text import duration, quantity, table
@@ -36,83 +36,8 @@ class ExplainOptions(ExplainedOptions, total=False):
 
 
 @dataclass(frozen=True)
-class PathExplanation:
-    """One path, or one term of a polynomial: what it couples, what scales it, what it costs per row, how it is written.
-
-    That of a linear layer has no second input, mode and coupling: they are empty, and 0.  A term has a constant of its
-    own for each of its paths, and no coefficient beside them.
-    """
-
-    index: int
-    in1: str
-    in2: str
-    out: str
-    mode: str
-    weight: tuple[int, int] | None  # start and stop in the flat weight
-    weight_shape: tuple[int, ...]
-    coefficient: float
-    factors: dict[str, float]  # numbers that multiply to the coefficient
-    nonzeros: int
-    dense: int
-    flops: int
-    bytes: int
-    strategy: str
-    how: str
-    seconds: float | None = None  # the path alone, measured
-    in3: str = ""
-    in4: str = ""
-    operand: str = ""  # which of several tensors of weights it reads
-    constant: str = ""  # where it comes from, if it is no 3j symbol
-    entries: tuple[int, ...] = ()  # of the constants of a term that are not zero, by path
-    monomials: int = 0  # products of components, each once
-
-    @property
-    def couples(self) -> str:
-        """The segments that meet, and the one they reach."""
-        return f"{' × '.join(filter(None, (self.in1, self.in2, self.in3, self.in4)))} → {self.out}"
-
-    @property
-    def density(self) -> float:
-        """Share of the coupling entries that are not zero."""
-        return self.nonzeros / self.dense if self.dense else 1.0
-
-    @property
-    def weights(self) -> str:
-        """Place of its weights; empty where it has none."""
-        return f"{self.operand} {self.weight[0]}:{self.weight[1]}".strip() if self.weight else ""
-
-
-@dataclass(frozen=True)
-class Explanation(Shown, UnderCeilings):
-    """A product, a linear layer or a polynomial, explained; times are for the whole batch and in seconds."""
-
-    product: str
-    digest: str
-    normalization: str
-    rows: int
-    dtype: str
-    device: str
-    layout: tuple[str, ...]
-    backend: str
-    strategy: str
-    reason: str
-    paths: tuple[PathExplanation, ...]
-    dropped: int
-    flops: int  # of the batch
-    bytes: int  # of the batch: each operand once
-    peak_bytes: int  # of a call without gradients, beside its operands
-    training_bytes: int  # of one with all gradients
-    ceilings: Ceilings | None
-    forward_seconds: float | None = None  # measured
-    backward_seconds: float | None = None  # measured, forward and backward
-    nodes: int | None = None  # of a convolution, whose rows are edges
-    on_gpu: OnGpu | None = None
-    noun: str = "path"  # for a row of the table
-    channels: int = 0  # of a polynomial
-    elements: int = 0  # of its weights
-    monomials: int = 0  # of its form: pairs of a product of components and an output
-    coefficients: int = 0  # different numbers among what multiplies them
-    operations: Mapping[str, int] = field(default_factory=dict)  # of a row and channel in its sweep, for each call
+class Explanation(Shown, Explained):
+    """A product, a linear layer or a polynomial, explained: as text, in a notebook, as JSON and as a picture."""
 
     def to_json(self) -> str:
         """Everything that is known, as JSON; what was not measured is null."""
@@ -121,29 +46,6 @@ class Explanation(Shown, UnderCeilings):
     def plot(self, path: str | FilePath) -> None:
         """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
         draw_explanation(self, path)
-
-    @property
-    def batch(self) -> str:
-        """The batch that totals are for."""
-        rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
-        channels = f" of {self.channels} channels" if self.channels else ""
-        return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
-
-    @property
-    def points(self) -> list[tuple[PathExplanation, float, float]]:
-        """Paths with their operations per byte and per second, in the time measured or the least under the ceilings."""
-        ceilings, rows = self.ceilings, self.rows
-        if ceilings is None:
-            return []
-        live = [p for p in self.paths if p.flops]
-        times = [p.seconds or ceilings.seconds(rows * p.flops, rows * p.bytes) for p in live]
-        return [(p, p.flops / p.bytes, rows * p.flops / seconds) for p, seconds in zip(live, times, strict=True)]
-
-    @property
-    def rates(self) -> dict[str, float]:
-        """Operations per second of the batch, as ``predicted`` and ``measured``."""
-        times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
-        return {name: self.flops / seconds for name, seconds in times.items() if seconds}
 
     def __str__(self) -> str:
         return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])

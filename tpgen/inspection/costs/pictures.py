@@ -15,6 +15,7 @@ from torch import fx
 
 from tpgen.drawing.colors import path_color, text_color
 from tpgen.drawing.graphs import layered
+from tpgen.inspection.costs.explained import Explained, PathExplanation
 from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.request import Request
 from tpgen.planner.coupling import coupling
@@ -24,18 +25,16 @@ from tpgen.text import quantity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
 
 
-def draw_explanation(found: Explanation, path: str | Path) -> None:
+def draw_explanation(found: Explained, path: str | Path) -> None:
     """Bars of each path's operations, bytes and (if measured) time; the product under the machine's roofline."""
     save_figure(_explained(found), path, _DPI)
 
 
-def _explained(found: Explanation) -> Figure:
+def _explained(found: Explained) -> Figure:
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
         "B per row": [p.bytes for p in found.paths],
@@ -75,7 +74,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 _TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
-def _roofline(panel: Any, found: Explanation) -> None:
+def _roofline(panel: Any, found: Explained) -> None:
     """The product, and each path by itself, under the roof of the machine."""
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("FLOP per byte", fontsize=9)

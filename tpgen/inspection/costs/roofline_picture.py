@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING
 
 from tpgen.drawing.colors import css, path_color
 from tpgen.drawing.path_map import hues
+from tpgen.inspection.costs.explained import Explained, PathExplanation
+from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.text import duration, quantity
-
-if TYPE_CHECKING:
-    from tpgen.inspection.costs.explanation import Explanation, PathExplanation
-    from tpgen.inspection.costs.roofline import Ceilings
 
 _RULE, _ROOF = 'stroke="#80808060"', 'fill="none" stroke="#4a7dbd" stroke-width="2"'
 _TOTALS = {
@@ -28,7 +25,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 _At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
-def roofline(found: Explanation, interactive: bool = False) -> str:
+def roofline(found: Explained, interactive: bool = False) -> str:
     """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
 
     Each path has a point too, by its own operations and bytes; a page whose drawings are ``interactive`` shows it while
@@ -119,7 +116,7 @@ def _point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _totals(at: _At, labels: _Labels, found: Explanation) -> list[str]:
+def _totals(at: _At, labels: _Labels, found: Explained) -> list[str]:
     parts = []
     for name, rate in found.rates.items():
         x, y = at(found.intensity, rate)

@@ -11,7 +11,8 @@ from typing_extensions import Unpack
 from tpgen.drawing.path_map import diagram
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.explain import explain
-from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, PathExplanation, totals
+from tpgen.inspection.costs.explained import PathExplanation
+from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, totals
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet, bars

@@ -14,7 +14,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 
 from tpgen.drawing.path_map import hues
-from tpgen.inspection.costs.explanation import Explanation, PathExplanation
+from tpgen.inspection.costs.explained import PathExplanation
+from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.stages.origins import Origin, TracedStage
 from tpgen.text import duration
 

@@ -20,7 +20,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
 
 LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
-ROWS = "for (int r = 0; r < R; r += W)"
+_ROWS = "for (int r = 0; r < R; r += W)"
 
 
 class BatchVectors:
@@ -137,7 +137,7 @@ class MixingText:
     def _each_input(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
-        return self.vectors.each(loop, self.vectors.loops(self.term.inputs[1:]), ROWS)
+        return self.vectors.each(loop, self.vectors.loops(self.term.inputs[1:]), _ROWS)
 
     @property
     def _input(self) -> str:
@@ -190,7 +190,7 @@ class MixingText:
         first, k = self.first, self.k
         with (
             self.vectors.staged_weights(first, f"{first}0", f"{first}1"),
-            self.w.block(f"for (int m = 0; m < {self.inner}; ++m) {ROWS}"),
+            self.w.block(f"for (int m = 0; m < {self.inner}; ++m) {_ROWS}"),
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
             if self.needs_p:
@@ -310,7 +310,7 @@ class BatchText:
             copies = self.w.block(vectors.loops(first))
             if term.weighted:
                 place = f"{vectors.start('w')} + {vectors.position(term.mode.weight)}"
-        with copies, vectors.each(vectors.loops(rest), ROWS):
+        with copies, vectors.each(vectors.loops(rest), _ROWS):
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:

@@ -56,7 +56,7 @@ def generate(
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
-    text = TEXTS[type(placement)](placement, w)
+    text = _TEXTS[type(placement)](placement, w)
     text.write()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
@@ -64,7 +64,7 @@ def generate(
     return w.done()
 
 
-TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
+_TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
     ChannelPlacement: ChannelText,
     MatrixPlacement: MatrixText,
     BatchPlacement: BatchText,

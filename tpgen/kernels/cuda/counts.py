@@ -57,7 +57,7 @@ def instructions(p: CudaPlacement, group: Group) -> int:
 
 def _row(group: Group) -> int:
     """Multiply-adds of one row."""
-    return sum(map(_arithmetic, group.paths))
+    return sum(multiply_adds(x) for path in group.paths for s in path.stages for x in s.statements)
 
 
 def _rows(p: CudaPlacement) -> int:
@@ -79,10 +79,6 @@ def _touches(p: CudaPlacement, group: Group) -> int:
 
 def _entries(path: PathSweep) -> int:
     return len({(e.i, e.k) for e in path.term.entries})
-
-
-def _arithmetic(path: PathSweep) -> int:
-    return sum(multiply_adds(x) for s in path.stages for x in s.statements)
 
 
 def multiply_adds(statement: Statement) -> int:

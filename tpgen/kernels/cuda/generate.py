@@ -29,11 +29,11 @@ class CudaSource:
 def generate_cuda(placement: Any) -> CudaSource:
     """The source of a placement, which computes its open slots in one sweep."""
     w = Writer()
-    TEXTS[type(placement)](placement, w).write()
+    _TEXTS[type(placement)](placement, w).write()
     return CudaSource(w.done(), placement)
 
 
-TEXTS: dict[type, Callable[[Any, Writer], StepsText | PolynomialText]] = {
+_TEXTS: dict[type, Callable[[Any, Writer], StepsText | PolynomialText]] = {
     CudaPlacement: StepsText,
     GatherPlacement: StepsText,
     CudaPolynomialPlacement: PolynomialText,

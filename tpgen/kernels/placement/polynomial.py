@@ -17,7 +17,7 @@ from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSwee
 from tpgen.kernels.sweep.statements import Component
 from tpgen.planner.plan import Operand, Plan
 
-SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes
+_SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes
 
 Segment = tuple[int, int]  # first component, components
 
@@ -107,7 +107,7 @@ class PolynomialPlacement:
     @property
     def span(self) -> int:
         """Rows of a task at most; 0: all of its element, so that sums over rows have one order."""
-        return 0 if self.folded else SPAN
+        return 0 if self.folded else _SPAN
 
     @property
     def whole_rows(self) -> bool:

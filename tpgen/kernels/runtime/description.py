@@ -31,7 +31,7 @@ from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.remember import Shelf, remembered
 
-FORMAT = "tpgen.kernel/1"
+_FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")
 _FIELDS_OF_PAIRS = ("check_index", "format", "layout", "pairs", "paths", "plan")
 
@@ -71,7 +71,7 @@ class Description:
     # whether rows of weights are fewer than edges: those behind the last row take them from the first on
     pairs: bool = False
 
-    format = FORMAT
+    format = _FORMAT
     any_level = False  # kernels take calls without levels, and some at one
 
     @cached_property
@@ -121,17 +121,13 @@ class Description:
 
     def shapes(self, indexed: bool) -> dict[str, OperandShape]:
         """Shapes of the operands' tensors, those first that say how many rows there are."""
-        d1, d2, dw, dout = self.dims
+        (d1, d2, dw, dout), weights = self.dims, PAIRS if self.pairs and indexed else ROWS
         return {
             "x2": OperandShape(d2),
             "x1": OperandShape(d1, SOURCES if indexed else ROWS),
-            "w": OperandShape(dw, self.weight_rows(indexed) if dw else SHARED),
+            "w": OperandShape(dw, weights if dw and not self.plan.shared_weights else SHARED),
             "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
         }
-
-    def weight_rows(self, indexed: bool) -> str:
-        """Rows of the weights, by what they count."""
-        return SHARED if self.plan.shared_weights else PAIRS if self.pairs and indexed else ROWS
 
     @cached_property
     def live(self) -> bool:
@@ -202,7 +198,7 @@ def describe(
     """
     fields = {
         "check_index": check_index,
-        "format": FORMAT,
+        "format": _FORMAT,
         "layout": list(layouts_of(plan, layout)),
         **({"pairs": True} if pairs else {}),
         "paths": paths,
@@ -236,8 +232,8 @@ def read_description(text: str) -> AnyDescription:
         return describe_polynomial(read_plan(text))
     if not isinstance(fields, dict) or tuple(fields) not in (_FIELDS, _FIELDS_OF_PAIRS):
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
-    if fields["format"] != FORMAT:
-        raise PlanError(f"kernel description: format must be {FORMAT!r}, got {str(fields['format'])[:40]!r}")
+    if fields["format"] != _FORMAT:
+        raise PlanError(f"kernel description: format must be {_FORMAT!r}, got {str(fields['format'])[:40]!r}")
     layout = fields["layout"]
     if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
         raise PlanError("kernel description: layout must be a list of names")
@@ -259,7 +255,7 @@ def read_description(text: str) -> AnyDescription:
 
 def _read_plan(fields: Any) -> Plan:
     plan = read_plan(json.dumps(fields))
-    if described(plan).format != FORMAT:
+    if described(plan).format != _FORMAT:
         raise PlanError("kernel description: the plan must be one of a product or a linear layer, not of a polynomial")
     return plan
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges
 from tpgen.kernels.runtime.call import ELEMENTS, FormCall, ProductCall, sweeps_of
-from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime
-from tpgen.kernels.runtime.signature import CallSignature, native_fields
+from tpgen.kernels.runtime.native.runtime import Runtime
+from tpgen.kernels.runtime.signature import CallSignature
 
 _CALLS = 32  # on parts of the same tensors, at most
 
@@ -49,14 +49,11 @@ class Launched:
         """Remember a kernel that the runtime knows, which takes edges sorted."""
         self._sorting[like.device.type, mask] = kernel
 
-    def enter_form(self, text: str, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
-        """Give the kernels of a polynomial's call to the runtime."""
-        number = self._native.add_form(like.dtype, 0, False, *native_fields(signature), f"{text} {call}")
-        if number != NOTHING:
-            self._native.set_form_launch(number, *kernel.launch(like))
-            counted = [shape.counts for _, shape in signature.given]
-            place = counted.index(ELEMENTS) if ELEMENTS in counted else 0
-            self._forms[str(call), like.dtype, like.device.type] = (number, kernel, place)
+    def enter_form(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
+        """Remember a polynomial's call that the runtime knows, with what orders its rows."""
+        counted = [shape.counts for _, shape in signature.given]
+        place = counted.index(ELEMENTS) if ELEMENTS in counted else 0
+        self._forms[str(call), like.dtype, like.device.type] = (number, kernel, place)
 
     def on_edges(self, call: ProductCall, number: int, check: bool) -> Sequence[Tensor] | None:
         """The open slots of a product on edges; nothing where they are new, None where it is not launched here.

@@ -5,7 +5,6 @@ This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +21,6 @@ from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall, ProductC
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel
-from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
@@ -41,13 +39,12 @@ class Kernels:
         self._kernels: dict[tuple[Slots, torch.dtype, bool, str], Kernel] = {}
         self._signatures: dict[tuple[str, bool], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
-        # what the runtime in C++ knows: calls by their text, and a product without levels, whose calls it takes by mask
+        # what the runtime in C++ knows: calls by their text, and a product, whose calls without levels it takes by mask
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NOTHING
-        self._entering = threading.Lock()
 
     @property
     def product(self) -> Description:
@@ -89,17 +86,31 @@ class Kernels:
         made = [native.form(tensors, elements, number, src, dst) for number in numbers]
         return [x for results in made for x in results] if all(made) else ()
 
+    def _entered(self, native: Runtime, call: Slots, dtype: torch.dtype, indexed: bool) -> int:
+        """The number by which the runtime knows a call of one kernel; that of a product is found by its mask too."""
+        mask = 0 if self.description.any_level or call.levels else mask_of(call)
+        text, signature = self._name(str(call), dtype, indexed), self.signature(str(call), indexed)
+        form = native.add_form(text, dtype, self.description.check_index, mask, *native_fields(signature))
+        if mask and form != NOTHING:
+            self._number = native.number(self._text)
+            if self._number != NOTHING:
+                native.set_call(self._number, indexed, dtype, form)
+                self._native = native.run
+        return form
+
+    def _name(self, call: str, dtype: torch.dtype, indexed: bool) -> str:
+        return f"{self._text} {call} {dtype} {indexed}"
+
     def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
-        """Give the kernel of a product's call without levels to the runtime, where there is one that can call it."""
+        """Give a kernel to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
-        if native is None or address is None or self.description.any_level or spec.call.levels:
+        if native is None or address is None or self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
-        if self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
-            return
-        if self._entered(native):
-            native.set_kernel(self._number, spec.indexed, spec.dtype, mask_of(spec.call), address)
-            self._native = native.run
+        form = self._entered(native, spec.call, spec.dtype, spec.indexed)
+        if form != NOTHING:
+            native.set_kernel(form, address)
+            self._numbers[str(spec.call), spec.dtype, spec.indexed] = (form,)
 
     def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
@@ -111,47 +122,28 @@ class Kernels:
         if native is None or not native.launches():
             return
         launched = self._launched = self._launched or Launched(native)
-        if self.description.any_level:
-            launched.enter_form(self._text, call, self.signature(str(call), False), kernel, like)
-        elif self._entered(native):
-            native.set_launch(self._number, indexed, like.dtype, mask_of(call), *launch(like))
-            self._native = native.run
-            if indexed:
-                launched.enter_sorting(kernel, like, mask_of(call))
-
-    def _entered(self, native: Runtime) -> bool:
-        """Whether the runtime knows the product, by a number that it gives at first."""
-        with self._entering:
-            if self._number == NOTHING:
-                check, weights = self.description.check_index, self.product.weight_rows(indexed=True)
-                self._number = native.number(self._text, self.product.dims, weights, check, LARGE)
-        return self._number != NOTHING
-
-    def _enter_form(self, signature: CallSignature, text: str, dtype: torch.dtype, kernels: Iterable[Kernel]) -> None:
-        """Give kernels of a call that takes its tensors as a list to the runtime."""
-        addresses = [getattr(kernel, "address", None) for kernel in kernels]
-        native = runtime() if all(addresses) and (self.description.any_level or signature.call.levels) else None
-        if native is None:
+        form = self._entered(native, call, like.dtype, indexed)
+        if form == NOTHING:
             return
-        numbers = []
-        for part, address in zip(signature.parts, addresses, strict=True):
-            given, opened = native_fields(self.signature(str(part), signature.indexed))
-            check = self.description.check_index
-            numbers.append(native.add_form(dtype, LARGE, check, given, opened, address or 0))
-        if NOTHING not in numbers:
-            self._numbers[text, dtype, signature.indexed] = tuple(numbers)
+        native.set_launch(form, *launch(like))
+        if self.description.any_level:
+            launched.enter_form(form, call, self.signature(str(call), False), kernel, like)
+        elif indexed:
+            launched.enter_sorting(kernel, like, mask_of(call))
 
     def named(self, call: str, dtype: torch.dtype, indexed: bool) -> int:
-        """The name by which compiled programs make a call, with its kernels built."""
+        """The name by which compiled programs make a call of one kernel, which is built."""
         signature = self.signature(call, indexed)
-        kernels = self._together(signature.parts, dtype, indexed, "cpu")
+        self._together(signature.parts, dtype, indexed, "cpu")
         native = runtime()
         if not self.description.any_level and not signature.call.levels:
             number, text = self._number, self._text
         else:
-            self._enter_form(signature, call, dtype, kernels)
-            number, *more = self._numbers.get((call, dtype, indexed), (NOTHING,))
-            number, text = NOTHING if more else number, f"{self._text} {call} {dtype} {indexed}"
+            (number, *more), text = (
+                self._numbers.get((call, dtype, indexed), (NOTHING,)),
+                self._name(call, dtype, indexed),
+            )
+            number = NOTHING if more else number
         if native is None or number == NOTHING:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
         return native.name(text, number)
@@ -245,8 +237,9 @@ class Kernels:
         if not self.description.live or not sizes.channels:  # nothing to compile
             return [x.zero_() for x in results]
         kernels = self._together(signature.parts, dtype, indexed, device)
-        if (call.call, dtype, indexed) not in self._numbers:
-            self._enter_form(signature, call.call, dtype, kernels)
+        entered = [self._numbers.get((str(part), dtype, indexed), ()) for part in signature.parts]
+        if all(entered):
+            self._numbers.setdefault((call.call, dtype, indexed), tuple(n for numbers in entered for n in numbers))
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))

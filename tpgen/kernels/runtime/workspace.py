@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
-from torch import Tensor
 
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import CallSizes, KernelSpec
@@ -31,17 +28,13 @@ def call_workspace(call: FormCall) -> int:
     signature = kernels.signature(call.call, call.indexed)
     _, counts = signature.sizes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
-    copies = _copies([*call.tensors, *(index for index in (call.src, call.dst, call.elements) if index is not None)])
+    read = (*call.tensors, *(index for index in (call.src, call.dst, call.elements) if index is not None))
+    copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.widens(signature.call, dtype, call.indexed, device.type):
         return copies + _most(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
     return copies + wide + _most(kernels, signature, call, counts, torch.float32)
-
-
-def _copies(tensors: Iterable[Tensor]) -> int:
-    """Kernels read dense rows."""
-    return sum(x.numel() * x.itemsize for x in tensors if not x.is_contiguous())
 
 
 def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype) -> int:

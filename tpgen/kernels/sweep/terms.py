@@ -10,7 +10,7 @@ from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.planner.modes import MODES, Mode
 
 SLOTS = ("x1", "x2", "w", "out")
-LINEAR = Mode("uw", "u", "", "w", needs_weight=True)  # a linear layer's: a product without a second input
+_LINEAR = Mode("uw", "u", "", "w", needs_weight=True)  # a linear layer's: a product without a second input
 P, D = BETWEEN = ("P", "D")  # between the stages of a path that mixes copies: inputs coupled, and weighted cotangents
 S = "S"  # sums over channels that a later stage folds into the gradient of a table's operand
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
@@ -124,7 +124,7 @@ def mode_of(term: Term) -> Mode:
     """The mode that wrote a term, read off its letters."""
     letters = {leg.operand: "".join(a for a in leg.letters if a not in "ijk") for leg in term.legs}
     if "x2" not in letters:
-        return LINEAR
+        return _LINEAR
     if term.pairs:
         return MODES["uvu<v" if letters["out"] == "p" else "u<vw"]
     key = (letters["x1"], letters["x2"], letters["out"])

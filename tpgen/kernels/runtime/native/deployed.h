@@ -176,7 +176,8 @@ template <Level level, bool form>
 static void form_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
-    Arguments a(stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
+    Tensor given[MOST_SLOTS];
+    Arguments a(given, stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
     const u64 description = stack[form ? 3 : 2], call = stack[form ? 4 : 3];
     if (form) a.nodes = (i64)stack[6];
     stack[0] = (u64)compute(Text(description), Text(call), level, a, message);
@@ -193,8 +194,9 @@ static void product_boxed(u64* stack, u64, u64) {
   {
     const u64 *text = stack + 3 + gradients, *ends = text + 1 + gradients, description = *text;
     const i64 mask = gradients ? (i64)text[1] : (i64)OUT;
-    Arguments a(stack, 3 + gradients, ends[0], ends[1], gradients ? -1 : (i64)ends[2]);
-    if (gradients && a.x[3].dim) a.nodes = a.x[3].sizes[0];
+    Tensor given[4];
+    for (int n = 0; n < 3 + gradients; ++n) given[n].take((Handle)stack[n]);
+    Arguments a(given, 3 + gradients, ends[0], ends[1], gradients ? -1 : (i64)ends[2]);
     char* at = call + snprintf(call, sizeof call, mask == OUT ? "x1 x2 w ->" : "x1 x2 w out ->");
     for (int n = 0; n < 4; ++n) if (mask >> n & 1) at += snprintf(at, call + sizeof call - at, "%s", names[n]);
     const Handle list = compute(Text(description), Text(call), level, a, message);

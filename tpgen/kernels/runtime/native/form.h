@@ -1,4 +1,4 @@
-// One call of a form's kernel without Python, its tensors as a list: sizes that agree, room for the results, the kernel.
+// One call of a form's kernel without Python: sizes that agree, room for the results, the kernel.
 // Needs: torch.
 
 enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
@@ -35,13 +35,6 @@ static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
 }
 // who makes room for large results, the dtype by its position; nobody: they are left to others
 static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
-// room for a result; large ones from so many bytes on, where there is a limit
-static Handle room(const i64* sizes, i64 dim, int dtype, i64 limit) {
-  i64 size = BYTES[position(dtype)];
-  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
-  if (!limit || size < limit) return empty(sizes, dim, dtype);
-  return make_large ? make_large(sizes, dim, position(dtype)) : 0;
-}
 static bool make_dense(Tensor& x) {
   if (!x || x.dense()) return true;
   Handle made = empty(x.sizes, x.dim, x.dtype);
@@ -63,10 +56,9 @@ static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, cons
   return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, src.data(), dst.data(), sources, nodes, how);
 }
 
-// -- its tensors as a list -------------------------------------------------------------------------------------------
+// -- a call ----------------------------------------------------------------------------------------------------------
 
-enum { MOST_SLOTS = 64 };
-struct FormLaunches;  // of its kernels on GPUs
+enum { MOST_SLOTS = 64, DEVICES = 64, ANY_STREAM = -1 };
 enum Count { ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, PAIRS, COUNTS };  // what the first axis of a tensor counts
 
 struct Given { i64 dim, channels, count, flat; };    // numbers of a channel; whether it has channels; whether rows are flat
@@ -82,23 +74,31 @@ struct Form {
   i64 limit;  // bytes of a result from which on others make room for it, 0: none
   i64 check;  // whether edges out of range are refused
   i64 mask;   // slots that a product's kernel opens, which takes tensors one by one; 0: of one that takes arrays of them
-  FormLaunches* launches;
+  const void* launches[DEVICES];  // its kernels on GPUs
 };
 struct Sizes { i64 counts[COUNTS], channels; };
 
-// What a call is given: the list, which is emptied, the ends of edges, and the element of every row.
+// What a call is given: tensors, for which the caller has room, the ends of edges, and the element of every row.
 struct Arguments {
-  Tensor x[MOST_SLOTS], index, src, dst;
+  Tensor* x;
+  Tensor index, src, dst;
   u64 count;
   i64 nodes;  // rows of out, where no tensor says so; -1: not known
+  // On a GPU: where each owner's rows begin, and which they are.  Edges that somebody has checked have one for src and one
+  // for dst, a tensor each where they do not stand so; rows with elements have one, in two tensors.
+  Tensor orders[2];
+  bool checked;
+  i64 stream;  // on which all that is known, as long as no CUDA graph records it
 
-  // tensors one by one
-  Arguments(const u64* given, u64 count, u64 from, u64 to, i64 nodes)
-      : src(optional(from)), dst(optional(to)), count(count), nodes(nodes) {
-    for (u64 n = 0; n < count; ++n) x[n].take((Handle)given[n]);
+  // a product's operands, the last of which may be missing: then it says how many rows out has
+  Arguments(Tensor* x, u64 count, u64 from, u64 to, i64 nodes)
+      : x(x), src(optional(from)), dst(optional(to)), count(count), nodes(nodes), checked(false), stream(ANY_STREAM) {
+    if (count == 4 && x[3].dim) this->nodes = x[3].sizes[0];
   }
-  Arguments(u64 list, u64 elements, u64 from, u64 to)
-      : index(optional(elements)), src(optional(from)), dst(optional(to)), count(0), nodes(-1) {
+  // a list, which is emptied
+  Arguments(Tensor* x, u64 list, u64 elements, u64 from, u64 to)
+      : x(x), index(optional(elements)), src(optional(from)), dst(optional(to)), count(0), nodes(-1), checked(false),
+        stream(ANY_STREAM) {
     u64 item = 0;
     torch_list_size((Handle)list, &count);
     for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
@@ -119,16 +119,18 @@ static bool fits_flat(const Given& g, const Tensor& x, Sizes& s) {
 // a row on any axes, of whole channels
 static bool fits(const Given& g, const Tensor& x, Sizes& s) {
   i64 width = 1;
+  if (!x.dim || x.dim > MOST_AXES) return false;
   for (i64 d = 1; d < x.dim; ++d) width *= x.sizes[d];
   if (!agree(s.counts[g.count], x.sizes[0])) return false;
   return g.channels ? width % g.dim == 0 && agree(s.channels, width / g.dim) : width == g.dim;
 }
 static bool fits(const Form& f, const Arguments& a, Sizes& s) {
+  const int dtype = a.x[0].dtype;
   s = {{-1, -1, -1, -1, -1, -1}, -1};
+  if ((i64)a.count < f.count || position(dtype) != f.dtype) return false;
   for (i64 n = 0; n < f.count; ++n) {
     const Tensor& x = a.x[n];
-    if (!x.dim || x.dim > MOST_AXES || position(x.dtype) != f.dtype) return false;
-    if (!(f.given[n].flat ? fits_flat(f.given[n], x, s) : fits(f.given[n], x, s))) return false;
+    if (x.dtype != dtype || !(f.given[n].flat ? fits_flat(f.given[n], x, s) : fits(f.given[n], x, s))) return false;
   }
   const i64 rows = s.counts[ROWS];
   if (s.counts[ELEMENTS] < 0) s.counts[ELEMENTS] = 1;
@@ -142,20 +144,32 @@ static bool fits(const Form& f, const Arguments& a, Sizes& s) {
   if (a.index) return fits_index(a.index, rows) && !is_narrow(a.index);
   return s.counts[ELEMENTS] == 1 || s.counts[ELEMENTS] == rows;
 }
-static int run(const Form& f, Arguments& a, Tensor* results) {
-  Sizes s;
-  if (!fits(f, a, s)) return UNFIT;
-  void *from[MOST_SLOTS], *to[MOST_SLOTS];
-  i64 counts[2] = {s.counts[ELEMENTS], s.channels};
+// room for a result; large ones from so many bytes on, where there is a limit
+static Handle room(const Form& f, const i64* sizes, i64 dim, int dtype, i64 limit, Place place) {
+  i64 size = BYTES[f.dtype];
+  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
+  if (!limit || size < limit) return empty(sizes, dim, dtype, place);
+  return make_large ? make_large(sizes, dim, f.dtype) : 0;
+}
+// room for what a call opens: like a tensor that it is given, or flat rows
+static bool make_results(const Form& f, const Arguments& a, const Sizes& s, Tensor* results, i64 limit, Place place) {
   for (i64 n = 0; n < f.opens; ++n) {
     const Opened& o = f.opened[n];
-    const int dtype = a.x[0].dtype;
+    const Tensor& like = a.x[o.given < 0 ? 0 : o.given];
     const i64 flat[2] = {s.counts[o.count], o.dim * (o.channels ? s.channels : 1)};
-    results[n].take(o.given < 0 ? room(flat, 2, dtype, f.limit)
-                                : room(a.x[o.given].sizes, a.x[o.given].dim, dtype, f.limit));
-    if (!results[n]) return UNFIT;
-    to[n] = results[n].data();
+    results[n].take(room(f, o.given < 0 ? flat : like.sizes, o.given < 0 ? 2 : like.dim, like.dtype, limit, place));
+    if (!results[n]) return false;
   }
+  return true;
+}
+// Fill the results; `UNFIT` where tensors do not fit or no kernel is at hand, else the fault of the kernel, 0 for none.
+static int run(const Form& f, Arguments& a, Tensor* results) {
+  Sizes s;
+  void* kernel = __atomic_load_n(&f.kernel, __ATOMIC_ACQUIRE);
+  if (!kernel || !fits(f, a, s) || !make_results(f, a, s, results, f.limit, CPU)) return UNFIT;
+  void *from[MOST_SLOTS], *to[MOST_SLOTS];
+  i64 counts[2] = {s.counts[ELEMENTS], s.channels};
+  for (i64 n = 0; n < f.opens; ++n) to[n] = results[n].data();
   for (i64 n = 0; n < f.count; ++n) {
     if (!make_dense(a.x[n])) return UNFIT;
     from[n] = a.x[n].data();
@@ -170,5 +184,5 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     p[n] = n < f.count ? from[n] : 0;
     p[4 + n] = f.mask >> n & 1 ? to[k++] : 0;
   }
-  return start(f.kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check, s.counts[PAIRS]);
+  return start(kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check, s.counts[PAIRS]);
 }

@@ -1,6 +1,6 @@
 // The operators that tpgen's own calls in this process go through, and the tables of kernels that Python fills as they
 // are built.  What does not fit has no result, and Python says why.  Compiled programs call the same by names that do not
-// change from process to process, and there it is an error.  Needs: torch, form, product, gpu.
+// change from process to process, and there it is an error.  Needs: torch, form, gpu.
 
 static const char* const SCHEMAS[] = {
     "run(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
@@ -13,6 +13,9 @@ static const char* const SCHEMAS[] = {
     " SymInt nodes=0) -> Tensor[]",
     "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
 };
+// A product's calls without levels, by rows or by edges, by dtype, by open slots.
+struct Product { const Form* calls[2][3][16]; };
+
 enum { MOST = 1 << 16 };
 static Product* products[MOST];
 static Form* forms[MOST];
@@ -38,41 +41,40 @@ EXPORTED void tpgen_name(i64 name, i64 number) {
 }
 
 // The number of a new product, -1 where there are too many.  One thread at a time: Python holds a lock.
-EXPORTED i64 tpgen_add_product(const i64* fields) {
+EXPORTED i64 tpgen_add_product() {
   if (known == MOST) return -1;
-  Product* made = new Product();
-  for (int n = 0; n < 4; ++n) made->dims[n] = fields[n];
-  made->weights = fields[4], made->check = fields[5], made->limit = fields[6];
-  products[known] = made;
+  products[known] = new Product();
   __atomic_store_n(&known, known + 1, __ATOMIC_RELEASE);
   return known - 1;
 }
-EXPORTED void tpgen_set_kernel(i64 product, i64 edges, i64 dtype, i64 mask, void* kernel) {
-  __atomic_store_n(&products[product]->kernels[edges][dtype][mask], kernel, __ATOMIC_RELEASE);
+EXPORTED void tpgen_set_call(i64 product, i64 edges, i64 dtype, i64 form) {
+  __atomic_store_n(&products[product]->calls[edges][dtype][forms[form]->mask], forms[form], __ATOMIC_RELEASE);
+}
+EXPORTED void tpgen_set_kernel(i64 form, void* kernel) {
+  __atomic_store_n(&forms[form]->kernel, kernel, __ATOMIC_RELEASE);
 }
 // The driver that launches on devices of a type, before the first launch is entered; -1: none.
 EXPORTED void tpgen_use_driver(i64 type, void* stream_of, void* capturing, void* push, void* pop, void* launch) {
   driver = {type, (decltype(Driver::stream_of))stream_of, (decltype(Driver::capturing))capturing,
             (decltype(Driver::push))push, (decltype(Driver::pop))pop, (decltype(Driver::launch))launch};
 }
-// One thread at a time, as above.
-EXPORTED void tpgen_set_launch(i64 product, i64 edges, i64 dtype, i64 mask, i64 device, const Launch* launch) {
-  enter(products[product]->launches[edges][dtype][mask], device, *launch);
-}
-EXPORTED void tpgen_set_form_launch(i64 form, i64 device, const FormLaunch* launch) {
-  enter(forms[form]->launches, device, *launch);
+// Enter the kernels of a call as they are launched on a device.
+EXPORTED void tpgen_set_launch(i64 form, i64 device, const void* launch) {
+  if (device >= DEVICES) return;
+  const void* made = forms[form]->mask ? (void*)new Launch(*(const Launch*)launch) : new FormLaunch(*(const FormLaunch*)launch);
+  __atomic_store_n(&forms[form]->launches[device], made, __ATOMIC_RELEASE);
 }
 // The number of a new call of a form, -1 where there are too many of them, or of its tensors.  The fields: dtype, limit,
-// whether edges are checked, how many tensors are given and opened, then what is known of each of these.
-EXPORTED i64 tpgen_add_form(const i64* fields, void* kernel) {
-  const i64 count = fields[3], opens = fields[4];
+// whether edges are checked, the mask, how many tensors are given and opened, then what is known of each of these.
+EXPORTED i64 tpgen_add_form(const i64* fields) {
+  const i64 count = fields[4], opens = fields[5];
   if (known_forms == MOST || count > MOST_SLOTS || opens > MOST_SLOTS) return -1;
   Given* given = new Given[count];
   Opened* opened = new Opened[opens];
-  const i64* at = fields + 5;
+  const i64* at = fields + 6;
   for (i64 n = 0; n < count; ++n, at += 4) given[n] = {at[0], at[1], at[2], at[3]};
   for (i64 n = 0; n < opens; ++n, at += 4) opened[n] = {at[0], at[1], at[2], at[3]};
-  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, kernel, fields[1], fields[2], 0, 0};
+  forms[known_forms] = new Form{"", "", fields[0], count, opens, given, opened, "", 0, 0, fields[1], fields[2], fields[3], {}};
   __atomic_store_n(&known_forms, known_forms + 1, __ATOMIC_RELEASE);
   return known_forms - 1;
 }
@@ -83,50 +85,64 @@ static const char UNFIT_CALL[] =
     "tpgen: a call of a compiled program has no kernel in this process, or tensors of other shapes than its kernel takes, "
     "or an index out of range";
 
-// A call by its number, or by its name, for which it is an error that nothing is done.  Where some tensor is on a GPU,
-// all are, or it is left to Python.
-enum Kind { BY_NUMBER, BY_NAME, SORTED };  // the last has edges that are checked and sorted
+// A call by its number, or by its name, for which it is an error that nothing is done; one that is sorted has edges that
+// are checked, or elements, with their order.
+enum Kind { BY_NUMBER, BY_NAME, SORTED };
+
+static i64 find(Kind kind, u64 given, const i64& count) {
+  const i64 number = kind == BY_NAME ? number_of((i64)given) : (i64)given;
+  return number < __atomic_load_n(&count, __ATOMIC_ACQUIRE) ? number : -1;
+}
+static void sort(Arguments& a, u64 by_src, u64 by_dst, i64 stream) {
+  a.orders[0].take(optional(by_src)), a.orders[1].take(optional(by_dst)), a.checked = true, a.stream = stream;
+}
+// Where some tensor is on a GPU, all are, or it is left to Python.
+template <bool cpu>
+static bool done(const Form* f, Arguments& a, Tensor* results) {
+  return f && !(on_gpu(a.x[0]) ? run_on_gpu(*f, a, results) : cpu ? run(*f, a, results) : UNFIT);
+}
+static Handle listed(Tensor* results, int count) {
+  Handle list = 0;
+  torch_new_list_reserve_size(count, &list);
+  for (int n = 0; n < count; ++n) torch_list_push_back(list, (u64)results[n].give());
+  return list;
+}
+// the call that opens some slots, if it is there: one may be entered while others are made
+static const Form* call_of(const Product& p, const Arguments& a, i64 mask) {
+  const int dtype = position(a.x[0].dtype);
+  return dtype < 0 || mask < 1 || mask > 15 ? 0 : __atomic_load_n(&p.calls[bool(a.src)][dtype][mask], __ATOMIC_ACQUIRE);
+}
 template <Kind kind, bool cpu = true>
 static void run_boxed(u64* stack, u64, u64) {
   static const Product none = {};
-  const i64 number = kind == BY_NAME ? number_of((i64)stack[3]) : (i64)stack[3];
-  const bool there = number >= 0 && number < __atomic_load_n(&known, __ATOMIC_ACQUIRE);
-  bool done;
+  const i64 mask = (i64)stack[4], nodes = (i64)stack[8], number = nodes < 0 ? -1 : find(kind, stack[3], known);
+  int count = 0;
   {
-    Call c = {there ? *products[number] : none,
-              {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], optional(stack[5])},
-              optional(stack[6]),
-              optional(stack[7]),
-              (i64)stack[4],
-              (i64)stack[8],
-              {},
-              {kind == SORTED ? optional(stack[9]) : 0, kind == SORTED ? optional(stack[10]) : 0},
-              kind == SORTED ? (i64)stack[11] : ANY_STREAM};
-    Handle list = 0;
-    torch_new_list_reserve_size(4, &list);
-    done = there && !(on_gpu(c.operands[0]) ? run_on_gpu(c, kind == SORTED) : cpu ? run(c) : UNFIT);
-    for (Tensor& x : c.results) if (done && x) torch_list_push_back(list, (u64)x.give());
-    stack[0] = (u64)list;
+    Tensor x[4] = {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], optional(stack[5])}, results[4];
+    Arguments a(x, x[3] ? 4 : 3, stack[6], stack[7], nodes);
+    if (kind == SORTED) sort(a, stack[9], stack[10], (i64)stack[11]);
+    const Product& product = number < 0 ? none : *products[number];
+    const i64 apart = a.src && mask & X1 ? mask & OUT : 0;  // both ends of a gather are sums in different orders
+    const Form *first = call_of(product, a, mask & ~apart), *last = apart ? call_of(product, a, apart) : 0;
+    if ((last || !apart) && done<cpu>(first, a, results) && (!apart || done<cpu>(last, a, results + first->opens)))
+      count = first->opens + (apart ? 1 : 0);
+    stack[0] = (u64)listed(results, count);
   }
-  if (kind == BY_NAME) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
+  if (kind == BY_NAME) aoti_torch_check(count, "tpgen", "program", 0, UNFIT_CALL);
 }
-template <bool named, bool cpu = true>
+template <Kind kind, bool cpu = true>
 static void form_boxed(u64* stack, u64, u64) {
-  const i64 number = named ? number_of((i64)stack[2]) : (i64)stack[2];
-  const bool there = number >= 0 && number < __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE);
-  bool done;
+  const i64 number = find(kind, stack[2], known_forms);
+  int count = 0;
   {
-    Arguments a(stack[0], stack[1], stack[3], stack[4]);
-    Tensor results[MOST_SLOTS];
-    Handle list = 0;
-    torch_new_list_reserve_size(4, &list);
-    done = there && a.count && a.count == (u64)forms[number]->count &&
-           !(on_gpu(a.x[0]) ? run_on_gpu(*forms[number], a, results)
-             : cpu && forms[number]->kernel ? run(*forms[number], a, results) : UNFIT);
-    for (i64 n = 0; done && n < forms[number]->opens; ++n) torch_list_push_back(list, (u64)results[n].give());
-    stack[0] = (u64)list;
+    Tensor x[MOST_SLOTS], results[MOST_SLOTS];
+    Arguments a(x, stack[0], stack[1], kind == SORTED ? 0 : stack[3], kind == SORTED ? 0 : stack[4]);
+    if (kind == SORTED) sort(a, stack[3], stack[4], ANY_STREAM);
+    const Form* f = number < 0 ? 0 : forms[number];
+    if (a.count && f && a.count == (u64)f->count && done<cpu>(f, a, results)) count = f->opens;
+    stack[0] = (u64)listed(results, count);
   }
-  if (named) aoti_torch_check(done, "tpgen", "program", 0, UNFIT_CALL);
+  if (kind == BY_NAME) aoti_torch_check(count, "tpgen", "program", 0, UNFIT_CALL);
 }
 // Register the operators; 0, or that torch refused.
 EXPORTED int tpgen_register() {
@@ -136,13 +152,13 @@ EXPORTED int tpgen_register() {
   return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
          torch_library_impl(cpu, "run", run_boxed<BY_NUMBER>, STABLE_SINCE) ||
          torch_library_impl(cpu, "sorted", run_boxed<SORTED>, STABLE_SINCE) ||
-         torch_library_impl(cpu, "sorted_form", form_boxed<false>, STABLE_SINCE) ||
-         torch_library_impl(cpu, "form", form_boxed<false>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "sorted_form", form_boxed<SORTED>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "form", form_boxed<BY_NUMBER>, STABLE_SINCE) ||
          torch_library_impl(cpu, "named_run", run_boxed<BY_NAME>, STABLE_SINCE) ||
-         torch_library_impl(cpu, "named_form", form_boxed<true>, STABLE_SINCE) ||
+         torch_library_impl(cpu, "named_form", form_boxed<BY_NAME>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||
          torch_library_impl(gpu, "run", run_boxed<BY_NUMBER, false>, STABLE_SINCE) ||
          torch_library_impl(gpu, "sorted", run_boxed<SORTED, false>, STABLE_SINCE) ||
-         torch_library_impl(gpu, "sorted_form", form_boxed<false, false>, STABLE_SINCE) ||
-         torch_library_impl(gpu, "form", form_boxed<false, false>, STABLE_SINCE);
+         torch_library_impl(gpu, "sorted_form", form_boxed<SORTED, false>, STABLE_SINCE) ||
+         torch_library_impl(gpu, "form", form_boxed<BY_NUMBER, false>, STABLE_SINCE);
 }

@@ -32,8 +32,7 @@ from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
-from tpgen.kernels.runtime.call import COUNTS
-from tpgen.kernels.runtime.memory import empty
+from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
 NOTHING = -1  # the number of a product whose kernels are not in the table
@@ -63,18 +62,18 @@ class Runtime:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.tpgen_add_product.restype = ctypes.c_int64
-        library.tpgen_set_kernel.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p]
+        library.tpgen_set_call.argtypes = [ctypes.c_int64] * 4
+        library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 2
         library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * len(EntryPoints._fields)]
-        library.tpgen_set_launch.argtypes = [*[ctypes.c_int64] * 5, ctypes.c_void_p]
-        library.tpgen_set_form_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+        library.tpgen_set_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_add_form.restype = ctypes.c_int64
-        library.tpgen_add_form.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        library.tpgen_add_form.argtypes = [ctypes.c_void_p]
         self._library = library
         self._guard = threading.Lock()
         self._launches: bool | None = None
-        self._numbers: dict[str, int] = {}  # what is added stays: a product that was forgotten gets its number again
-        self._forms: dict[tuple[int | str, ...], int] = {}  # other calls in the same way, by all that is entered
+        # of products and of their calls, by all that describes them: what was forgotten gets its number again
+        self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
@@ -83,20 +82,9 @@ class Runtime:
         self.run, self.form = _operation("run"), _operation("form")
         self.sorted, self.sorted_form = _operation("sorted"), _operation("sorted_form")
 
-    def number(self, description: str, dims: Sequence[int], weights: str, check: bool, limit: int) -> int:
-        """The number of a product, which is entered without kernels when it is first asked for, or `NOTHING`.
-
-        ``weights`` are what their rows count.
-        """
-        fields = (ctypes.c_int64 * 7)(*dims, COUNTS.index(weights), check, limit)
-        with self._guard:
-            if description not in self._numbers:
-                self._numbers[description] = self._library.tpgen_add_product(fields)
-            return self._numbers[description]
-
-    def set_kernel(self, product: int, indexed: bool, dtype: torch.dtype, mask: int, address: int) -> None:
-        """Enter the kernel that opens the slots of a mask."""
-        self._library.tpgen_set_kernel(product, indexed, _DTYPES[dtype], mask, address)
+    def number(self, description: str) -> int:
+        """The number of a product, which is entered without calls when it is first asked for, or `NOTHING`."""
+        return self._number(description, self._library.tpgen_add_product)
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
@@ -110,14 +98,6 @@ class Runtime:
             self.use_driver("cuda", entry_points())
         return bool(self._launches)
 
-    def set_launch(
-        self, product: int, indexed: bool, dtype: torch.dtype, mask: int, device: int, launch: Sequence[int]
-    ) -> None:
-        """Enter the kernel that opens the slots of a mask, as it is launched on a device."""
-        fields = (ctypes.c_int64 * len(launch))(*launch)
-        with self._guard:
-            self._library.tpgen_set_launch(product, indexed, _DTYPES[dtype], mask, device, fields)
-
     def name(self, text: str, number: int) -> int:
         """Let compiled programs call a product, or a call of a form, by a number made of its text; returns it."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
@@ -127,31 +107,46 @@ class Runtime:
 
     def add_form(
         self,
+        text: str,
         dtype: torch.dtype,
-        limit: int,
         check: bool,
+        mask: int,
         given: Sequence[Sequence[int]],
         opened: Sequence[Sequence[int]],
-        address: int | str,
     ) -> int:
-        """The number of a call of a form with its kernel, the same for the same, or `NOTHING`.
+        """The number of a call, which is entered without kernels when it is first asked for, or `NOTHING`.
 
-        ``given`` and ``opened`` are what `native_fields` says of each tensor; ``check``: whether edges are checked.
-        One that is launched on GPUs has a name in the place of an address.
+        Its text says all of it.  ``given`` and ``opened`` are what `native_fields` says of each tensor; ``check``:
+        whether edges are checked; ``mask``: slots that a product's kernel opens, which takes tensors one by one.
         """
-        head = [_DTYPES[dtype], limit, int(check), len(given), len(opened)]
-        numbers = [*head, *(int(n) for row in (*given, *opened) for n in row)]
-        fields = (ctypes.c_int64 * len(numbers))(*numbers)
-        key = (address, *numbers)
-        with self._guard:
-            if key not in self._forms:
-                self._forms[key] = self._library.tpgen_add_form(fields, address if type(address) is int else None)
-            return self._forms[key]
+        numbers = [
+            _DTYPES[dtype],
+            LARGE,
+            check,
+            mask,
+            len(given),
+            len(opened),
+            *(n for x in (*given, *opened) for n in x),
+        ]
+        return self._number(text, self._library.tpgen_add_form, (ctypes.c_int64 * len(numbers))(*numbers))
 
-    def set_form_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
-        """Enter the kernels of a call as they are launched on a device."""
+    def _number(self, text: str, add: Callable[..., int], *fields: Any) -> int:
         with self._guard:
-            self._library.tpgen_set_form_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
+            if text not in self._numbers:
+                self._numbers[text] = add(*fields)
+            return self._numbers[text]
+
+    def set_call(self, product: int, indexed: bool, dtype: torch.dtype, form: int) -> None:
+        """Enter a product's call, which is found by the slots that it opens."""
+        self._library.tpgen_set_call(product, indexed, _DTYPES[dtype], form)
+
+    def set_kernel(self, form: int, address: int) -> None:
+        """Enter the kernel of a call."""
+        self._library.tpgen_set_kernel(form, address)
+
+    def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
+        """Enter the kernels of a call as they are launched on a device."""
+        self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
 def _operation(name: str) -> Callable[..., list[Tensor]]:

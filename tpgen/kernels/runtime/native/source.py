@@ -17,7 +17,7 @@ def process_text() -> str:
     >>> "tpgen_register" in process_text()
     True
     """
-    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "product", "gpu", "process"))])
+    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "gpu", "process"))])
 
 
 def deployed_text(table: str) -> str:
