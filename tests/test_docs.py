@@ -301,3 +301,16 @@ def test_the_page_of_names_has_every_public_name_and_every_choice() -> None:
     choices = {name: re.findall(r"`(\w+)`", cell) for name, cell in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", API, re.M)}
     assert sorted(choices["strategy"]) == sorted(["auto", *STRATEGIES])
     assert choices["backend"] == [*BACKENDS]
+
+
+_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+_TABLE_OF = re.compile(r"`([A-Z_]{3,})` (?:in|of) `((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_tables_of_the_code_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    places = {name: [r / name for r in (ROOT, ROOT / "tpgen", ROOT / "docs")] for name in _PATH.findall(text)}
+    assert [name for name, found in places.items() if not any(path.exists() for path in found)] == []
+    tables = {(table, ROOT / "tpgen" / file) for table, file in _TABLE_OF.findall(text)}
+    assert [table for table, file in tables if not re.search(rf"^{table}\b", file.read_text("utf-8"), re.M)] == []
