@@ -314,3 +314,13 @@ def test_files_and_tables_of_the_code_that_a_page_names_are_there(page: Path) ->
     assert [name for name, found in places.items() if not any(path.exists() for path in found)] == []
     tables = {(table, ROOT / "tpgen" / file) for table, file in _TABLE_OF.findall(text)}
     assert [table for table, file in tables if not re.search(rf"^{table}\b", file.read_text("utf-8"), re.M)] == []
+
+
+def test_modules_that_the_map_of_a_package_names_are_there() -> None:
+    """Rows of tables that begin with a folder list modules and folders below it, or words of PyTorch and of users."""
+    for page, home in ((ROOT / "docs" / "architecture.md", ""), (ROOT / "tpgen" / "kernels" / "README.md", "kernels")):
+        rows = re.findall(r"^\| `([a-z_]+)/` \|(.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(rows) > 4
+        for folder, text in rows:
+            below = {path.stem for path in (ROOT / "tpgen" / home / folder).rglob("*") if path.name[:2] != "__"}
+            assert {*re.findall(r"`([a-z_]+)/?`", text)} - below <= {"auto", "vmap"}, f"{page.name}: {folder}"
