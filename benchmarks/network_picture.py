@@ -13,8 +13,8 @@ STOCK, CONVERTED, PROGRAM = "stock", "converted", "one program"
 NAMES = {"mace": "MACE, 128x0e+128x1o", "nequip": "NequIP, l = 2, 64 features"}
 CURVES = {  # mode: what it is called, its colour, how it is drawn
     STOCK: ("stock", "#8a8f98", "o-"),
-    CONVERTED: ("the same network, converted", "#0b6e99", "o-"),
-    PROGRAM: ("converted, as one program (one line more)", "#d1622b", "o--"),
+    CONVERTED: ("converted", "#0b6e99", "o-"),
+    PROGRAM: ("also as one program", "#d1622b", "o--"),
 }
 
 Curve = dict[int, float]  # seconds by number of atoms
@@ -28,12 +28,16 @@ def curves(project: str) -> dict[str, Curve]:
 
 
 def draw_networks(path: Path) -> None:
-    figure = new_figure(9.2, 3.9)
-    for panel, (project, name) in zip(figure.subplots(1, 2, sharey=True), NAMES.items(), strict=True):
+    """Draw both networks with few and large words: the page of a phone is some four inches wide."""
+    figure = new_figure(6.2, 4.0)
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, (project, name) in zip(panels, NAMES.items(), strict=True):
         _panel(panel, curves(project))
-        panel.set_title(name, fontsize=11)
-    figure.supylabel("energy, forces and stress: ms a step", fontsize=10)
-    save_figure(figure, path)
+        panel.set_title(name, fontsize=11.5)
+    figure.supylabel("ms for energy, forces and stress", fontsize=11)
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=3, frameon=False, fontsize=11)
+    save_figure(figure, path, dpi=200)
 
 
 def _panel(panel: Any, found: dict[str, Curve]) -> None:
@@ -42,22 +46,21 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
         panel.loglog([*curve], [1e3 * s for s in curve.values()], style, color=colour, lw=2.2, ms=5, label=label)
     stock, ours = found[STOCK], found[CONVERTED]  # what one line of code gives
     _, colour, _ = CURVES[CONVERTED]
-    for atoms in _some([*stock]):
+    often = _some([*stock])
+    for atoms in often:
         ends = (atoms, 1e3 * ours[atoms]), (atoms, 1e3 * stock[atoms])
         panel.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6})
         middle = 1e3 * (ours[atoms] * stock[atoms]) ** 0.5
-        panel.text(atoms * 1.06, middle, f"{stock[atoms] / ours[atoms]:.0f}×", color=colour, fontsize=12, va="center")
-    panel.set_xticks([*stock], [f"{atoms:,}" for atoms in stock], fontsize=9)
+        panel.text(atoms * 1.08, middle, f"{stock[atoms] / ours[atoms]:.0f}×", color=colour, fontsize=15, va="center")
+    named = sorted({*often, max(stock)})
+    panel.set_xticks(named, [f"{atoms:,}" for atoms in named], fontsize=11)
     panel.minorticks_off()
-    least = min(s for curve in found.values() for s in curve.values())
-    panel.set_ylim(1e3 * least / 2, 1e3 * max(stock.values()) * 12)  # room for the legend
-    panel.set_yticks(
-        ticks := [t for t in (1, 10, 100, 1000, 10000) if t < 2e3 * max(stock.values())], map("{:,}".format, ticks)
-    )
+    most = 1e3 * max(stock.values())
+    panel.set_yticks(ticks := [t for t in (1, 10, 100, 1000, 10000) if t < 2 * most], map("{:,}".format, ticks))
+    panel.tick_params(axis="y", labelsize=11)
     panel.set_xlim(min(stock) / 1.4, max(stock) * 1.9)
-    panel.set_xlabel("atoms")
+    panel.set_xlabel("atoms", fontsize=11)
     panel.grid(axis="y", alpha=0.25)
-    panel.legend(frameon=False, fontsize=9, loc="upper left")
     panel.spines[["top", "right"]].set_visible(False)
 
 

@@ -31,7 +31,7 @@ from tpgen.planner.problems import PROBLEMS
 DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "pictures"
 MACHINE = Ceilings(bandwidth=16e9, flops=140e9)  # of one core; given, so that no picture depends on the hour
-_SCREEN = (1440, 900)
+_SCREEN = (1040, 680)
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

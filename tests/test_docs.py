@@ -186,10 +186,10 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_the_first_screen_of_the_readme_says_what_a_newcomer_needs() -> None:
-    """Its use and the line, a picture with figures, how to try and to install it, lines that run, what they print."""
+    """Its use, how to install it, the line, a picture with figures, how to try it, lines that run, what they print."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     screen = text.split("\nThat was all")[0]
-    wanted = ("One line", "networks.md", "convert(", "![", "make demo", "make test", "pip install .", "equal")
+    wanted = ("One line", "networks.md", "pip install .", "convert(", "![", "make demo", "make test", "equal")
     places = [screen.find(text) for text in wanted]
     assert -1 not in places
     assert places == sorted(places)
@@ -301,3 +301,26 @@ def test_the_page_of_names_has_every_public_name_and_every_choice() -> None:
     choices = {name: re.findall(r"`(\w+)`", cell) for name, cell in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", API, re.M)}
     assert sorted(choices["strategy"]) == sorted(["auto", *STRATEGIES])
     assert choices["backend"] == [*BACKENDS]
+
+
+_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+_TABLE_OF = re.compile(r"`([A-Z_]{3,})` (?:in|of) `((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_tables_of_the_code_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    places = {name: [r / name for r in (ROOT, ROOT / "tpgen", ROOT / "docs")] for name in _PATH.findall(text)}
+    assert [name for name, found in places.items() if not any(path.exists() for path in found)] == []
+    tables = {(table, ROOT / "tpgen" / file) for table, file in _TABLE_OF.findall(text)}
+    assert [table for table, file in tables if not re.search(rf"^{table}\b", file.read_text("utf-8"), re.M)] == []
+
+
+def test_modules_that_the_map_of_a_package_names_are_there() -> None:
+    """Rows of tables that begin with a folder list modules and folders below it, or words of PyTorch and of users."""
+    for page, home in ((ROOT / "docs" / "architecture.md", ""), (ROOT / "tpgen" / "kernels" / "README.md", "kernels")):
+        rows = re.findall(r"^\| `([a-z_]+)/` \|(.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(rows) > 4
+        for folder, text in rows:
+            below = {path.stem for path in (ROOT / "tpgen" / home / folder).rglob("*") if path.name[:2] != "__"}
+            assert {*re.findall(r"`([a-z_]+)/?`", text)} - below <= {"auto", "vmap"}, f"{page.name}: {folder}"

@@ -93,6 +93,10 @@ def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     assert f"{min(beside)} to {max(beside)} times as fast as [symmetrix]" in text
     assert max(float(row[4]) for row in _networks("Peak memory of a training step")) < 1 / 5
     assert "less than a fifth of the memory" in text
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    means = [float(mean) for mean in re.findall(r"^\| tpgen-kernel/eager \| ([\d.]+)×.* 12 \|$", page, re.MULTILINE)]
+    assert len(means) == 2
+    assert f"[{min(means):.0f} to {max(means):.0f} times](docs/benchmarks.md) as fast as the best of e3nn" in text
 
 
 def test_a_ratio_is_that_of_the_times_beside_it() -> None:

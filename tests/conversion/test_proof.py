@@ -11,7 +11,7 @@ from tests.conversion.networks import GRAPHS, Mixed, attributes, mixed_inputs
 from tpgen.conversion.adapters import ADAPTERS
 from tpgen.conversion.convert import conversion_report, convert
 from tpgen.conversion.products import CONVERTED
-from tpgen.conversion.proof import Proof, _difference
+from tpgen.conversion.proof import BUSY, Proof, Time, Times, _difference
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.errors import TpgenError
 
@@ -164,3 +164,11 @@ def test_outputs_are_asked_more_of_than_derivatives() -> None:
     near = {"a": one["a"] + 1e-9}
     assert not Proof((_difference("outputs", one, near),)).holds
     assert Proof((_difference("gradients", one, near),)).holds
+
+
+def test_times_of_a_busy_machine_give_no_ratio_and_say_what_to_do() -> None:
+    quiet, busy = Time("call", 0.2, 0.1, spread=0.1), Time("call and gradients", 0.4, 0.1, spread=1.2)
+    assert BUSY not in str(Times((quiet,), 7, 1))
+    *_, row, last = str(Times((quiet, busy), 7, 1)).splitlines()
+    assert row.rstrip().endswith("times lie 120 % apart")
+    assert last == BUSY

@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_says_what_it_is(folder: Path) -> None:
     text = (folder / "README.md").read_text()
     assert "| `positions` | (atoms, 3) | float64 |\n| `elements` | (atoms, 3) | float64 |" in text
-    assert "Sizes that are words or letters may vary, from 0 on if the table names no other least." in text
+    assert "Sizes that are words or letters may vary, down to 0 unless the table names another least." in text
     assert "| `edges` | (a ≥ 2, edges) | int64 |" in text
     assert "{" not in text
     assert [path.name for path in folder.parent.iterdir()] == ["potential"]

@@ -104,6 +104,7 @@ class _Entry:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
+        """Returns what is timed: a run of the task."""
         return lambda: task.run(self.product, self.operands)
 
 

@@ -29,6 +29,7 @@ from tpgen.text import duration, ratio, table
 _FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
 _OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
+BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class Times:
     def __str__(self) -> str:
         rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
         head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
-        return f"{head}\n{table([('task', 'stock', 'converted', 'as fast'), *rows])}"
+        shown = f"{head}\n{table([('task', 'stock', 'converted', 'times as fast'), *rows])}"
+        return f"{shown}\n{BUSY}" if any(t.spread > ROUGH for t in self.tasks) else shown
 
 
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:

@@ -52,8 +52,8 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
 def selected(network: nn.Module, findings: Sequence[Finding], chosen: Selection) -> list[Finding]:
     """The findings, with those that are left out as `Kept`.
 
-    A swap that only says how a module calls one that it holds goes with the swap of that one.  What is said of a whole
-    project is said whatever is chosen.  Raises `InputError` where ``only`` names no more than a part of a swap.
+    Where a module is swapped only to call a part of its own in another way, it follows the choice for that part.
+    Findings about a whole project stay.  Raises `InputError` where ``only`` names no more than a part of a swap.
     """
     if chosen == Selection():
         return list(findings)

@@ -289,7 +289,8 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
         found = convert_potential(*tour.potential)
     (folder / "conversion.txt").write_text(f"{found}\n", encoding="utf-8")
     (folder / "conversion.json").write_text(found.to_json() + "\n", encoding="utf-8")
-    for line in (str(found.proof).splitlines()[0], *str(found.times).splitlines()):
+    heads = (str(part).splitlines()[0] for part in (found, found.proof))
+    for line in (*heads, *str(found.times).splitlines()):
         console.print(f"   {line}", markup=False, highlight=False)
     text = "`tpgen.convert(network)` on `tpgen/demo/potential.py`, which is e3nn alone. [As JSON](conversion.json).\n"
     return Chapter(f"{text}\n```\n{found}\n```\n")

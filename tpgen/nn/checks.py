@@ -76,7 +76,7 @@ def check_strided(name: str, x: Tensor) -> None:
 
 
 def check_edge_index(name: str, index: object) -> None:
-    """Type and dtype of one end of the edges."""
+    """Raise `InputError` where one end of the edges is no tensor of integers, as kernels read them."""
     if not isinstance(index, Tensor):
         raise InputError(
             f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
@@ -88,7 +88,7 @@ def check_edge_index(name: str, index: object) -> None:
 
 
 def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
-    """One end of the edges of a call: its device and shape, and its numbers where those are to be looked at."""
+    """Raise `InputError` where one end of the edges has a wrong device or shape, or, with ``look``, wrong numbers."""
     if index.device != like.device:
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
     if index.shape != (edges,):

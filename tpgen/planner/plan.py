@@ -90,6 +90,7 @@ class Operand:
 
     @property
     def asked(self) -> tuple:
+        """The fields that a user gives."""
         return self.name, self.irreps, self.layout, self.channels
 
     def __str__(self) -> str:

@@ -20,9 +20,9 @@ MOVE = 1e-2  # of other inputs, relative to the largest entry
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """After many calls, with other inputs of the same shapes or in the same memory, and new weights: as a fresh copy.
+    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
 
-    Inputs are as they were, and so are results that somebody keeps.
+    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
     """
     if subject.fresh is None:
         return {"": "the network cannot be copied"}

@@ -51,7 +51,7 @@ def definition(subject: Subject) -> Outcomes:
 
 
 def linear(subject: Subject) -> Outcomes:
-    """A combination gives that of the results; where there is a constant, one with coefficients of sum 1."""
+    """A combination of inputs gives the same of results; coefficients have sum 1 where a constant is added."""
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
         for part, names in groups.items():
@@ -63,7 +63,7 @@ def linear(subject: Subject) -> Outcomes:
 
 
 def degree(subject: Subject) -> Outcomes:
-    """Along a line of values of an operand, the result is what a polynomial of its degree makes of a few points."""
+    """Along a line of an operand's values, a polynomial of its degree through a few results meets another one."""
     return {name: _along_a_line(subject, name, degree) for name, degree in subject.degrees.items()}
 
 

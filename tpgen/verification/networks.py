@@ -40,7 +40,7 @@ def network_subject(
     """A network with the arguments of a call.
 
     ``irreps_in`` and ``irreps_out`` say how inputs and results turn: one for each argument (of results: of a tuple),
-    or a mapping from names.  Without a word about them, tensors of known names turn as `KNOWN` says.
+    or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got a {type(inputs).__name__}")

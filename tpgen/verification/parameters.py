@@ -16,7 +16,7 @@ NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
 
 
 def tracked(subject: Subject) -> Outcomes:
-    """For each result the parameters that move it, and those that it has gradients of.
+    """Compare the parameters that move a result with those that it has gradients of, for each result.
 
     A parameter moves a result where steps in opposite directions make a difference, so that one which has no slope, as
     the side of a ReLU that is off or a square at zero, need have no gradient.

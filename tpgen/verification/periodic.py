@@ -66,10 +66,10 @@ def strained_energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Energy and forces while all lengths grow to twice as much, and while one atom goes away from another.
+    """Look for jumps of energy and forces while all lengths are doubled, and while one atom leaves another.
 
-    On a grid, the places of the sharpest bends are looked at: each is halved towards its larger difference.  The jump
-    that is left of a function without a step goes to zero with the interval.
+    Each interval of a grid in which a curve bends most is halved again and again, towards its larger difference: what
+    is left of it is the jump, and goes to zero where the function has none.
     """
     exact = subject.in_float64()
     found = _along_a_way(exact, partial(_stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))

@@ -161,7 +161,7 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None)
 
     def own(self, operands: Named) -> Named:
-        """Copies of operands on the module's device, and numbers in its dtype: what a call does to them stays there."""
+        """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 

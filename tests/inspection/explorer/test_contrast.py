@@ -52,6 +52,17 @@ def test_nothing_is_cut_or_scrolls_sideways(page: Any, width: int) -> None:
     assert needed <= shown, "the title is cut"
 
 
+def test_on_a_phone_buttons_stand_beside_one_another(page: Any) -> None:
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        tops = page.execute_script("return [...document.querySelectorAll('#tabs button')].map((one) => one.offsetTop)")
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(tops) > 8
+    assert len(set(tops)) <= 4
+
+
 def test_numbers_have_contrast_on_the_colour_of_their_path() -> None:
     for index in range(64):
         hue, on = re.findall(r"#\w+", hues(index))

@@ -152,7 +152,7 @@ def _summed(output: Any, data: Any, virial: Tensor) -> Tensor:
 
 
 def programmed_outputs(network: Any) -> Iterator[Swap]:
-    """Swaps of outputs, which read no number as a value in a program."""
+    """Yield swaps of outputs for such as take numbers of atoms and structures from shapes while a program is traced."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not has_more(module):

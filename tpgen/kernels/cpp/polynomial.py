@@ -54,6 +54,7 @@ class RowText:
         self.spelling = Spelling(at.target.dtype, texts, one=words.one)
 
     def get(self, slot: str) -> None:
+        """Write how the components of a given slot come from memory."""
         operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
         if operand.channels:
@@ -64,6 +65,7 @@ class RowText:
                 self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
 
     def clear(self) -> None:
+        """Write the sums of the open slots, zeros at first."""
         for slot in self.at.swept:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
@@ -80,6 +82,7 @@ class RowText:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def set(self, slot: str) -> None:
+        """Write how the sums of an open slot go to memory."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 

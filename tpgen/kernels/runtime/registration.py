@@ -129,7 +129,7 @@ class Operator(Generic[C]):
         return made
 
     def form(self, call: C) -> Sequence[Tensor]:
-        """The open slots of any call."""
+        """Compute the open slots of any call, by the shortest way where there is one, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
