@@ -35,6 +35,7 @@ _OPERATORS = "to go from one level of the dispatcher to the next in operators of
 _GRAPHS = "graphs without numbers: explain, dump, reports, compile_step"
 _REPORTS = "tpgen dump and tpgen report"
 _STEP = "compile_step"
+_SORTS = "edges sorted once in a graph of torch.compile"
 
 NAMES: dict[str, Private] = {
     "is_functorch_wrapped_tensor": Private("torch._C._functorch", "is_functorch_wrapped_tensor", _TRANSFORMS),
@@ -66,9 +67,14 @@ NAMES: dict[str, Private] = {
     "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
     "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
     "shape_config": Private("torch.fx.experimental", "_config", "deploy: sizes of 0 and 1"),
-    "symbolic_shapes": Private("torch.fx.experimental", "symbolic_shapes", "deploy: sizes of 0 and 1"),
+    "symbolic_shapes": Private("torch.fx.experimental", "symbolic_shapes", f"deploy: sizes of 0 and 1; {_SORTS}"),
     "infer_size": Private("torch._prims_common", "infer_size", "deploy: sizes of 0 and 1"),
     "fake_impls": Private("torch._subclasses", "fake_impls", "deploy: sizes of 0 and 1"),
+    "TracingMode": Private(
+        "torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode", _SORTS,
+        "every convolution sorts in a graph without gradients",
+    ),
+    "track_tensors": Private("torch.fx.experimental.proxy_tensor", "track_tensor_tree", _SORTS),
     "PythonPrinter": Private("torch.utils._sympy.printers", "PythonPrinter", f"deploy, {_STEP}"),
     "compile_package": Private("torch._inductor", "aoti_compile_and_package", "deploy"),
     "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.kernels.cuda.named import BACKWARD, FORWARD, Kernel
 from tests.kernels.cuda.test_products import Case, check
 from tests.kernels.plans import forward_spec
 from tests.machine import needs_compiler
@@ -14,13 +16,12 @@ from tpgen.form.form import form_of
 from tpgen.kernels.cuda import steps
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.tables import LONG
 from tpgen.kernels.cuda.target import obstacle
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.product import make_plan
-
-BACKWARD = ("x1", "x2", "w")
 
 
 def wide(channels: int) -> Plan:
@@ -53,6 +54,19 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_large_products_agree_with_the_definition(name: str, tmp_path: Path) -> None:
     check([CASES[name]], tmp_path)
+
+
+@pytest.mark.parametrize("opened", [FORWARD, BACKWARD])
+def test_long_tables_stand_as_they_are_read(opened: tuple[str, ...]) -> None:
+    """No entry is read first behind a later one; gradients ask for four where one of them is needed."""
+    text = Kernel("roofline-636", opened, indexed=True).source(80).text
+    group = text[text.index("void group_0") : text.index("struct Unit")]
+    used = [int(n) for n in re.findall(r"\bt(\d+)\.[xyzw]", group)]
+    first = list(dict.fromkeys(used))
+    assert len(first) > LONG // 4
+    assert first == sorted(first)
+    asked = group.index(f"const quad t{first[-1]} =")
+    assert (group[:asked].count(".x *") > 4) == (opened == BACKWARD)
 
 
 def test_more_parts_than_constant_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network
@@ -76,19 +76,56 @@ def test_a_compiled_step_sorts_each_end_once(plan: Plan, dtype: torch.dtype, bac
         wanted = given.step(given.definition)
 
 
-def test_a_graph_without_gradients_sorts_by_receiver_alone(sorts: list[int]) -> None:
-    """Inductor merges equal calls where it splits a graph into two, which it does where gradients are asked for."""
+@pytest.mark.parametrize("backend", ["aot_eager", *BACKENDS])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_without_gradients_all_layers_share_a_sort(dtype: torch.dtype, backend: str, sorts: list[int]) -> None:
+    """By receiver alone; of graphs of another size too, whose sizes are symbols then."""
+    _, layers = network(PLAN)
+    compiled = torch.compile(layers, backend=backend, fullgraph=True)
+    for edges in (12, 14, 17):
+        given = Network(PLAN, edges)
+        given.edge_index = given.edge_index.to(dtype)
+        sorts.clear()
+        with torch.no_grad():
+            found = compiled(given.x, given.y, given.w, given.edge_index)
+        torch.testing.assert_close(found, given.step(given.definition)[0], rtol=1e-10, atol=1e-10)
+        assert sorts == [NODES]
+
+
+def test_edges_that_a_graph_writes_to_are_sorted_again(sorts: list[int]) -> None:
     given, layers = network(PLAN)
-    graphs = list[fx.Graph]()
 
-    def note(module: fx.GraphModule, _inputs: Any) -> fx.GraphModule:
-        graphs.append(module.graph)
-        return module
+    def turned(x: Tensor, y: Tensor, w: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        before = layers(x, y, w, edge_index)
+        edge_index[1] = edge_index[1].flip(0)
+        return before, layers(x, y, w, edge_index)
 
+    wanted = [given.step(given.definition)[0]]
+    edge_index = given.edge_index.clone()
     with torch.no_grad():
-        found = torch.compile(layers, backend=note, fullgraph=True)(given.x, given.y, given.w, given.edge_index)
-    torch.testing.assert_close(found, given.step(given.definition)[0], rtol=1e-10, atol=1e-10)
-    assert [node.args[1] for node in graphs[0].nodes if node.target is torch.ops.tpgen.order] == [NODES] * 3
+        found = torch.compile(turned, backend="aot_eager", fullgraph=True)(given.x, given.y, given.w, edge_index)
+    given.edge_index[1] = given.edge_index[1].flip(0)
+    wanted.append(given.step(given.definition)[0])
+    torch.testing.assert_close(list(found), wanted, rtol=1e-10, atol=1e-10)
+    assert torch.equal(edge_index, given.edge_index)
+    assert len(sorts) == 2
+
+
+def test_equal_calls_are_one_of_the_same_rows_and_owners() -> None:
+    """In a graph that writes as it stands, too, with nothing written between."""
+
+    def sorted_often(index: Tensor) -> list[Tensor]:
+        order = torch.ops.tpgen.order
+        made = [order(index[n], owners) for n, owners in ((1, 4), (1, 4), (0, 4), (1, 5), (0, 4))]
+        row = index[1]
+        made += [order(row, 4)]
+        index.sub_(1).add_(1)
+        return [*made, order(row, 4), order(index[1], 4), order(index[1], 4)]
+
+    index = torch.tensor([[0, 3, 2], [1, 1, 0]])
+    graph = make_fx(sorted_often, tracing_mode="symbolic")(index.clone()).graph
+    (returned,) = graph.output_node().args
+    assert [returned.index(node) for node in returned] == [0, 0, 2, 3, 2, 0, 6, 7, 7]
 
 
 def test_operators_on_sorted_edges_are_operators() -> None:

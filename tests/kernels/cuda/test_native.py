@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +11,15 @@ import torch
 from torch import Tensor
 
 from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.errors import BackendError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.build.build import Wanted, load_library
-from tpgen.kernels.cuda.driver import EntryPoints
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import OUT, ProductCall, W, opening_text
 from tpgen.kernels.runtime.native import runtime as native
-from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.planner.presets import channelwise, fully_connected
@@ -93,39 +90,11 @@ def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int
 
 # -- what stands between a call and the driver -------------------------------------------------------------------------
 
-_SILENT = """
-typedef long long i64;
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-static void* own; static i64 launches, pushes, refusing, recorded;
-EXPORTED i64 fake_count(i64 what) { return what ? pushes : launches; }
-EXPORTED i64 fake_set(i64 stream, i64 code, i64 graph) {
-  own = (void*)stream; refusing = code; recorded = graph; launches = pushes = 0; return 0;
-}
-EXPORTED int fake_stream(int, void** found) { *found = own; return 0; }
-EXPORTED int fake_capturing(void*, int* found) { *found = recorded; return 0; }
-EXPORTED int fake_push(void* context) { pushes += context == (void*)50; return 0; }
-EXPORTED int fake_pop(void** context) { *context = 0; ++pushes; return 0; }
-EXPORTED int fake_launch(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                         void* stream, void** arguments, void** more) {
-  launches += kernel && stream == own && *arguments && !more;
-  return (int)refusing;
-}
-"""
-
 
 @pytest.fixture
 def silent(native_gpu: Products) -> Any:
     """A driver that does nothing, in C: for kernels that the other one has launched once."""
-    return load_library(Wanted(_SILENT, "fake_count"))
-
-
-def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:
-    names = ("fake_stream", "fake_capturing", "fake_push", "fake_pop", "fake_launch")
-    addresses = [ctypes.cast(getattr(silent, name), ctypes.c_void_p).value or 0 for name in names]
-    silent.fake_set(*map(ctypes.c_int64, (stream, code, capture)))
-    native = runtime()
-    assert native is not None
-    native.use_driver("cpu", EntryPoints(*addresses))
+    return silent_driver()
 
 
 def frames(call: Any, *arguments: object) -> list[str]:

@@ -31,6 +31,8 @@ QUICK = [
     (Kernel("elementwise", SECOND, "ir_mul", True), 80),
     (Kernel("article", FORWARD, dtype="bfloat16"), 80),
     (Kernel("mace-readout", BACKWARD), 90),
+    (Kernel("roofline-636", FORWARD, indexed=True), 90),
+    (Kernel("roofline-636", BACKWARD, "ir_mul"), 80),
 ]
 NAMED = [
     Kernel(name, opened, LAYOUTS[n % 2], indexed, ("float32", "float64", "bfloat16")[n % 3])

@@ -97,7 +97,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @cached_property
     def table_sets(self) -> tuple[TableSet, ...]:
-        return table_sets(self.schedule.tables, self.sweep.tables)
+        return table_sets(self.schedule.tables, self.sweep)
 
     @property
     def table_size(self) -> int:

@@ -19,6 +19,7 @@ AnyPlacement = CudaPlacement | GatherPlacement
 # Instructions of a warp whatever it does: for each step; on edges for each step and row as well; of a gather.
 _STEP, _EDGES, _EDGE, _OVERHEAD = 120, 60, 40, 40
 _UNIT = 20  # of a unit, for its places
+_BARRIERS = 2  # of a step: rows of the one before are done with, and its own are there
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def _channel_work(p: CudaPlacement) -> Work:
     issued = sum(instructions(p, u.group) for u in p.units) + p.warps * _common(p)
     tables = p.warps * sum(ceil(s.size * p.rows / p.threads) * s.depth for s in p.table_sets)
     arithmetic = sum(_row(u.group) for u in p.units) * _rows(p) + tables
-    return Work(longest, issued, arithmetic, sum(_touches(p, u.group) for u in p.units), barriers=5)
+    barriers = _BARRIERS + 1 + bool(p.summed) + bool(p.results)
+    return Work(longest, issued, arithmetic, sum(_touches(p, u.group) for u in p.units), barriers)
 
 
 def instructions(p: CudaPlacement, group: Group) -> int:
@@ -131,7 +133,7 @@ def _gathers_work(p: GatherPlacement) -> Work:
         issued=sum(g.chunks * taken[g.number] for g in p.gathers) + p.warps * moved(p),
         arithmetic=sum(g.chunks * _rounds(g, _multiply_adds) for g in p.gathers),
         touched=sum(g.chunks * (_rounds(g, lambda part: _reads(p, part)) + g.components) for g in p.gathers),
-        barriers=4 + len(p.phases),
+        barriers=_BARRIERS + bool(p.results) + len(p.phases) - 1,
         cached=_cached(p),
     )
 

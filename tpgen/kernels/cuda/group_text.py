@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tpgen.kernels.cpp.expressions import spelled
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
 from tpgen.kernels.cuda.groups import LANES, Group, Held, power_of_two
-from tpgen.kernels.cuda.tables import TableSet
+from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import (
     Accumulate,
@@ -32,6 +32,7 @@ class GroupText:
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
         self.dtype = placement.schedule.target.dtype
+        self.entries = dict[int, int]()  # places in the table of the path at hand
 
     def write(self) -> None:
         serial = self.p.serial
@@ -177,26 +178,37 @@ class GroupText:
 
     # -- tables --
 
-    def _found(self, term: PathTerm) -> tuple[TableSet, PlacedTable, int] | None:
-        """The set that a path's table is in, the table, and its first entry."""
+    def _found(self, term: PathTerm) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
+        """The set that a path's table is in, the table, its first entry, and the places of all behind it."""
         for found in self.p.table_sets:
-            for table, first in zip(found.tables, found.firsts, strict=True):
+            for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
                 if term in table.table.terms:
-                    return found, table, first
+                    return found, table, first, places
         return None
 
     def _table(self, term: PathTerm) -> None:
-        found = self._found(term)
+        """Find a path's table; gradients read a long one bit by bit: they have so much else in registers."""
+        self.quads, found = dict[int, str](), self._found(term)
         if found is None:
             return
-        tables, table, first = found
+        tables, table, first, self.entries = found
         copy = f" + v * {tables.entries}" if tables.copies > 1 else ""
         for n in range(0, table.entries, 4):
-            self.w.line(f"const quad t{n // 4} = four(T + {tables.offset + first + n}{copy});")
+            self.quads[n // 4] = f"const quad t{n // 4} = four(T + {tables.offset + first + n}{copy});"
+        if table.entries <= LONG or self.p.opened == ("out",):
+            self._read(list(self.quads))
+
+    def _read(self, quads: Iterable[int]) -> None:
+        """Four entries of the path's table at once, each once."""
+        for n in quads:
+            line = self.quads.pop(n, None)
+            if line:
+                self.w.line(line)
 
     # -- statements --
 
     def _statement(self, term: PathTerm, statement: Statement) -> None:
+        self._read(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
                 self.w.line(f"const num {statement.name} = {self._sum(statement.terms)};")
@@ -224,7 +236,8 @@ class GroupText:
         if isinstance(value, Component):
             return f"{value.operand}_{value.segment}_{value.index}"
         if isinstance(value, TableEntry):
-            return f"t{value.index // 4}.{'xyzw'[value.index % 4]}"
+            place = self.entries[value.index]
+            return f"t{place // 4}.{'xyzw'[place % 4]}"
         assert isinstance(value, Local)
         return value.name
 

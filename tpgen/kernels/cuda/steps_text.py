@@ -34,7 +34,8 @@ class StepsText:
             self._in_part("edges", self._edges)
         self._in_part("rows fetched", rows.write_fetch)
         self._in_part("a step", self._compute)
-        self._in_part("rows delivered", rows.write_deliver)
+        if self.p.results:
+            self._in_part("rows delivered", rows.write_deliver)
         self._in_part("the kernel", self._kernel)
         if self.p.sums_weights:
             self._in_part("the kernel", self._sum)
@@ -163,10 +164,11 @@ class StepsText:
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
             self._places_of_step()
-            if p.indexed:
+            if p.indexed and (p.by or p.results):
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
             w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
-            w.line(f"deliver_rows(call, s, {'ends' if p.indexed else 'q'}, s.rows);")
+            if p.results:
+                w.line(f"deliver_rows(call, s, {'ends' if p.indexed else 'q'}, s.rows);")
             if p.indexed:
                 w.line("put_down(ahead, ends_of_step(slots, step + STAGES));")
                 w.line("++step;")

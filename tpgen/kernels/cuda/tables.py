@@ -1,15 +1,19 @@
 """Tables of a row, made by all threads: each computes other entries by the same text, with numbers from an array.
 
 Tables of the same segment sizes stand together, those of each copy in multiples of four: a lane reads four at once.
+Entries of a long table stand in the order in which a path reads them, so that it needs few at a time in registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpgen.kernels.placement.values import PlacedTable
-from tpgen.kernels.sweep.statements import Component, Tabulate
+from tpgen.kernels.sweep.statements import Component, Statement, TableEntry, Tabulate
+from tpgen.kernels.sweep.sweep import PathSweep, Sweep
 
+LONG = 64  # entries of a table, which registers cannot hold beside all else
 Entry = tuple[tuple[float, int], ...]  # coefficients, and which number of the row (and copy) each multiplies
 
 
@@ -23,6 +27,7 @@ class TableSet:
     offset: int
     tables: tuple[PlacedTable, ...]
     firsts: tuple[int, ...]  # the first entry of each table
+    places: tuple[dict[int, int], ...]  # of the entries of each, behind its first
     rows: tuple[Entry, ...]
 
     @property
@@ -48,18 +53,40 @@ class TableSet:
         return tuple(row[n] if n < len(row) else (0.0, 0) for row in self.rows)
 
 
-def table_sets(placed: tuple[PlacedTable, ...], needed: tuple[tuple[Tabulate, ...], ...]) -> tuple[TableSet, ...]:
+def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
     """The tables that some statement reads, in sets."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
-        if needed[n]:
+        if sweep.tables[n]:
             key = (table.operand, table.copies, table.copy_stride if table.copies > 1 else 0)
             alike.setdefault(key, []).append(n)
     made: list[TableSet] = []
+    read = _ranks(sweep.paths)
     for (operand, copies, stride), members in alike.items():
         offset = made[-1].offset + made[-1].size if made else 0
-        made.append(_table_set(operand, copies, stride, offset, [(placed[n], needed[n]) for n in members]))
+        tables = [(placed[n], _as_read(sweep.tables[n], read)) for n in members]
+        made.append(_table_set(operand, copies, stride, offset, tables))
     return tuple(made)
+
+
+def _as_read(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
+    """Entries of a table in the order in which they stand."""
+    if len(table) <= LONG:
+        return table
+    return tuple(sorted(table, key=lambda s: ranks.get(s.entry, len(ranks))))
+
+
+def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
+    """Ranks of table entries, by the statement that reads each first."""
+    statements = (s for path in paths for stage in path.stages for s in stage.statements)
+    found = dict.fromkeys(entry for statement in statements for entry in entries_of(statement))
+    return {entry: rank for rank, entry in enumerate(found)}
+
+
+def entries_of(statement: Statement) -> list[TableEntry]:
+    """The table entries that a statement reads."""
+    values = (value for term in getattr(statement, "terms", ()) for value in term.factors)
+    return [value for value in values if isinstance(value, TableEntry)]
 
 
 def _table_set(
@@ -71,7 +98,8 @@ def _table_set(
         firsts.append(len(rows))
         rows += [_entry(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
-    return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), tuple(rows))
+    places = tuple({s.entry.index: n for n, s in enumerate(statements)} for _, statements in members)
+    return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 
 def _entry(placed: PlacedTable, statement: Tabulate) -> Entry:

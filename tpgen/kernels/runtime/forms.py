@@ -32,6 +32,7 @@ from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import CALLS, ORDERS, OUT, SLOT_BITS, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
 
@@ -291,3 +292,4 @@ def _order(index: Tensor, owners: int) -> Tensor:
 
 
 define_function("order", _order, lambda index, owners: index.new_empty(owners + 1 + len(index), dtype=torch.int64))
+share_equal_calls("order")

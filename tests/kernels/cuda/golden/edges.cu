@@ -441,10 +441,6 @@ DEVICE void compute(const Call& call, Step& s, Run& run, const Ends* ends) {
     compute_units(s);
   }
 }
-DEVICE void deliver_rows(const Call& call, const Step& s, const Ends* ends, const int n) {
-  deliver_begin();
-  deliver_end();
-}
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const Call call) {
   unsigned char* const shared = shared_memory();
   u64* const barriers = (u64*)shared;
@@ -480,7 +476,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) tpgen_kernel(const
     s.rows = rows_of(q, end);
     const Ends* const ends = ends_of_step(slots, step);
     compute(call, s, run, ends);
-    deliver_rows(call, s, ends, s.rows);
     put_down(ahead, ends_of_step(slots, step + STAGES));
     ++step;
     if (++at == STAGES) at = 0, parity ^= 1;
