@@ -79,6 +79,6 @@ def products_of_rows(graph: fx.Graph) -> tuple[list[tuple], int]:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
         sizes = [n for x in node.args for n in x.meta["val"].shape]
         known = [n for n in sizes if type(n) is int]
-        left += [tuple(sizes)] * (len(known) < 4 and min(known) >= 4)
+        left += [tuple(sizes)] * (type(sizes[0]) is not int and min(known) >= 4)
     ours = (torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default)
     return left, sum(len(graph.find_nodes(op="call_function", target=target)) for target in ours)
