@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from benchmarks.networks import Case, lattice
+from tests.deployment.network import products_of_rows
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.operations import pairs
+from tpgen.deployment import deploy as deploying
+from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.errors import TpgenError
 from tpgen.networks.step import compile_step
@@ -197,6 +201,21 @@ def check_deployed(
             ("virial", made["virial"].reshape(-1), -stress * volume),
         ):
             assert (x - y).abs().max() <= limit * y.abs().max(), name
+
+
+def deployed_programs(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
+    """Programs that are deployed from here on."""
+    seen: list[ExportedProgram] = []
+    monkeypatch.setattr(deploying, "kernels_in", lambda program: (seen.append(program), kernels_in(program))[1])
+    return seen
+
+
+def check_products(programs: Sequence[ExportedProgram]) -> None:
+    """A deployed program has no product of open rows that a kernel computes, and some that kernels do."""
+    (program,) = programs
+    left, computed = products_of_rows(program.graph)
+    assert not left
+    assert computed
 
 
 def few() -> dict[Any, list[Tensor]]:

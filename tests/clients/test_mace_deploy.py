@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.clients.checks import check_deployed, check_few, few
+from tests.clients.checks import check_deployed, check_few, check_products, deployed_programs, few
 from tpgen.cli.app import main
 from tpgen.deployment.example import build_example, run_example
 from tpgen.deployment.models import OfStructures, model_of
@@ -62,11 +62,13 @@ def test_the_recipe_of_the_page_deploys_mace(tmp_path: Path, monkeypatch: pytest
             assert (x - y).abs().max() <= 1e-12 * y.abs().max(), name
 
 
-def test_a_model_file_is_deployed_by_one_line(tmp_path: Path) -> None:
+def test_a_model_file_is_deployed_by_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = deployed_programs(monkeypatch)
     cases = {atoms: mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 16)}
     torch.save(cases[27].model, tmp_path / "my.model")
     done = CliRunner().invoke(main, ["deploy", "--mace", f"{tmp_path}/my.model", "--out", f"{tmp_path}/potential"])
     assert done.exit_code == 0, done.output
+    check_products(programs)
     check_deployed(tmp_path / "potential", cases[27].model, cases)
     shown = run_example(_built(tmp_path), tmp_path / "potential")
     given = torch.load(tmp_path / "potential" / "inputs.pt")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from nequip.model.saved_models import load_utils
 
 from benchmarks.networks import allegro, nequip
-from tests.clients.checks import check_deployed
+from tests.clients.checks import check_deployed, check_products, deployed_programs
 from tpgen.cli.app import main
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.errors import DeployError
@@ -25,12 +25,14 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_checkpoint_is_deployed_by_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = deployed_programs(monkeypatch)
     cases = {atoms: MODELS[name](atoms, torch.float64) for atoms in (27, 16)}
     model = cases[27].model.eval()
     monkeypatch.setattr(load_utils, "load_saved_model", lambda _: deepcopy(model))  # a checkpoint takes a training run
     (tmp_path / "best.ckpt").touch()
     done = CliRunner().invoke(main, ["deploy", "--nequip", f"{tmp_path}/best.ckpt", "--out", f"{tmp_path}/potential"])
     assert done.exit_code == 0, done.output
+    check_products(programs)
     refused = ("an edge", "an atom and an image") if name == "allegro" else ()
     check_deployed(tmp_path / "potential", model, cases, refused=refused)
     names = (tmp_path / "potential" / "model.nequip.pt2").read_bytes()

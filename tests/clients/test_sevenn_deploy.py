@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from sevenn import util
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import check_deployed
+from tests.clients.checks import check_deployed, check_products, deployed_programs
 from tpgen.cli.app import main
 
 
 def test_a_checkpoint_is_deployed_by_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = deployed_programs(monkeypatch)
     cases = {atoms: sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 16)}
     model = cases[27].model.eval()
     made = deepcopy(model)
@@ -23,4 +24,5 @@ def test_a_checkpoint_is_deployed_by_one_line(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "best.pth").touch()
     done = CliRunner().invoke(main, ["deploy", "--sevenn", f"{tmp_path}/best.pth", "--out", f"{tmp_path}/potential"])
     assert done.exit_code == 0, done.output
+    check_products(programs)
     check_deployed(tmp_path / "potential", model, cases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
@@ -21,7 +21,7 @@ class Energy(nn.Module):
         plan = channelwise("4x0e", "0e+1o", HIDDEN)
         self.embedding = nn.Linear(3, 4)
         self.conv = TensorProductConv.from_plan(plan, strategy=strategy)
-        self.radial = nn.Linear(2, plan.weight_numel)
+        self.radial = nn.Sequential(nn.Linear(2, 6), nn.SiLU(), nn.Linear(6, plan.weight_numel, bias=False))
         self.linear = Linear(plan.irreps_out, HIDDEN, strategy=strategy)
         self.contraction = SymmetricContraction(HIDDEN, HIDDEN, 2, num_elements=3, strategy=_OF_POLYNOMIALS[strategy])
         self.readout = FullyConnectedTensorProduct(HIDDEN, HIDDEN, "1x0e", strategy=strategy)
@@ -71,3 +71,14 @@ def make() -> tuple[nn.Module, list[Tensor]]:
     """For ``tpgen deploy tests.deployment.network:make``."""
     torch.manual_seed(0)
     return Potential().double(), inputs()
+
+
+def products_of_rows(graph: fx.Graph) -> tuple[list[tuple], int]:
+    """Sizes of torch's products of open rows with matrices that kernels take, and how many products kernels compute."""
+    left = []
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+        sizes = [n for x in node.args for n in x.meta["val"].shape]
+        known = [n for n in sizes if type(n) is int]
+        left += [tuple(sizes)] * (type(sizes[0]) is not int and min(known) >= 4)
+    ours = (torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default)
+    return left, sum(len(graph.find_nodes(op="call_function", target=target)) for target in ours)

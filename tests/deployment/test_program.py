@@ -11,7 +11,7 @@ from e3nn import o3
 from torch import Tensor, nn
 
 import tpgen
-from tests.deployment.network import FEW, Potential, inputs, make
+from tests.deployment.network import FEW, Potential, inputs, make, products_of_rows
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
@@ -31,11 +31,48 @@ def test_a_potential_is_one_program_of_any_size() -> None:
         torch.testing.assert_close(program.module()(*each), network(*each), rtol=1e-12, atol=1e-12)
     needed = kernels_in(program)
     opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.call in MASKS]
+    net = [("x1", False), ("out", False)]  # the net's product with a matrix that is transposed, and its gradient
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
     rest = [("out", False), ("out", False), ("x1 x2", False), ("x1", False), ("x2 w", True)]
-    assert opened == [("out", True), *rest]
+    assert opened == [net[0], ("out", True), *rest, net[1]]
+    assert products_of_rows(program.graph)[0] == []
     assert len(needed) == len(opened) + 2  # the contraction, and its gradients
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+class Mixed(nn.Module):
+    """A net without biases, behind a layer of ours or one of torch's: its last product, its slope, and its rows."""
+
+    def __init__(self, ours: bool) -> None:
+        super().__init__()
+        self.layer = tpgen.Linear("8x0e", "8x0e", strategy="kernel") if ours else nn.Linear(8, 8)
+        self.inner, self.last = nn.Linear(8, 5, bias=False), nn.Parameter(torch.randn(5, 9))
+        self.register_buffer("turned", torch.randn(9, 5).T)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            inner = torch.tanh(self.inner(self.layer(leaf)))
+            (slope,) = torch.autograd.grad((inner @ (self.last + self.turned)).sin().sum(), leaf)
+        return inner @ self.last, slope, slope @ slope.new_ones(8, 3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_are_computed_by_kernels_where_kernels_go_along(dtype: torch.dtype) -> None:
+    network, x = Mixed(ours=True).to(dtype), torch.randn(6, 8, dtype=dtype)
+    program = network_program(network, [x])
+    assert products_of_rows(program.graph) == ([], 7)  # our layer and its gradient, three products, gradients of two
+    assert len(kernels_in(program)) == 6
+    for rows in (6, 0, 1, 2, 131):
+        x = torch.randn(rows, 8, dtype=dtype)
+        torch.testing.assert_close(program.module()(x), network(x))
+
+
+def test_products_stay_with_torch_where_no_kernel_goes_along() -> None:
+    network, x = Mixed(ours=False), torch.randn(6, 8)
+    left, ours = products_of_rows(network_program(network, [x]).graph)
+    assert (len(left), ours) == (6, 0)
 
 
 class Stiffness(nn.Module):

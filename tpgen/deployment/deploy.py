@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from tpgen.deployment.inputs import described, names_of
 from tpgen.deployment.kernels import kernels_in
@@ -74,6 +75,7 @@ def deploy(
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
+            _let_go(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
@@ -81,6 +83,14 @@ def deploy(
             shown["results"] = "" if model is None else f" {model.said()}"
             _write_rest(made, shown, {} if model is None else {"model": model.described()})
     return folder
+
+
+def _let_go(program: ExportedProgram) -> None:
+    """Empty the list of inputs that a program's sizes have: inputs hold sizes in C++, where no collector looks."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            mode.shape_env.tracked_fakes = []
 
 
 @contextmanager

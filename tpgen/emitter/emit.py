@@ -11,6 +11,7 @@ import linecache
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,18 @@ class EmittedModule(Constants, fx.GraphModule):
 
     def recompile(self) -> PythonCode:
         written = super().recompile()
-        code = type(self).forward.__code__
-        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+        forget_text_with(type(self).forward.__code__)
         return written
 
     def __deepcopy__(self, memo: dict) -> EmittedModule:
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
         return copied._hold(self.__dict__["_exact"])  # fx forgets exact values, and that buffers are not persistent
+
+
+def forget_text_with(code: CodeType) -> None:
+    """Let the text of a graph's code live as long as the code: torch would keep that of every graph ever made."""
+    weakref.finalize(code, _forget_text, code.co_filename).atexit = False
 
 
 def _forget_text(name: str) -> None:

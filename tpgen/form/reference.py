@@ -43,10 +43,10 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
         out_axes = "".join(a for a in path.mode.out if path.weight is not None or a not in path.mode.mixing)
         component = "k" if len(path.inputs) == 2 else "i"
         result = torch.einsum(f"{','.join(terms)}->z{out_axes}{component}", *operands)
-        result = result.reshape(len(first), -1, path.out.ir.dim)
+        result = result.flatten(1).unflatten(1, (-1, path.out.ir.dim))
         if layouts[-1] == "ir_mul":
             result = result.transpose(1, 2)
-        out[path.out.index] = out[path.out.index] + path.coefficient * result.reshape(len(first), -1)
+        out[path.out.index] = out[path.out.index] + path.coefficient * result.flatten(1)
     return torch.cat(out, dim=1) if out else first.new_zeros(len(first), 0)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen._torch import pytree, without_stack_traces
+from tpgen._torch import instead, pytree, without_stack_traces
+from tpgen.emitter.emit import forget_text_with
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
@@ -23,8 +25,24 @@ def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModul
 
 
 def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    with without_stack_traces():
+    with without_stack_traces(), texts_as_long_as_graphs():
         return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+
+
+@contextmanager
+def texts_as_long_as_graphs() -> Iterator[None]:
+    """Let the text of each graph that is written meanwhile live as long as its code."""
+
+    def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
+        def written(self: fx.GraphModule) -> Any:
+            made = recompile(self)
+            forget_text_with(type(self).forward.__code__)
+            return made
+
+        return written
+
+    with instead(fx.GraphModule, "recompile", change):
+        yield
 
 
 def functional(graph: fx.Graph) -> bool:

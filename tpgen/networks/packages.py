@@ -14,8 +14,10 @@ from typing import Any
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tpgen import _torch
+from tpgen.networks.functional import texts_as_long_as_graphs
 from tpgen.networks.sizes import asked, written
 
 _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
@@ -57,15 +59,27 @@ def conditions_of(metadata: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def _changed() -> Iterator[None]:
-    """Inductor as packages need it."""
+    """Inductor as packages need it; torch remembers no shape and no text of a program that is gone."""
     with (
+        texts_as_long_as_graphs(),
         _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
         _side_by_side(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message=r".*LeafSpec.*is deprecated", category=FutureWarning)  # torch's own
-        yield
+        try:
+            yield
+        finally:
+            _forget_sizes()
+
+
+def _forget_sizes() -> None:
+    """Let torch forget shapes of operations and answers about sizes, with which it keeps whole programs."""
+    _torch.FakeTensorMode.cache_clear()
+    for method in vars(ShapeEnv).values():
+        if hasattr(method, "cache_clear"):
+            method.cache_clear()
 
 
 def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:

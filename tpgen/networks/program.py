@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
 from tpgen.errors import DeployError
-from tpgen.networks.functional import traced
+from tpgen.networks.functional import texts_as_long_as_graphs, traced
+from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify
 from tpgen.networks.sizes import Sizes
 from tpgen.nn.edges import EdgeOrder
@@ -27,7 +28,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
     ``inputs`` are the arguments of one call.  Each size from 2 on that is no size of a parameter stays open, for 0 and
     1 too.  Sizes that are equal in ``inputs`` are taken to be the same size, so give other numbers of atoms than edges.
     Where the network asks whether a tensor is empty, or squeezes it, its program is for other sizes than 0 or 1, but if
-    it is known to compute ``few_alike``.
+    it is known to compute ``few_alike``.  A program that calls kernels at all computes products of matrices by kernels.
 
     Raises `DeployError` for an `EdgeOrder`, where the network cannot be called with these inputs, and where it decides
     by values, which a program cannot.
@@ -53,14 +54,18 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         ) from error
     try:
         given, spec = pytree.tree_flatten(list(inputs))
-        with with_small_sizes(few_alike):
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        with with_small_sizes(few_alike), texts_as_long_as_graphs():
             with torch.no_grad():
-                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(given))
+                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(mode, given))
             if not few_alike:
                 _ask_of_ones(graph.graph)
             simplify(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
+            if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
+                _know_constants(graph, mode)
+                products_by_kernels(graph.graph)
             graph.recompile()
             return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
     except Exception as error:
@@ -101,9 +106,15 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _faked(leaves: Sequence[Any]) -> list[Any]:
+def _know_constants(graph: fx.GraphModule, mode: Any) -> None:
+    """Give constants values beside those of all other nodes: a trace gives each a mode of its own."""
+    for node in graph.graph.find_nodes(op="get_attr"):
+        if isinstance(held := getattr(graph, node.target), Tensor):
+            node.meta["val"] = mode.from_tensor(held, static_shapes=True)
+
+
+def _faked(mode: Any, leaves: Sequence[Any]) -> list[Any]:
     """Inputs without numbers: their sizes from 2 on are open, and the same where they are equal."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
 
