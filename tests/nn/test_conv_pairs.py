@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
+import tpgen
 from tpgen import TensorProductConv
 from tpgen.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import call_of
@@ -79,6 +80,30 @@ def test_int32_ends_bfloat16_and_numbers_of_nodes_are_taken_as_by_forward() -> N
         torch.autograd.grad(found.sum(), given), torch.autograd.grad(expected.sum(), wide), strict=True
     ):
         torch.testing.assert_close(one.double(), other, rtol=0.05, atol=0.1 * float(other.abs().max()))
+
+
+@needs_compiler
+def test_autocast_and_other_dtypes_are_as_by_forward() -> None:
+    conv = conv_of("mace").float()
+    given, ends = operands(conv, 20, 40)
+    x, y, w = (x.detach().float() for x in given)
+    with torch.autocast("cpu"):
+        found = conv.forward_pairs(x.bfloat16(), y, w.bfloat16(), *ends)
+        expected = per_edge(conv, x.bfloat16(), y, w.bfloat16(), *ends)
+    assert found.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(InputError, match="weight"):
+        conv.forward_pairs(x, y, w.double(), *ends)
+
+
+@needs_compiler
+def test_sorted_edges_and_traces_are_as_by_forward() -> None:
+    conv = conv_of("mace")
+    (x, y, w), (src, dst) = operands(conv, 20, 40)
+    edges = tpgen.EdgeOrder.of(src, dst, NODES)
+    torch.testing.assert_close(conv.forward_pairs(x, y, w, edges), per_edge(conv, x, y, w, edges, None))
+    traced = torch.jit.trace(lambda *tensors: conv.forward_pairs(*tensors), (x, y, w, src, dst), check_trace=False)
+    torch.testing.assert_close(traced(x, y, w, src, dst), per_edge(conv, x, y, w, src, dst))
 
 
 @needs_compiler

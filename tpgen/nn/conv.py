@@ -90,7 +90,7 @@ class TensorProductConv(TensorProduct):
         y: Tensor,
         weight: Tensor,
         edge_src: Tensor,
-        edge_dst: Tensor,
+        edge_dst: Optional[Tensor] = None,  # noqa: UP045
         num_nodes: Optional[int] = None,  # noqa: UP045
     ) -> Tensor:
         """Sum the products of all edges into the nodes they point to, where two edges may share a row of weights.
@@ -109,10 +109,11 @@ class TensorProductConv(TensorProduct):
         made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
         if made is not None:
             return made
-        if self._paired and x.device.type == "cpu":
-            return kernel_conv(
-                x, y, weight, edge_src, edge_dst, x.shape[0] if num_nodes is None else num_nodes, self._paired
-            )
+        tensors = isinstance(x, Tensor) and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor)
+        if self._paired and tensors and x.device.type == "cpu" and not torch.jit.is_tracing():
+            nodes = x.shape[0] if num_nodes is None else num_nodes
+            x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
+            return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._paired)
         weight = torch.cat([weight, weight[: y.shape[0] - weight.shape[0]]])
         return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
 
