@@ -109,8 +109,8 @@ class TensorProductConv(TensorProduct):
         made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
         if made is not None:
             return made
-        tensors = isinstance(x, Tensor) and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor)
-        if self._paired and tensors and x.device.type == "cpu" and not torch.jit.is_tracing():
+        here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
+        if self._paired and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
             x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._paired)
