@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,8 +14,10 @@ from tpgen import TensorProductConv
 from tpgen.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import describe, read_description
+from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.presets import channelwise
+from tpgen.planner.product import make_plan
 
 NODES = 9
 PLANS = {
@@ -155,11 +159,12 @@ def test_gradients_do_not_depend_on_threads() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("strategy", ["kernel", "grouped"])
 @pytest.mark.parametrize("rows", [5, 13])
-def test_rows_of_weights_that_are_no_pairs_are_an_error(rows: int) -> None:
-    conv = conv_of("mace")
+def test_rows_of_weights_that_are_no_pairs_are_an_error(rows: int, strategy: str) -> None:
+    conv = TensorProductConv.from_plan(channelwise(*PLANS["mace"]), strategy=strategy).double()
     given, ends = operands(conv, rows, 12)
-    with pytest.raises(InputError, match="12 edges take 6 to 12, got"):
+    with pytest.raises(InputError, match="12 edges take 6 to 12 rows of weights, got"):
         conv.forward_pairs(*given, *ends)
 
 
@@ -208,3 +213,75 @@ def test_targets_without_shared_rows_say_so() -> None:
     kernels = kernels_of(describe(channelwise(*PLANS["odd"]), pairs=True))
     with pytest.raises(InputError, match="on CUDA GPUs each edge takes a row of weights of its own"):
         kernels.kernel(call_of(("out",)), torch.float32, indexed=True, device="cuda")
+
+
+NARROW = ("8x0e+2x1o", "0e+1o", "8x0e+2x1o", [(0, 0, 0, "uvu", False), (1, 0, 1, "uvu", True)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weighted_paths_may_be_narrower_than_the_others(dtype: torch.dtype) -> None:
+    """Alone they have other kernels, in which no two edges share a row of weights."""
+    plan = make_plan(*NARROW, shared_weights=False)
+    conv = TensorProductConv.from_plan(plan, strategy="kernel").to(dtype)
+    given, ends = operands(conv, 7, 12)
+    x, y, w = (x.detach().to(dtype) for x in given)
+    ways = conv.forward_pairs, partial(per_edge, conv)
+    found, expected = (torch.func.jvp(lambda w, way=way: way(x, y, w, *ends), (w,), (w,)) for way in ways)
+    torch.testing.assert_close(found, expected)
+    given = [t.requires_grad_() for t in (x, y, w)]
+    text = describe(plan, pairs=True)
+    made, other = (
+        derivatives(out, given) for out in (kernel_conv(x, y, w, *ends, NODES, text), per_edge(conv, x, y, w, *ends))
+    )
+    torch.testing.assert_close(made, other, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_products_that_mix_copies_repeat_the_rows() -> None:
+    mixed = [(0, 0, 0, "uvw", True), (1, 1, 0, "uvw", True)]
+    plan = make_plan("4x0e+4x1o", "0e+1o", "4x0e+4x1o", mixed, shared_weights=False)
+    conv = TensorProductConv.from_plan(plan, strategy="kernel").double()
+    given, ends = operands(conv, 7, 12)
+    expected = derivatives(per_edge(conv, *given, *ends), given)
+    text = describe(plan, pairs=True)
+    for made in (conv.forward_pairs(*given, *ends), kernel_conv(*given, *ends, NODES, text)):
+        torch.testing.assert_close(derivatives(made, given), expected)
+
+
+def test_coefficients_beyond_float32_are_no_obstacle_in_float64() -> None:
+    words = {"irrep_normalization": "none", "path_normalization": "none", "shared_weights": False}
+    plan = make_plan("8x0e", "0e", "8x0e", [(0, 0, 0, "uvu", True, 1e90)], **words)
+    conv = TensorProductConv.from_plan(plan).double()
+    given, ends = operands(conv, 7, 12)
+    torch.testing.assert_close(conv.forward_pairs(*given, *ends), per_edge(conv, *given, *ends))
+
+
+def test_weights_that_all_rows_share_are_refused_in_a_description() -> None:
+    plan = make_plan("8x0e", "0e", "8x0e", [(0, 0, 0, "uvu", True)], shared_weights=True)
+    with pytest.raises(PlanError, match="one set for all rows"):
+        describe(plan, pairs=True)
+    with pytest.raises(PlanError, match="one set for all rows"):
+        read_description(describe(plan).replace('"paths"', '"pairs":true,"paths"'))
+
+
+@needs_compiler
+def test_a_call_without_edges_has_a_row_for_each_row() -> None:
+    plan = channelwise(*PLANS["odd"])
+    conv = conv_of("odd").float()
+    (x, y, w), _ = operands(conv, 7, 7, nodes=7)
+    given = [t.detach().float() for t in (x, y, w)]
+    torch.testing.assert_close(
+        torch.ops.tpgen.product(*given, describe(plan, pairs=True)), torch.ops.tpgen.product(*given, describe(plan))
+    )
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "kernel"])
+def test_weights_that_are_missing_or_shared_are_said(strategy: str) -> None:
+    conv = TensorProductConv.from_plan(channelwise(*PLANS["odd"]), strategy=strategy).double()
+    (x, y, _), ends = operands(conv, 7, 12)
+    with pytest.raises(InputError, match="no weights of its own"):
+        conv.forward_pairs(x, y, None, *ends)
+    shared = TensorProductConv.from_plan(channelwise(*PLANS["odd"], shared_weights=True), strategy=strategy).double()
+    w = torch.randn(shared.weight_numel, dtype=torch.float64)
+    torch.testing.assert_close(shared.forward_pairs(x, y, w, *ends), shared(x, y, w, *ends))

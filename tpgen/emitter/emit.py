@@ -93,9 +93,13 @@ class EmittedModule(Constants, fx.GraphModule):
         return copied._hold(self.__dict__["_exact"])  # fx forgets exact values, and that buffers are not persistent
 
 
+_SHARED = "fx_generated_"  # names that torch makes of the text, where profilers ask for it: others may have the same
+
+
 def forget_text_with(code: CodeType) -> None:
     """Let the text of a graph's code live as long as the code: torch would keep that of every graph ever made."""
-    weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+    if not code.co_filename.startswith(_SHARED):
+        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
 
 
 def _forget_text(name: str) -> None:

@@ -13,6 +13,7 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
+from tpgen.kernels.runtime.pairs import rows_of_edges
 from tpgen.nn.checks import check_edge_index, check_end
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.tensor_product import TensorProduct
@@ -109,13 +110,15 @@ class TensorProductConv(TensorProduct):
         made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
         if made is not None:
             return made
+        weight = self._given_weight(weight)
+        if self.shared_weights or not self.weight_numel:  # no rows that edges could share
+            return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
         if self._paired and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
             x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._paired)
-        weight = torch.cat([weight, weight[: y.shape[0] - weight.shape[0]]])
-        return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
+        return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
     def _by_ends(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
@@ -157,7 +160,7 @@ class TensorProductConv(TensorProduct):
         kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
         self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
-        pairs = kernel and takes_pairs(self.plan, self.layout)
+        pairs = kernel and takes_pairs(self.plan, self.layout, self.output_mask.dtype)
         self._paired = describe(self.plan, self.layout, pairs=True) if pairs else ""
 
     def __prepare_scriptable__(self) -> "TensorProductConv":

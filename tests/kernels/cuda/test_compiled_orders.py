@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import DecompositionInterpreter, make_fx
 
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network
@@ -126,6 +126,24 @@ def test_equal_calls_are_one_of_the_same_rows_and_owners() -> None:
     graph = make_fx(sorted_often, tracing_mode="symbolic")(index.clone()).graph
     (returned,) = graph.output_node().args
     assert [returned.index(node) for node in returned] == [0, 0, 2, 3, 2, 0, 6, 7, 7]
+
+
+def test_copies_of_which_a_part_is_written_are_others() -> None:
+    def both(index: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = index.clone(), index.clone()
+        other[2:] = 0
+        return torch.ops.tpgen.order(one, 5), torch.ops.tpgen.order(other, 5)
+
+    index = torch.tensor([4, 0, 3, 1])
+    graph = make_fx(both)(index)
+    assert all(torch.equal(*pair) for pair in zip(graph(index), both(index), strict=True))
+
+
+def test_a_graph_that_is_written_anew_takes_calls_as_they_stand() -> None:
+    graph = make_fx(lambda index: torch.ops.tpgen.order(index, 5) + 0)(torch.tensor([4, 0, 3, 1]))
+    made = fx.Graph()
+    DecompositionInterpreter(graph, made, decomposition_table={}).run(torch.tensor([4, 0, 3, 1]))
+    assert any(node.target is torch.ops.tpgen.order.default for node in made.nodes)
 
 
 def test_operators_on_sorted_edges_are_operators() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tpgen.kernels.runtime.call import DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, SOURCES, FormCall, OperandShape
+from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.registration import Unfold
 from tpgen.kernels.runtime.runtime import kernels_of
 
@@ -73,23 +74,18 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
     for n, (g, x) in enumerate(zip(given, call.tensors, strict=True)):
         if g.shape.counts == PAIRS:
             pairs = _rows(x, dims[n])
-            tensors[n] = torch.cat([x, x.narrow(axes[n], 0, edges - pairs)], axes[n])
+            tensors[n] = rows_of_edges(x, edges, axes[n])
     text = kernels.product.per_edge
     made, unfold_edges = fold_batch(size, dims, call._replace(tensors=tensors, description=text))
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         found = unfold_edges(results)
         return tuple(
-            x if shape.counts != PAIRS else _added(x, pairs) for (_, shape), x in zip(opened, found, strict=True)
+            sums_of_pairs(x, pairs, axis=1) if shape.counts == PAIRS else x
+            for (_, shape), x in zip(opened, found, strict=True)
         )
 
     return made, unfold
-
-
-def _added(x: Tensor, pairs: int) -> Tensor:
-    """Rows of edges ``(size, edges, dim)``, those of a pair added: the rows of pairs."""
-    first, second = x[:, :pairs], x[:, pairs:]
-    return torch.cat([first[:, : second.shape[1]] + second, first[:, second.shape[1] :]], 1)
 
 
 def _is_kept(shape: OperandShape) -> bool:

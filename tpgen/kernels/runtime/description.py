@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import EmitError, InputError, PlanError, unknown
+from tpgen.errors import EmitError, InputError, PlanError, TpgenError, unknown
 from tpgen.form.call import Call
 from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
-from tpgen.kernels.build.compiler import target
+from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import FAULTS, generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule
@@ -94,7 +94,7 @@ class Description:
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
         opened, raised = self.read(call)
-        return generate(self.schedule(dtype), opened, indexed, raised, self.pairs)
+        return generate(self.schedule(dtype), opened, indexed, raised, self.pairs and indexed)
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Read the operands that a call opens, and those that it is given cotangents for, at level 1.
@@ -128,6 +128,13 @@ class Description:
             "w": OperandShape(dw, weights if dw and not self.plan.shared_weights else SHARED),
             "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
         }
+
+    def shares(self, dtype: torch.dtype) -> bool:
+        """Whether two edges may share a row of weights in kernels on a CPU: vectors must run over channels."""
+        try:
+            return isinstance(self.schedule(dtype), ChannelSchedule)
+        except TpgenError:  # too large, or no number of the dtype
+            return False
 
     @cached_property
     def live(self) -> bool:
@@ -204,6 +211,7 @@ def describe(
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
+    _check_pairs(plan, pairs)
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index, pairs)
     return text
@@ -248,9 +256,15 @@ def read_description(text: str) -> AnyDescription:
         raise PlanError(f"kernel description: pairs must be true, or left out, got {str(pairs)[:40]!r}")
     try:
         plan = _read_plan(fields["plan"])
+        _check_pairs(plan, pairs)
         return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index, pairs)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
+
+
+def _check_pairs(plan: Plan, pairs: bool) -> None:
+    if pairs and plan.shared_weights:
+        raise PlanError("kernel description: pairs share rows of weights, and this plan has one set for all rows")
 
 
 def _read_plan(fields: Any) -> Plan:
@@ -260,11 +274,12 @@ def _read_plan(fields: Any) -> Plan:
     return plan
 
 
-def takes_pairs(plan: Plan, layout: Layout) -> bool:
-    """Whether two edges of a convolution may share a row of weights: they have rows, and vectors run over channels."""
-    if plan.shared_weights or not plan.weight_numel:
+def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
+    """Whether kernels let two edges of a convolution share a row of weights, in derivatives of any order too."""
+    if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
-    return isinstance(Description(plan, layouts_of(plan, layout)).schedule(torch.float32), ChannelSchedule)
+    own = Description(plan, layouts_of(plan, layout), pairs=True)
+    return all(d.shares(dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
 
 
 def kernel_source(

@@ -80,12 +80,12 @@ def source_of(spec: KernelSpec) -> Any:
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
     opened, raised = spec.description.read(spec.call)
-    placed = place(
-        schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, spec.description.pairs
-    )
+    paired = spec.description.pairs and sizes.ends is not None and spec.description.shares(spec.dtype)
+    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, paired)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
+    order += rows * bool(placed.second_weights)  # a state for each row of weights
     weights = placed.weight_scratch if "w" in placed.given else 0
     return order + (scratch + weights + _sums(placed, rows)) * number
 

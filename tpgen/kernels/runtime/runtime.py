@@ -17,11 +17,12 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall, ProductCall, mask_of
+from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel
 from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
+from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -160,8 +161,9 @@ class Kernels:
                 raise InputError(
                     f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs"
                 )
-            found = self._kernels[key] = target.load(spec)
-            self._enter(spec, found)
+            found = target.load(spec)
+            self._enter(spec, found)  # first: other threads may look for it
+            self._kernels[key] = found
         return found
 
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
@@ -174,6 +176,9 @@ class Kernels:
         """Build the kernels of calls on tensors like one side by side."""
         dtype, device = like.dtype, like.device.type
         if dtype not in DTYPES or target_of(device) is None or not self.description.live:
+            return
+        if indexed and self._repeats(dtype, device):
+            kernels_of(self.product.per_edge).build_together(calls, like, indexed)
             return
         parts = [part for text in calls for part in self.signature(text, indexed).parts]
         widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
@@ -232,6 +237,8 @@ class Kernels:
         dtype, device = like.dtype, like.device.type
         if self.widens(signature.call, dtype, indexed, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
+        if indexed and self._repeats(dtype, device):
+            return self._run_per_edge(call, signature, sizes)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not sizes.channels:  # nothing to compile
@@ -250,6 +257,23 @@ class Kernels:
                 raise self._fault(fault, call, counts)
             self._enter_launch(part, kernel, like, indexed)
         return results
+
+    def _repeats(self, dtype: torch.dtype, device: str) -> bool:
+        """Whether rows of weights that two edges share are repeated, since kernels there take one for each edge."""
+        if not self.description.pairs:
+            return False
+        target = target_of(device)
+        return target is None or not target.takes_pairs or not self.product.shares(dtype)
+
+    def _run_per_edge(self, call: FormCall, signature: CallSignature, sizes: Sizes) -> list[Tensor]:
+        tensors = [
+            rows_of_edges(x, sizes.rows) if g.shape.counts == PAIRS else x
+            for g, x in zip(signature.given, call.tensors, strict=True)
+        ]
+        text = self.product.per_edge
+        made = kernels_of(text).run(call._replace(tensors=tensors, description=text))
+        shapes = [shape for _, shape in signature.opened]
+        return [sums_of_pairs(x, sizes.pairs) if s.counts == PAIRS else x for s, x in zip(shapes, made, strict=True)]
 
     def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
         if call.src is None or call.dst is None:

@@ -14,6 +14,7 @@ from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
 from tpgen.kernels.runtime.call import COUNTS, DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, FormCall, OperandShape
 from tpgen.kernels.runtime.description import AnyDescription
+from tpgen.kernels.runtime.pairs import check_pairs
 from tpgen.kernels.runtime.targets import devices, target_of
 from tpgen.planner.plan import OUT
 
@@ -61,7 +62,7 @@ class CallSignature:
             raise InputError(f"num_nodes must not be negative, got {call.nodes}")
         sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1), counts.get(PAIRS, 0))
         if PAIRS in counts:
-            _check_pairs(sizes)
+            check_pairs(sizes.rows, sizes.pairs)
         _check_elements(call.elements, sizes)
         return sizes, counts
 
@@ -161,14 +162,6 @@ def _check_elements(index: Tensor | None, sizes: Sizes) -> None:
         raise InputError(
             f"index: must be int64 of shape ({sizes.rows},), the element of every row, got {index.dtype} "
             f"{tuple(index.shape)}"
-        )
-
-
-def _check_pairs(sizes: Sizes) -> None:
-    rows, pairs = sizes.rows, sizes.pairs
-    if type(rows) is int and type(pairs) is int and not pairs <= rows <= 2 * pairs:  # not of a trace
-        raise InputError(
-            f"w: at most two edges share a row, so {rows} edges take {-(-rows // 2)} to {rows}, got {pairs}"
         )
 
 

@@ -24,6 +24,8 @@ def share_equal_calls(name: str) -> None:
 def _traced(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
     """A call while a graph is traced: the result of an equal one that stands there, or a node of its own."""
     tracer, (x, number) = mode.tracer, args
+    if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
+        return mode.__torch_dispatch__(operator, types, args, kwargs or {})
     same = _equal_call(tracer.graph, operator, getattr(tracer.unwrap_proxy(x), "node", None), number)
     if same is None:
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})
@@ -38,6 +40,7 @@ def _equal_call(graph: Any, operator: Any, x: Any, number: Any) -> Any:
         if _writes(node):
             known.clear()
             calls.clear()
+            first = {one: one for one in first}  # those that held the same may differ now
         elif node.op == "call_function" and not node.is_impure():
             first[node] = known.setdefault((node.target, _spelled((node.args, node.kwargs), first)), node)
             calls += [node] * (node.target is operator)
