@@ -12,7 +12,8 @@ from torch import Tensor
 from tpgen.form.call import Call
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
-_CHECKED, _NARROW_SRC, _NARROW_DST = 1, 2, 4  # bits of `Edges.how`, as kernels/cpp/edges.h has them
+# bits of `Edges.how`, as kernels/cpp/edges.h has them; above them stand rows of weights
+_CHECKED, _NARROW_SRC, _NARROW_DST, _WEIGHTS = 1, 2, 4, 3
 
 
 class KernelSpec(NamedTuple):
@@ -44,12 +45,13 @@ class Edges:
     check: bool
     by_src: Tensor | None = None
     by_dst: Tensor | None = None
+    weights: int = 0  # rows of them, where two edges share one
 
     @property
     def how(self) -> int:
-        """Flags that a C++ kernel takes: check the indices, and which of them are int32."""
+        """Flags that a C++ kernel takes: check the indices, and which of them are int32; and rows of weights."""
         narrow = (self.src.dtype == torch.int32) * _NARROW_SRC | (self.dst.dtype == torch.int32) * _NARROW_DST
-        return self.check * _CHECKED | narrow
+        return self.check * _CHECKED | narrow | self.weights << _WEIGHTS
 
     def wide(self) -> Edges:
         """Convert both indices to int64; no copy of one that is int64 already."""
@@ -57,12 +59,11 @@ class Edges:
 
 
 class Sizes(NamedTuple):
-    """Rows, elements and channels of a call; the rows of a convolution are its edges, some two to a pair."""
+    """Rows, elements and channels of a call; the rows of a convolution are its edges."""
 
     rows: int
     elements: int = 1
     channels: int = 1
-    pairs: int = 0  # rows of weights, where two edges share one
 
 
 class CallSizes(NamedTuple):

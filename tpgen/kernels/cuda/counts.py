@@ -18,6 +18,7 @@ AnyPlacement = CudaPlacement | GatherPlacement
 
 # Instructions of a warp whatever it does: for each step; on edges for each step and row as well; of a gather.
 _STEP, _EDGES, _EDGE, _OVERHEAD = 120, 60, 40, 40
+_DELIVERY = 4  # of these for results, and the barrier before them
 _UNIT = 20  # of a unit, for its places
 _BARRIERS = 2  # of a step: rows of the one before are done with, and its own are there
 
@@ -119,7 +120,8 @@ def _common(p: CudaPlacement) -> int:
 
 def moved(p: AnyPlacement) -> int:
     """Instructions of each warp for a step that fetches its rows and takes results away."""
-    return _STEP + (_EDGES + _EDGE * p.rows if p.indexed else 0)
+    kept = 0 if p.results else _DELIVERY
+    return _STEP - kept + (_EDGES + _EDGE * p.rows if p.indexed else 0)
 
 
 # -- products that mix copies ------------------------------------------------------------------------------------------

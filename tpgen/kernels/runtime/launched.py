@@ -89,7 +89,7 @@ class Launched:
             return None
         if not x1.dim() or (g is not None and not g.dim()):
             return ()
-        edges = Edges(src, dst, x1.shape[0], nodes if g is None else g.shape[0], check, *given)
+        edges = Edges(src, dst, x1.shape[0], nodes if g is None else g.shape[0], check, given[0], given[1])
         found = [known for kernel in kernels if (known := kernel.recall(edges, x1))]
         if len(found) < len(kernels):
             return ()

@@ -17,7 +17,6 @@ from tpgen.kernels.runtime.description import schedule
 from tpgen.kernels.sweep.terms import SLOTS
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
-_WEIGHTS = 3  # the bit of `Edges.how` from which on rows of weights stand, as kernels/cpp/driver.py has it
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
 
 
@@ -61,8 +60,7 @@ class CompiledKernel:
         if edges is None:
             return self._function(*places, sizes.rows)
         indices = edges.src.data_ptr(), edges.dst.data_ptr()
-        how = edges.how | sizes.pairs << _WEIGHTS
-        return self._function(*places, sizes.rows, *indices, edges.sources, edges.destinations, how)
+        return self._function(*places, sizes.rows, *indices, edges.sources, edges.destinations, edges.how)
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:

@@ -17,7 +17,7 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, SOURCES, FormCall, ProductCall, mask_of
+from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel
@@ -238,7 +238,7 @@ class Kernels:
         if self.widens(signature.call, dtype, indexed, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
         if indexed and self._repeats(dtype, device):
-            return self._run_per_edge(call, signature, sizes)
+            return self._run_per_edge(call, signature, counts)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not sizes.channels:  # nothing to compile
@@ -265,22 +265,22 @@ class Kernels:
         target = target_of(device)
         return target is None or not target.takes_pairs or not self.product.shares(dtype)
 
-    def _run_per_edge(self, call: FormCall, signature: CallSignature, sizes: Sizes) -> list[Tensor]:
+    def _run_per_edge(self, call: FormCall, signature: CallSignature, counts: Counts) -> list[Tensor]:
         tensors = [
-            rows_of_edges(x, sizes.rows) if g.shape.counts == PAIRS else x
+            rows_of_edges(x, counts[ROWS]) if g.shape.counts == PAIRS else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         text = self.product.per_edge
         made = kernels_of(text).run(call._replace(tensors=tensors, description=text))
         shapes = [shape for _, shape in signature.opened]
-        return [sums_of_pairs(x, sizes.pairs) if s.counts == PAIRS else x for s, x in zip(shapes, made, strict=True)]
+        return [sums_of_pairs(x, counts[PAIRS]) if s.counts == PAIRS else x for s, x in zip(shapes, made, strict=True)]
 
     def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
         if call.src is None or call.dst is None:
             return None
         check = self.description.check_index
         ends = _dense(call.src), _dense(call.dst), counts[SOURCES], counts[DESTINATIONS]
-        return Edges(*ends, check, call.by_src, call.by_dst)
+        return Edges(*ends, check, call.by_src, call.by_dst, counts.get(PAIRS, 0))
 
     def _fault(self, code: int, call: FormCall, counts: Counts) -> Exception:
         what = self.description.faults.get(code, f"fault {code}")

@@ -60,9 +60,9 @@ class CallSignature:
             (_count_flat if g.shape.flat else _count)(g, x, counts)
         if self.indexed and counts.setdefault(DESTINATIONS, call.nodes) < 0:
             raise InputError(f"num_nodes must not be negative, got {call.nodes}")
-        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1), counts.get(PAIRS, 0))
+        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1))
         if PAIRS in counts:
-            check_pairs(sizes.rows, sizes.pairs)
+            check_pairs(sizes.rows, counts[PAIRS])
         _check_elements(call.elements, sizes)
         return sizes, counts
 
