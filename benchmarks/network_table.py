@@ -187,8 +187,7 @@ _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symm
             "MACE-OFF. Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
             "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
             "time divided by ours. It was built by clang 19 with Kokkos 4.6.01 and `Kokkos_ENABLE_ATOMICS_BYPASS`, "
-            "without which it takes several times as long. Beside stock of 2,000 atoms in "
-            "float64, memory was short: alone, converted takes 368.\n",
+            "without which it takes several times as long.\n",
             "| network | numbers | stock | symmetrix | converted | with splines | times as fast | with splines |",
             "|---|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
 _MEMORY = ["## Peak memory of a training step\n", "| network | atoms | stock | converted | part |",

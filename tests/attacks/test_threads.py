@@ -144,8 +144,10 @@ def test_a_planted_race_is_found(tmp_path: Path, planted: str) -> None:
         assert old in text
         return text.replace(old, new)
 
-    done = run(harness(tmp_path, [("shared", ("x1", "x2", "w"), False)], change))
-    assert done.returncode != 0
+    program = harness(tmp_path, [("shared", ("x1", "x2", "w"), False)], change)
+    found = (run(program) for _ in range(5))  # on a busy machine one thread may take all blocks
+    done = next((one for one in found if one.returncode), None)
+    assert done is not None
     assert "data race" in done.stderr
 
 
