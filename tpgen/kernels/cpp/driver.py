@@ -29,15 +29,12 @@ class KernelText(Protocol):
 INDEXED_ARGUMENTS = ", const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how"
 
 
-_ROWS = ({"x1": "sources", "out": "destinations"}, {"x1": "sources", "out": "destinations", "w": "weights"})
-
-
 def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     """Write ``tpgen_kernel``."""
     if indexed:
         w.raw(header("edges"))
         w.raw(header("order"))
-    if _shares_gradients(p):
+    if p.second_weights:
         w.raw(header("paired"))
     extra = INDEXED_ARGUMENTS if indexed else ""
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
@@ -50,13 +47,14 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
         w.line("int fault = 0;")
         if p.paired:
             w.line("const i64 weights = how >> 3;  // rows of them: edges behind take them from the first on")
+        counts = {"x1": "sources", "out": "destinations", "w": "weights" if p.paired else "rows"} if indexed else {}
         for operand in p.opened:
-            rows = _ROWS[p.paired].get(operand, "rows") if indexed else "rows"
+            rows = counts.get(operand, "rows")
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
         if indexed:
             _ownership(w, p)
-        if _shares_gradients(p):
+        if p.second_weights:
             room(w, "char", "states", "weights + 1")
             w.line("__builtin_memset(states, 0, weights);")
         _blocks(w, p)
@@ -65,10 +63,6 @@ def write_driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> No
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
-
-
-def _shares_gradients(p: Placement) -> bool:
-    return p.paired and "w" in p.opened
 
 
 def _arguments(p: Placement) -> str:
