@@ -1,4 +1,4 @@
-"""Stock, converted and one program over the number of atoms, drawn from the figures of `benchmarks.network_sizes`."""
+"""Stock, converted, one program and symmetrix over the number of atoms, as `benchmarks.network_sizes` measured it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 from tpgen.inspection.figures import new_figure, save_figure
 
 FIGURES = Path("docs/pictures/networks.json")
-STOCK, CONVERTED, PROGRAM = "stock", "converted", "one program"
+STOCK, CONVERTED, PROGRAM, SYMMETRIX = "stock", "converted", "one program", "symmetrix"
 NAMES = {"mace": "MACE, 128x0e+128x1o", "nequip": "NequIP, l = 2, 64 features"}
 CURVES = {  # mode: what it is called, its colour, how it is drawn
     STOCK: ("stock", "#8a8f98", "o-"),
+    SYMMETRIX: ("MACE in C++ by hand (symmetrix)", "#7a4fa3", "s:"),
     CONVERTED: ("converted", "#0b6e99", "o-"),
     PROGRAM: ("also as one program", "#d1622b", "o--"),
 }

@@ -1,16 +1,17 @@
-"""Stock, converted and one program over the number of atoms: the figures of docs/pictures/networks.png.
+"""Stock, converted, one program and symmetrix over the number of atoms: the figures of docs/pictures/networks.png.
 
     .venv/bin/python -m benchmarks.network_sizes --clients .clients
 
-takes less than ten minutes on a quiet machine, writes docs/pictures/networks.json and draws the picture from it;
+takes ten minutes on a quiet machine, writes docs/pictures/networks.json and draws the picture from it;
 ``--draw`` and `make pictures` draw it again and measure nothing.  Each project is measured in its own environment
-(``make clients``).  All of them are called in turn, in float32 on one thread, and medians count.  Above `ONCE` atoms
-stock is called a single time.
+(``make clients``), and symmetrix, a MACE in C++ by hand, where it is installed in MACE's.  All of them are called in
+turn, in float32 on one thread, and medians count.  Above `ONCE` atoms stock is called a single time.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -22,15 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network_picture import CONVERTED, FIGURES, PROGRAM, STOCK, draw_networks
+from benchmarks.network_picture import CONVERTED, FIGURES, PROGRAM, STOCK, SYMMETRIX, draw_networks
 from benchmarks.network_table import about
+from benchmarks.networks import Case
 
 ATOMS = (8, 21, 40, 64, 128, 256, 512, 1000, 2000)
 ONCE = 512
 STEPS = 3  # in a turn, as dynamics makes one after the other; one, where a step takes a second
 ALIKE = {"task": "energy, forces, stress", "dtype": "float32", "threads": 1}
 EXAMPLE = 40  # atoms of the call that the program is built from
-SIZES_SHOWN = {"mace": "128x0e+128x1o", "nequip": "l=2, 64 features"}
+SIZES_SHOWN = {"mace": "128x0e+128x1o, MACE-OFF's blocks", "nequip": "l=2, 64 features"}
 OUTPUTS = {"mace": ("energy", "forces", "stress"), "nequip": ("total_energy", "forces", "stress")}
 
 
@@ -56,13 +58,24 @@ def measure_project(project: str, seconds: float, atoms: tuple[int, ...] = ATOMS
     rows = []
     for number in atoms:
         case = build(number, torch.float32)
-        calls = {mode: partial(case.run, network, False) for mode, network in networks.items()}
+        calls = {
+            mode: partial(case.run, network, False) for mode, network in (networks | by_hand(project, case)).items()
+        }
         for mode, times in in_turn(calls, seconds, once=number > ONCE).items():
             row = {"project": project, "atoms": number, "edges": case.edges, "mode": mode}
             found = statistics.median(times)
             rows.append({**row, "seconds": found, "calls": len(times)})
             print(f"{project:8}{number:6} atoms  {mode:12}{1e3 * found:10.2f} ms", file=sys.stderr)
     return rows
+
+
+def by_hand(project: str, case: Case) -> dict[str, Any]:
+    """symmetrix, for the structure of a case of MACE, where it is installed."""
+    if project != "mace" or importlib.util.find_spec("symmetrix") is None:
+        return {}
+    from benchmarks.network_symmetrix import Symmetrix
+
+    return {SYMMETRIX: Symmetrix(case)}
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], seconds: float, once: bool) -> dict[str, list[float]]:

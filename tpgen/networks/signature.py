@@ -53,6 +53,11 @@ class Signature:
                 "compile another step"
             )
 
+    def asks_otherwise(self, like: Signature) -> bool:
+        """Whether a call differs from another in the gradients that plain tensors require, and in nothing beside."""
+        (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
+        return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
+
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
         """The arguments that have such tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}

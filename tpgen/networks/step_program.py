@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -23,12 +23,15 @@ WRITING = RLock()  # while a network is written down, other tensors stand in the
 class Program:
     """Program of an evaluation, and the tensors that it is for."""
 
+    title: str
+    evaluate: Evaluate
     signature: Signature
     slots: Slots
     written: Written
     before: Sizes  # of parameters and tensors
     behind: Sizes  # of tensors and findings
     function: Run
+    others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
     @staticmethod
     def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
@@ -50,7 +53,7 @@ class Program:
         with torch.autocast("cpu", enabled=False):
             function, sizes = library_of(written.program, written.sizes, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
-        return Program(signature, slots, written, before, behind, function)
+        return Program(title, evaluate, signature, slots, written, before, behind, function)
 
     def stands(self) -> bool:
         """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
@@ -62,14 +65,32 @@ class Program:
         signature.need(self.signature)
         with WRITING:
             inputs = [*self.slots.tensors(), *tensors]
-        if signature.beside != self.signature.beside or torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu") or not self.before.hold(inputs):
             return None
-        if not self.before.hold(inputs):
-            return None
+        if signature.beside != self.signature.beside:
+            other = self._other(signature, tensors)
+            return None if other is None else other.run(signature, tensors)
         made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
             made = self._made(inputs, len(tensors), again=True)
         return None if made is None else self.written.results(made)
+
+    def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
+        """The program of calls whose inputs require other gradients, as those that a network itself has asked for.
+
+        A network can decide by that, so it is traced again; where it does not, the library is the same one.
+        """
+        if not signature.asks_otherwise(self.signature):
+            return None
+        with WRITING:
+            found = self.others.get(signature.beside)
+            if signature.beside not in self.others or not (found is None or found.stands()):
+                try:
+                    found = Program.of(self.title, self.evaluate, self.slots, signature, tensors)
+                except DeployError:
+                    found = None
+                self.others[signature.beside] = found
+            return found
 
     def _made(self, inputs: list[Tensor], count: int, again: bool) -> list[Tensor] | None:
         complete = self.written.complete(inputs, again)
