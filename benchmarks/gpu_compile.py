@@ -17,7 +17,7 @@ from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 from tpgen.text import table
@@ -49,7 +49,7 @@ def compile_rows(name: str, arch: int) -> Iterator[Row]:
 def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:
     """What writes each kernel of a problem."""
     if name in POLYNOMIALS:
-        return {call: partial(_polynomial, name, call, chip) for call in CALLS}
+        return {call: partial(_polynomial, name, call, chip) for call in POLYNOMIAL_CALLS}
     plan = (PROBLEMS | LINEARS)[name].plan
     if graphs_are_faster(form_of(plan, "mul_ir"), "float32", chip):
         return {}

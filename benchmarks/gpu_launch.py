@@ -21,7 +21,7 @@ from benchmarks.gpu_clock import seconds_of
 from tests.kernels.cuda.silent import silent_gpu
 from tests.polynomials import operands_of, symmetric
 from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
-from tpgen.kernels.runtime.forms import forms, products
+from tpgen.kernels.runtime.forms import forms, product_operator
 from tpgen.kernels.runtime.ops import describe
 from tpgen.kernels.runtime.polynomials import named_call
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -54,7 +54,7 @@ def of_product(name: str, plan: Plan, mask: int, indexed: bool) -> Launch:
     call = ProductCall(x1, x2, w, None if mask == OUT else g, src, dst, describe(plan), mask, NODES if indexed else 0)
     kernels = kernels_of(call.description)
     return Launch(
-        name, partial(products.form, call), partial(kernels.quick, call), partial(kernels._run, call.listed())
+        name, partial(product_operator.form, call), partial(kernels.quick, call), partial(kernels._run, call.listed())
     )
 
 

@@ -16,11 +16,11 @@ from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.polynomial_model import predict_polynomial
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, forward_call, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, forward_call, named_call
 from tpgen.planner.problems import POLYNOMIALS, Problem
 from tpgen.text import duration, table
 
-TASKS = CALLS
+TASKS = POLYNOMIAL_CALLS
 Row = dict[str, Any]
 
 

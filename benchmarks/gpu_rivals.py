@@ -12,7 +12,7 @@ from benchmarks.gpu_clock import Clock, copies_beyond_cache, device_seconds, sec
 from tpgen.bench.contenders import Contender, select_contenders
 from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.records import Record
-from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands
+from tpgen.bench.tasks import TASKS, Operands, Task, TimedProduct, in_layout, make_operands
 from tpgen.errors import BackendError, EmitError
 from tpgen.inspection import clock
 from tpgen.planner.problems import Problem
@@ -50,7 +50,7 @@ def rival_rows(problem: Problem, rows: int, device: str, seconds: float, clock: 
 def _timed(
     problem: Problem,
     contender: Contender,
-    product: Product,
+    product: TimedProduct,
     task: Task,
     operands: Operands,
     expected: Sequence[torch.Tensor],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tpgen.bench.gate import bound, largest_error
-from tpgen.bench.tasks import Operands, Product, Task, make_operands
+from tpgen.bench.tasks import Operands, Task, TimedProduct, make_operands
 from tpgen.errors import TpgenError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
@@ -51,14 +51,14 @@ def conv_operands(plan: Plan, graph: Graph, dtype: torch.dtype) -> Operands:
     return replace(nodes, x2=y, w=w, force_cotangent=y).map(lambda name, tensor: tensor)
 
 
-def conv_product(plan: Plan, graph: Graph) -> Product:
+def conv_product(plan: Plan, graph: Graph) -> TimedProduct:
     """tpgen's convolution."""
     conv = TensorProductConv.from_plan(plan, internal_weights=False)
     src, dst = graph.ends
     return lambda x1, x2, w: conv(x1, x2, w, src, dst, graph.nodes)
 
 
-def gathered(product: Product, graph: Graph) -> Product:
+def gathered(product: TimedProduct, graph: Graph) -> TimedProduct:
     """The convolution that a product of rows makes: gather, product, `index_add`."""
     src, dst = graph.ends
 
@@ -69,7 +69,7 @@ def gathered(product: Product, graph: Graph) -> Product:
     return conv
 
 
-def check_convolutions(plan: Plan, task: Task, makers: Mapping[str, Callable[[Graph], Product]]) -> None:
+def check_convolutions(plan: Plan, task: Task, makers: Mapping[str, Callable[[Graph], TimedProduct]]) -> None:
     """Compare convolutions on a small graph with gather, slow definition and `index_add` in float64.
 
     Raises `TpgenError` for the first that is off.

@@ -6,14 +6,14 @@ from functools import partial
 
 import torch
 
-from tpgen.inspection.clock import Call, seconds_of
+from tpgen.inspection.clock import TimedCall, seconds_of
 from tpgen.kernels.build import build
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header
 
 
-def copy_call(nbytes: int) -> Call:
+def copy_call(nbytes: int) -> TimedCall:
     """A copy that moves that many bytes, half of them read and half written, into memory that is there already."""
     source = torch.ones(max(1, nbytes // 8))
     result = torch.empty_like(source).copy_(source)

@@ -23,7 +23,7 @@ from tpgen.bench.peak import peak_bytes
 from tpgen.bench.peers import with_weights
 from tpgen.bench.records import Record, Report
 from tpgen.bench.run import run_benchmarks
-from tpgen.bench.tasks import TASKS, Operands, Product, Task, in_layout, make_operands, rows_between
+from tpgen.bench.tasks import TASKS, Operands, Task, TimedProduct, in_layout, make_operands, rows_between
 from tpgen.form.form import Layout
 from tpgen.inspection.clock import Timing, time_in_turns
 from tpgen.kernels.runtime.description import describe
@@ -276,7 +276,7 @@ def convolution(unit: Unit) -> Findings:
     return Findings(tuple(figures))
 
 
-def _conv_makers(plan: Plan, names: Sequence[str]) -> dict[str, Callable[[Graph], Product]]:
+def _conv_makers(plan: Plan, names: Sequence[str]) -> dict[str, Callable[[Graph], TimedProduct]]:
     products = {name: CONTENDERS[name].build(plan, torch.float32, CPU) for name in names}
     makers = {name: lambda graph, product=product: gathered(product, graph) for name, product in products.items()}
     return {"tpgen": lambda graph: conv_product(plan, graph), **makers}

@@ -24,7 +24,7 @@ from tpgen.bench.tasks import TASKS, make_operands
 from tpgen.errors import BackendError
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import DIRECTIONS, Description
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, Description
 from tpgen.kernels.runtime.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
 
@@ -55,7 +55,7 @@ def _build_one(name: str, direction: str) -> dict[str, float]:
     """Seconds to build one of those."""
     description = Description(problem_named(name).plan, ("mul_ir",) * 3)
     start = time.perf_counter()
-    load_kernel(description.source(call_of(DIRECTIONS[direction]), torch.float32).text)
+    load_kernel(description.source(call_of(OPENED_BY_DIRECTION[direction]), torch.float32).text)
     return {direction: time.perf_counter() - start}
 
 

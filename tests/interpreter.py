@@ -17,7 +17,7 @@ from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes, by_form
 from tpgen.kernels.runtime.load import Kernel
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
-from tpgen.kernels.sweep.evaluate import Memory, run_statements, summed
+from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
@@ -152,7 +152,7 @@ def interpret_polynomial(
     """
     weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
-    memory: Memory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
+    memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
     opened = run_statements(sweep.statements, memory)
     summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
     return {slot: _collected(slot, shape, opened, index if slot in summed else None) for slot, shape in shapes.items()}

@@ -208,6 +208,27 @@ def test_kinds_are_told_apart_by_tables(name: str) -> None:
     assert not asked(name), f"{asked(name)}: look it up in a table by plan.maker.form"
 
 
+def defined(name: str) -> Iterator[str]:
+    """Public names that a module gives to functions, classes and values."""
+    for node in tree(name).body:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Assign():
+                yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name()):
+                yield node.target.id
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    """A reader who searches a name finds one place; a name of one module alone begins with an underscore."""
+    homes: dict[str, list[str]] = {}
+    for name in MODULES:
+        for public in sorted({public for public in defined(name) if not public.startswith("_")}):
+            homes.setdefault(public, []).append(name)
+    assert not {public: names for public, names in homes.items() if len(names) > 1}
+
+
 def test_every_package_that_names_e3nn_prepares_its_import() -> None:
     naming = {name for name in INNER if any(found.split(".")[0] == "e3nn" for found in dotted(name))}
     packages = {".".join(name.split(".")[:2]) for name in naming}
@@ -342,6 +363,10 @@ def test_the_rules_can_be_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setitem(MODULES, "tpgen.kernels.cpp.bad", bad)
     assert set(imports("tpgen.kernels.cpp.bad", for_types=True)) == {"tpgen.kernels.cpp.text"}
     assert not set(imports("tpgen.kernels.cpp.bad"))
+    bad.write_text("make_plan: int = 0\n")
+    tree.cache_clear()
+    with pytest.raises(AssertionError, match="make_plan"):
+        test_a_public_name_has_one_meaning()
     bad.write_text("from tpgen.kernels.cpp import text\n")
     tree.cache_clear()
     monkeypatch.setitem(MODULES, "tpgen.kernels.sweep.bad", bad)

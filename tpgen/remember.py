@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tpgen.text import quantity, table
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 K = TypeVar("K")
 V = TypeVar("V")
 _ENTRIES = 4096
@@ -76,7 +76,7 @@ def watched(cache: Watched) -> None:
     _all.append(cache)
 
 
-def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
+def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T]], _lru_cache_wrapper[_T]]:
     """Keep the results of a function, the last ``entries`` of them, or fewer where TPGEN_CACHE_ENTRIES says so.
 
     >>> @remembered("squares", entries=2)
@@ -88,7 +88,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., T]
     """
     most = _limited(entries)
 
-    def keep(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
+    def keep(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
         watched(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
         return made

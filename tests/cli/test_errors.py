@@ -91,7 +91,7 @@ def test_an_interrupted_command_ends_as_a_shell_says_it(monkeypatch: pytest.Monk
     def interrupted(**given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explain_command.explain, "callback", interrupted)
+    monkeypatch.setattr(explain_command.explain_command, "callback", interrupted)
     result = CliRunner().invoke(main, ["explain", "article"])
     assert result.exit_code == 130
     assert result.output.endswith("interrupted\n")

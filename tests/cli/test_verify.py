@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.calls import VECTORS, run
-from tpgen.cli.options import DTYPES
+from tpgen.cli.options import DTYPE_OPTIONS
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.read import read_plan
 from tpgen.verification.verify import verify
@@ -26,7 +26,7 @@ def test_verify_as_json_is_json_alone() -> None:
 
 
 def test_a_broken_law_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.verification.findings.TOLERANCES", dict.fromkeys(DTYPES.values(), -1.0))
+    monkeypatch.setattr("tpgen.verification.findings.TOLERANCES", dict.fromkeys(DTYPE_OPTIONS.values(), -1.0))
     assert "0 passed, 10 failed" in run("verify", *VECTORS, *ASKED, code=1).stdout
 
 

@@ -63,9 +63,9 @@ def test_a_converted_model_scripts() -> None:
 
 
 def test_few_atoms_and_many_have_the_same_self_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(species, "WORTH", 0)
-    monkeypatch.setattr(matmul, "WORTH", 0)
-    monkeypatch.setattr(silu, "WORTH", 0)
+    monkeypatch.setattr(species, "WORTH_SPECIES", 0)
+    monkeypatch.setattr(matmul, "WORTH_MATMUL", 0)
+    monkeypatch.setattr(silu, "WORTH_SILU", 0)
     check_everything(nequip(27, torch.float64, features=4))
 
 
@@ -82,7 +82,7 @@ def test_a_model_built_in_float32_is_measured_and_proven() -> None:
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Case:
     """A small model, whose self-connections go by atom type whatever their size."""
-    monkeypatch.setattr(species, "WORTH", 0)
+    monkeypatch.setattr(species, "WORTH_SPECIES", 0)
     return nequip(8, torch.float64, features=2, l_max=1, layers=2)
 
 

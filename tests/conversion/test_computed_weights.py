@@ -56,7 +56,7 @@ def answers(network: nn.Module, arguments: tuple[Any, ...]) -> dict[str, Tensor]
 def test_results_and_gradients_are_those_of_stock(
     kind: str, norm: str, first: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matmul, "WORTH", 0 if kernels else 2**18)
+    monkeypatch.setattr(matmul, "WORTH_MATMUL", 0 if kernels else 2**18)
     torch.manual_seed(0)
     with default_dtype(torch.float64):
         stock, arguments = OF_E3NN[kind](o3)

@@ -65,7 +65,7 @@ def test_a_vector_without_length_has_the_values_and_gradients_of_stock() -> None
 @needs_compiler
 def test_one_kernel_runs_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     module, calls = convert(harmonics()), []
-    monkeypatch.setattr("tpgen.conversion.harmonics.run_rows", lambda *given: calls.append(given) or given[0][0])
+    monkeypatch.setattr("tpgen.conversion.harmonics.run_harmonics", lambda *given: calls.append(given) or given[0][0])
     module(torch.randn(4, 3))
     module(torch.randn(4, 3, device="meta"))
     module(torch.randn(4, 3).bfloat16())

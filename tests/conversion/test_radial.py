@@ -31,8 +31,8 @@ NETS = {
 
 @pytest.fixture(params=[0, 2**40], ids=["large", "small"], autouse=True)
 def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "WORTH", request.param)
-    monkeypatch.setattr(silu, "WORTH", request.param)
+    monkeypatch.setattr(matmul, "WORTH_MATMUL", request.param)
+    monkeypatch.setattr(silu, "WORTH_SILU", request.param)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -175,7 +175,7 @@ class Block(nn.Module):
 
 def _marked(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """Rows of two pairs of edges and of one edge alone."""
-    monkeypatch.setattr(pairs, "WORTH", 1)
+    monkeypatch.setattr(pairs, "WORTH_PAIRS", 1)
     index = torch.tensor([[0, 1, 0, 2, 2], [1, 0, 2, 0, 1]])
     vectors = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0]).unsqueeze(1).expand(-1, 3)
     x = vectors.abs().repeat(1, 3)[:, :8].contiguous()

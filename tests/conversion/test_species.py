@@ -22,7 +22,7 @@ pytestmark = needs_compiler
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Species of each call by species; all products are worth it."""
     seen, run = [], module.species_linear
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "WORTH_SPECIES", 0)
     monkeypatch.setattr(module, "species_linear", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
     return seen
 
@@ -95,7 +95,7 @@ def test_one_hot_rows_of_integers(calls: list[int], dtype: torch.dtype) -> None:
 
 
 def test_small_products_are_multiplied(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH", 2**40)
+    monkeypatch.setattr(module, "WORTH_SPECIES", 2**40)
     convert(network().double())["skip"](*arguments())
     assert calls == []
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tpgen
 from tpgen.cli.app import main
 from tpgen.deployment.dicts import OfTensors
-from tpgen.deployment.inputs import described, names_of
+from tpgen.deployment.inputs import described_input, names_of
 from tpgen.deployment.models import INPUTS, OUTPUTS, Model, OfStructures, Structure
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program
@@ -47,7 +47,7 @@ def test_numbers_are_float64_and_forces_are_taken() -> None:
 def test_a_folder_lists_its_inputs_in_the_words_of_the_field() -> None:
     model = Model(("H", "O"), 4.0, lengths)
     network = OfStructures(nn.Linear(1, 1), model)
-    table = described(network_program(network, model.example()), names_of(network, 5))
+    table = described_input(network_program(network, model.example()), names_of(network, 5))
     assert table.splitlines()[2:] == [
         "| `pos` | (atoms, 3) | float64 |",
         "| `edge_index` | (2, edges) | int64 |",
@@ -65,7 +65,7 @@ def test_inputs_without_a_word_of_the_field_have_letters() -> None:
 
     network = Network()
     names = names_of(network, 3)
-    table = described(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
+    table = described_input(network_program(network, [torch.ones(5, 3), torch.ones(7), torch.ones(4, 6)]), names)
     assert names == ["positions", "charges", "input 2"]
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(atoms, 3)", "(a)", "(b, c)"]
     assert "≥" not in table
@@ -77,7 +77,7 @@ def test_a_size_that_a_network_decides_by_has_its_least() -> None:
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             return x.sum() + y.sum() if x.shape[0] > 5 else x.sum()
 
-    table = described(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
+    table = described_input(network_program(Deciding(), [torch.ones(7, 3), torch.ones(4)]), ["x", "y"])
     assert [row.split(" | ")[1] for row in table.splitlines()[2:]] == ["(a ≥ 6, b)", "(c)"]
 
 

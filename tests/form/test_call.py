@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from tpgen.form.call import Call, expanded
-from tpgen.form.derivative import parts_of, pull_back, push_forward, summed
+from tpgen.form.derivative import parts_of, pull_back, push_forward, summed_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
@@ -70,14 +70,14 @@ def test_parts_sum_to_the_derivative(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     given = {slot: n + 2 for n, slot in enumerate(call.given)}
     wholes = [sum(x * power(slot.levels) for slot, x in given.items() if slot.operand == name) for name in names]
-    found = summed(parts_of(call, names), list(given.values()), len(call.opened), multiplied)
+    found = summed_parts(parts_of(call, names), list(given.values()), len(call.opened), multiplied)
     for slot, value in zip(call.opened, found, strict=True):
         (whole,) = multiplied((), wholes, (names.index(slot.operand),))
         assert value == whole // power(call.levels & ~slot.levels) % BASE
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
-    assert summed((), [], 2, multiplied) == [None, None]
+    assert summed_parts((), [], 2, multiplied) == [None, None]
 
 
 def test_nothing_pulled_back_or_pushed_forward_is_nothing() -> None:

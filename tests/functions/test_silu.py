@@ -13,7 +13,7 @@ from tpgen.functions.silu import silu
 
 @pytest.fixture(autouse=True)
 def _all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silu_module, "WORTH", 0)
+    monkeypatch.setattr(silu_module, "WORTH_SILU", 0)
 
 
 def numbers() -> torch.Tensor:

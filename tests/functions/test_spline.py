@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen.errors import TpgenError
-from tpgen.functions.spline import CLOSE, Spline, evaluate_spline, make_spline, spline_rows
+from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, spline_rows
 
 
 def waves(r: Tensor) -> Tensor:
@@ -27,14 +27,14 @@ def test_errors_are_those_between_steps(spline: Spline) -> None:
         wanted, found = (torch.func.jvp(f, (r,), (torch.ones_like(r),))[order] for f in (waves, spline_rows(spline)))
         error = (wanted - found).abs().max() / wanted.abs().max()
         assert 0.5 * said < error < 1.5 * said
-        assert error <= CLOSE
+        assert error <= SLOPE_ERROR
     assert str(spline).startswith("cubic splines of lengths, 2048 steps, values within ")
 
 
 def test_what_no_table_is_close_to_says_so() -> None:
     kink = make_spline(lambda r: (r - 1.01).abs(), 0.0, 2.0)
     assert len(kink.table) == 4096
-    assert kink.slopes_error > CLOSE
+    assert kink.slopes_error > SLOPE_ERROR
 
 
 @needs_compiler

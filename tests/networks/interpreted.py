@@ -8,11 +8,11 @@ import pytest
 from torch import Tensor
 
 from tpgen.networks import step_program
-from tpgen.networks.sizes import Sizes
-from tpgen.networks.step_trace import Part
+from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.step_trace import GraphPart
 
 
-def _interpreted(program: Part, sizes: Sizes, _inputs: list[Tensor]) -> tuple[Callable, Sizes]:
+def _interpreted(program: GraphPart, sizes: HeldSizes, _inputs: list[Tensor]) -> tuple[Callable, HeldSizes]:
     return lambda given: list(program.graph.forward(*given)), sizes
 
 

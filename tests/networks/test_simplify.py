@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tpgen.networks.named import _as_memory
-from tpgen.networks.simplify import rewrite, simplify
+from tpgen.networks.simplify import rewrite, simplify_graph
 from tpgen.networks.step_trace import _own, _shorten
 
 aten = torch.ops.aten
@@ -61,7 +61,7 @@ def targets(graph: fx.Graph) -> list[Any]:
 )
 def test_zeros_and_slices_of_all_are_left_out(function: Callable[[Tensor, Tensor], Tensor], left: list[Any]) -> None:
     made, x, cell = traced(function)
-    simplify(made.graph)
+    simplify_graph(made.graph)
     made.recompile()
     assert [target for target in targets(made.graph) if target is not aten.sym_size.int] == left
     torch.testing.assert_close(made(x, cell), function(x, cell), rtol=0, atol=0)
@@ -71,7 +71,7 @@ def test_zeros_and_slices_of_all_are_left_out(function: Callable[[Tensor, Tensor
 def test_zeros_that_change_sizes_dtypes_or_signs_stay(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     made, x, cell = traced(function)
     before = targets(made.graph)
-    simplify(made.graph)
+    simplify_graph(made.graph)
     made.recompile()
     assert targets(made.graph) == before
     torch.testing.assert_close(made(x, cell), function(x, cell), rtol=0, atol=0)
@@ -93,7 +93,7 @@ def moved(x: Tensor, cell: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [volume, activated, moved])
 def test_what_a_compiler_would_call_is_written_as_loops(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     made, x, cell = traced(function)
-    simplify(made.graph)  # which drops what nobody reads
+    simplify_graph(made.graph)  # which drops what nobody reads
     rewrite(made.graph)
     made.graph.eliminate_dead_code()
     made.recompile()
@@ -144,7 +144,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
         return [moved.t().detach(), x * 2, moved]
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
-    simplify(made.graph)
+    simplify_graph(made.graph)
     _own(made.graph, 2)
     made.recompile()
     first, _, source = made(x)

@@ -14,13 +14,13 @@ from tests.machine import needs_compiler
 from tpgen.networks import step_build
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
-from tpgen.networks.sizes import Sizes
+from tpgen.networks.sizes import HeldSizes
 
 HERE = torch.device("cpu")
 
 
-def sizes(*shapes: tuple, conditions: tuple[str, ...] = ()) -> Sizes:
-    return Sizes(shapes, ((torch.float64, HERE),) * len(shapes), conditions)
+def sizes(*shapes: tuple, conditions: tuple[str, ...] = ()) -> HeldSizes:
+    return HeldSizes(shapes, ((torch.float64, HERE),) * len(shapes), conditions)
 
 
 def zeros(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from tests.machine import needs_compiler
 from tpgen.errors import DeployError, InputError
 from tpgen.networks import step_build
 from tpgen.networks.named import _operators
-from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import write
 
 NAMES = ("positions", "elements", "edges")
@@ -131,6 +131,6 @@ def test_an_example_asks_for_no_gradients_of_parameters() -> None:
         return network(x)
 
     signature, tensors = Signature.of((torch.ones(5, 3),), {})
-    write(evaluate, Slots(network, gradients=False), signature, tensors)
+    write(evaluate, ParameterSlots(network, gradients=False), signature, tensors)
     assert asked == [False, False]  # the example, and while it is written down
     assert network.weight.requires_grad

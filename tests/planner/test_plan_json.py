@@ -13,7 +13,7 @@ from tpgen.errors import PlanError
 from tpgen.planner.problems import PROBLEMS
 from tpgen.planner.product import make_plan
 from tpgen.planner.read import read_plan
-from tpgen.planner.strict import MAX_DEGREE, MAX_DIM, MAX_INSTRUCTIONS, MAX_TEXT, MAX_WEIGHTS
+from tpgen.planner.strict import MAX_DIM, MAX_INSTRUCTIONS, MAX_READ_DEGREE, MAX_TEXT, MAX_WEIGHTS
 
 PLAN = make_plan(
     "2x0e + 3x1o",
@@ -155,7 +155,7 @@ IRREPS = [
     ("2x²e", "has an unreadable entry"),
     ("2_0x0e", "has an unreadable entry"),
     ("__import__('os')", "has an unreadable entry"),
-    (f"{MAX_DEGREE + 1}e", f"degrees go up to {MAX_DEGREE}"),
+    (f"{MAX_READ_DEGREE + 1}e", f"degrees go up to {MAX_READ_DEGREE}"),
     ("1x999999999999e", "has an unreadable entry"),
     (f"{MAX_DIM + 1}x0e", f"the dimension may be at most {MAX_DIM}"),
     ("999999999x0e", f"the dimension may be at most {MAX_DIM}"),
@@ -262,5 +262,5 @@ def test_many_instructions_are_planned_in_reasonable_time() -> None:
 
 
 def test_a_plan_of_the_largest_degree_can_be_read() -> None:
-    text = make_plan(f"{MAX_DEGREE}e", f"{MAX_DEGREE}e", "0e", [(0, 0, 0, "uuu", False)]).to_json()
+    text = make_plan(f"{MAX_READ_DEGREE}e", f"{MAX_READ_DEGREE}e", "0e", [(0, 0, 0, "uuu", False)]).to_json()
     assert read_plan(text).weight_numel == 0

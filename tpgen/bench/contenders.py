@@ -18,14 +18,14 @@ from tpgen.bench.peers import (
     build_streamed_loop,
     with_weights,
 )
-from tpgen.bench.tasks import Product
+from tpgen.bench.tasks import TimedProduct
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import TpgenError, unknown
 from tpgen.form.form import Layout
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 
-Builder = Callable[[Plan, torch.dtype, torch.device], Product]
+Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 _BACKENDS = ("eager", "script", "inductor", "cudagraphs")
 _CUDA_ONLY = ("cudagraphs",)
@@ -62,13 +62,13 @@ class Contender:
         return self.lacks.get(task)
 
 
-def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> Product:
+def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
     """tpgen's module of a plan, with weights from outside."""
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
 
-def _row(family: str, backend: str, build: Callable[..., Product]) -> Contender:
+def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
         partial(build, backend=backend),

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from tpgen.inspection.clock import Call, no_collection
+from tpgen.inspection.clock import TimedCall, no_collection
 from tpgen.kernels.runtime.memory import none_kept
 
 
-def peak_bytes(call: Call, device: torch.device) -> int:
+def peak_bytes(call: TimedCall, device: torch.device) -> int:
     """The most that was held during a call above what was held before: intermediates and results.
 
     On CUDA the allocator's own figure; on a CPU the running sum of all allocations that torch's profiler saw.  Large
@@ -30,7 +30,7 @@ def peak_bytes(call: Call, device: torch.device) -> int:
     return _peak_of(_allocations(call))
 
 
-def _allocations(call: Call) -> list[int]:
+def _allocations(call: TimedCall) -> list[int]:
     """Bytes of every allocation (positive) and release (negative), in order."""
     with (
         no_collection(),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.bench.tasks import Product
+from tpgen.bench.tasks import TimedProduct
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.errors import BackendError
@@ -43,13 +43,13 @@ def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
         return e3nn_product(plan)
 
 
-def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> Product:
+def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
     """e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
-def with_weights(plan: Plan, product: Any) -> Product:
+def with_weights(plan: Plan, product: Any) -> TimedProduct:
     """A product that is called with weights also where it has none."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
@@ -142,19 +142,19 @@ class StreamedLoop(Loop):
         return found
 
 
-def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> Product:
+def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
     """The loop over instructions under a backend."""
     return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
-def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:
+def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
     """The loop over instructions on CUDA streams."""
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
-) -> Product:
+) -> TimedProduct:
     """cuEquivariance's product, for plans that are one of its two kinds."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
@@ -182,7 +182,7 @@ def build_cuequivariance(
 _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
 
 
-def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> Product:
+def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
     """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq

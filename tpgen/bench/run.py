@@ -16,7 +16,7 @@ from tpgen.bench.contenders import Contender
 from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.records import Record, Report, Settings, environment
-from tpgen.bench.tasks import Operands, Product, Task, in_layout, make_operands, select_tasks
+from tpgen.bench.tasks import Operands, Task, TimedProduct, in_layout, make_operands, select_tasks
 from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.clock import now, seconds_of, time_in_turns
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
@@ -99,7 +99,7 @@ class _Entry:
     """A contender that is built, with operands in its layout."""
 
     contender: Contender
-    product: Product
+    product: TimedProduct
     operands: Operands
     build: float
 

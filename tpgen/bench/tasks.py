@@ -15,7 +15,7 @@ from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
 from tpgen.verification.tensors import change_layout
 
-Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,21 @@ class Task:
     name: str
     about: str
     results: tuple[str, ...]
-    run: Callable[[Product, Operands], tuple[Tensor, ...]]
+    run: Callable[[TimedProduct, Operands], tuple[Tensor, ...]]
     label: str = ""  # as tables and pictures name it
 
 
-def _forward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+def _forward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     with torch.no_grad():
         return (product(operands.x1, operands.x2, operands.w),)
 
 
-def _backward(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+def _backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     out = product(operands.x1, operands.x2, operands.w)
     return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
 
 
-def _double(product: Product, operands: Operands) -> tuple[Tensor, ...]:
+def _double(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
     cotangent = operands.out_cotangent.detach().requires_grad_()
     out = product(operands.x1, operands.x2, operands.w)

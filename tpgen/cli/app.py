@@ -105,7 +105,7 @@ class _Commands(Spelled):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        command = getattr(import_module(f"tpgen.cli.{_TOGETHER.get(name, name)}"), name)
+        command = getattr(import_module(f"tpgen.cli.{_TOGETHER.get(name, name)}"), f"{name}_command")
         shown = (f"  tpgen {cmd_name} {arguments}" for arguments in EXAMPLES[cmd_name])
         command.epilog = "\n".join(["\b", "Examples:", *shown])  # \b: lines stay as they are
         return command

@@ -12,7 +12,7 @@ from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.bench.tables import ReportTables
 from tpgen.bench.tasks import TASKS
-from tpgen.cli.options import DTYPES, free_options, free_problem, json_option, problem_name_type
+from tpgen.cli.options import DTYPE_OPTIONS, free_options, free_problem, json_option, problem_name_type
 from tpgen.cli.terminal import screen
 from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
 from tpgen.errors import TpgenError
@@ -20,7 +20,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
 
-@click.command()
+@click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=problem_name_type(PROBLEMS))
 @click.option(
     "--suite", "suites", multiple=True, type=OneOf("suite", SUITES), help="All problems of a suite; repeatable."
@@ -42,14 +42,14 @@ from tpgen.planner.problems import PROBLEMS, SUITES
     help=f"Like 'e3nn/*'; repeatable. Default: {', '.join(DEFAULT_CONTENDERS)}. A name that is not known lists all.",
 )
 @click.option("--task", "tasks", multiple=True, type=OneOf("task", TASKS), help="Repeatable.")
-@click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True)
+@click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True)
 @click.option("--device", type=DeviceType(), default="cpu", show_default=True)
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
 @click.option("--records", "records_file", type=OutputFile(".json"), help="Keep the records in this file.")
 @click.option("--plot", "plot_file", type=PictureFile(), help="Draw them here: .png, .pdf or .svg.")
 @json_option
-def bench(
+def bench_command(
     names: tuple[str, ...],
     suites: tuple[str, ...],
     problems: tuple[str, ...],
@@ -76,7 +76,7 @@ def bench(
         [*named, *described],
         select_contenders(contenders),
         tasks,
-        dtype=DTYPES[dtype],
+        dtype=DTYPE_OPTIONS[dtype],
         device=torch.device(device),
         seconds=seconds,
         rows=rows,

@@ -26,32 +26,32 @@ from tpgen.remember import caches
 
 
 @click.group("cache", cls=Spelled)
-def cache() -> None:
+def cache_command() -> None:
     """Show, remove or build ahead the compiled kernels.
 
     Kernels and measured choices are kept in $TPGEN_CACHE_DIR, or in the user's cache directory.
     """
 
 
-@cache.command()
+@cache_command.command("info")
 @json_option
-def info(as_json: bool) -> None:
+def info_command(as_json: bool) -> None:
     """Show the directory of the cache, how many kernels it holds and how large it is."""
     found = cache_info()
     click.echo(json.dumps(asdict(found)) if as_json else str(found))
 
 
-@cache.command()
+@cache_command.command("clear")
 @json_option
-def clear(as_json: bool) -> None:
+def clear_command(as_json: bool) -> None:
     """Remove every kernel and every measured choice."""
     removed = cache_clear()
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed} kernels")
 
 
-@cache.command()
+@cache_command.command("process")
 @json_option
-def process(as_json: bool) -> None:
+def process_command(as_json: bool) -> None:
     """Show what a process remembers beside kernels, and how much of it at most.
 
     TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same from inside a program.
@@ -60,7 +60,7 @@ def process(as_json: bool) -> None:
     click.echo(json.dumps([asdict(state) for state in found]) if as_json else str(found))
 
 
-@cache.command("warm")
+@cache_command.command("warm")
 @partial(subject_options, polynomials=True)
 @run_options
 @click.option("--conv", "convolution", is_flag=True, help="Those of TensorProductConv.")

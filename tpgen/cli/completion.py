@@ -74,10 +74,10 @@ _SHELLS = {
 }
 
 
-@click.command()
+@click.command("completion")
 @click.argument("shell", metavar="|".join(_SHELLS), type=OneOf("shell", _SHELLS))
 @click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def completion_command(ctx: click.Context, shell: str) -> None:
     """Print the completion script of your shell.
 
     Write it into a file that your shell reads when it starts; docs/cli.md has the line.  It knows the problems,

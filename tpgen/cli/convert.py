@@ -13,7 +13,7 @@ from tpgen.conversion import convert as conversion
 from tpgen.conversion.report import Conversion
 
 
-@click.command()
+@click.command("convert")
 @network_argument
 @click.option("--prove", is_flag=True, help="Compare outputs, gradients and second derivatives in float64.")
 @click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
@@ -23,7 +23,7 @@ from tpgen.conversion.report import Conversion
 @strategy_option
 @backend_option
 @json_option
-def convert(
+def convert_command(
     network: Network,
     prove: bool,
     measure: bool,

@@ -13,7 +13,7 @@ from tpgen.demo.tour import QUICK, SHORT, WHOLE, run_tour
 TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 
 
-@click.command()
+@click.command("demo")
 @click.option(
     "--out",
     "folder",
@@ -25,7 +25,7 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 @click.option("--quick", "tour", flag_value="quick", default=True, help="The main work, within a minute: the default.")
 @click.option("--all", "tour", flag_value="all", help="Training, laws, benchmarks and a program in C++ too: minutes.")
 @click.option("--short", "tour", flag_value="short", help="A little of all: a small product, and no compiler.")
-def demo(folder: Path, tour: str) -> None:
+def demo_command(folder: Path, tour: str) -> None:
     """Convert, prove and time a network; with --all all else.
 
     Start to read at index.md.

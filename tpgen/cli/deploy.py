@@ -18,7 +18,7 @@ from tpgen.deployment.portable import portable as without_operators
 _FILE = click.Path(exists=True, path_type=Path)
 
 
-@click.command()
+@click.command("deploy")
 @click.argument("name", required=False, metavar="[NAME]", type=NetworkName())
 @network_option
 @click.option("--mace", type=_FILE, help="The file of a model of MACE's.")
@@ -27,7 +27,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--out", type=OutputFolder(), required=True, help="A folder that does not exist yet.")
 @click.option("--ghosts", is_flag=True, help="Of an Allegro: for pair_allegro of LAMMPS.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
-def deploy(
+def deploy_command(
     name: str | None, network: str | None, out: Path, ghosts: bool, portable: bool, **files: Path | None
 ) -> None:
     """Write a network and its kernels for other programs.

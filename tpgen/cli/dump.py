@@ -15,11 +15,11 @@ from tpgen.cli.types import OneOf, OutputPlace, names_file
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.inspection.stages.dump import STAGES, default_stage, dump_files
 from tpgen.inspection.stages.request import JOINT
-from tpgen.kernels.runtime.polynomials import CALLS
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command("dump")
 @partial(product_options, polynomials=True)
 @run_options
 @click.option(
@@ -34,7 +34,7 @@ from tpgen.planner.problems import Problem
     "directions",
     multiple=True,
     default=("forward",),
-    type=OneOf("direction", dict.fromkeys([*DIRECTIONS, *JOINT, *CALLS, "all"])),
+    type=OneOf("direction", dict.fromkeys([*DIRECTIONS, *JOINT, *POLYNOMIAL_CALLS, "all"])),
     help="Repeat for more; backward and conv_backward are those of kernels, second is of polynomials.  "
     "[default: forward]",
 )
@@ -46,7 +46,7 @@ from tpgen.planner.problems import Problem
     "--out", "place", type=OutputPlace(), help="Write into this folder; or one text into a file, like kernel.cpp."
 )
 @json_option
-def dump(
+def dump_command(
     problem: Problem,
     stages: tuple[str, ...],
     directions: tuple[str, ...],

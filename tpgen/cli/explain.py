@@ -21,7 +21,7 @@ from tpgen.planner.problems import Problem
 _GPUS = list(NAMED)
 
 
-@click.command()
+@click.command("explain")
 @partial(subject_options, polynomials=True, linears=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
@@ -29,7 +29,7 @@ _GPUS = list(NAMED)
 @click.option("--gpu", type=OneOf("GPU", _GPUS), help="Predict its kernels too; it need not be there.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
-def explain(
+def explain_command(
     problem: Problem | None,
     network: str | None,
     rows: int | None,

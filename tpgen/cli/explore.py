@@ -16,7 +16,7 @@ from tpgen.inspection.explorer.page import write_explorer, write_network_explore
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command("explore")
 @partial(subject_options, polynomials=True)
 @run_options
 @click.option(
@@ -31,7 +31,7 @@ from tpgen.planner.problems import Problem
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone.")
 @click.option("--inductor", is_flag=True, help="Show what Inductor generates too; it compiles for seconds.")
 @click.option("--product", metavar="MODULE", help="Of a network: this product alone.  [default: all that it calls]")
-def explore(
+def explore_command(
     problem: Problem | None,
     network: str | None,
     product: str | None,

@@ -15,7 +15,7 @@ from tpgen.emitter.strategies import STRATEGIES
 from tpgen.inspection.costs.flat_times import time_flat
 
 
-@click.command()
+@click.command("flat")
 @network_argument
 @click.option("--strategy", type=OneOf("strategy", STRATEGIES), default="einsum", show_default=True)
 @backend_option
@@ -23,7 +23,7 @@ from tpgen.inspection.costs.flat_times import time_flat
     "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="Calls of each for each task."
 )
 @json_option
-def flat(network: Network, strategy: str, backend: str, rounds: int, as_json: bool) -> None:
+def flat_command(network: Network, strategy: str, backend: str, rounds: int, as_json: bool) -> None:
     """Time a network as it is, inlined, and flat.
 
     Inlined, its products stand in one graph; flat, what they have in common is computed once.

@@ -54,7 +54,7 @@ def find_network(name: str) -> Network:
     >>> len(find_network("tetris").inputs)
     1
     """
-    if not is_network(name):
+    if not is_network_option(name):
         raise TpgenError(f"{unknown('network', name, NETWORKS)}; or give package.module:function")
     if name in NETWORKS:
         return NETWORKS[name]()
@@ -62,7 +62,7 @@ def find_network(name: str) -> Network:
     return _network(name, _called(name, _function(where, function)))
 
 
-def is_network(name: str) -> bool:
+def is_network_option(name: str) -> bool:
     """Whether a name can be that of a network.
 
     >>> is_network("tetris"), is_network("my.module:function"), is_network("mace-large")
@@ -83,7 +83,7 @@ class NetworkName(OneOf):
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
-            return value if is_network(value) else super().convert(value, param, ctx)
+            return value if is_network_option(value) else super().convert(value, param, ctx)
         except TpgenError as error:
             raise TpgenError(f"{error}; or give package.module:function") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import torch
 
-from tpgen.cli.networks import NETWORKS, NetworkName, is_network, network_option, refuse_options
+from tpgen.cli.networks import NETWORKS, NetworkName, is_network_option, network_option, refuse_options
 from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
@@ -29,13 +29,13 @@ from tpgen.planner.product import make_plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 
-DTYPES: dict[str, torch.dtype] = {
+DTYPE_OPTIONS: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-KERNEL_DTYPES = tuple(name for name, dtype in DTYPES.items() if dtype in COMPILED)
+KERNEL_DTYPES = tuple(name for name, dtype in DTYPE_OPTIONS.items() if dtype in COMPILED)
 # Which option gives a parameter of a preset.
 _OPTION_OF = {
     "irreps_in": "in1",
@@ -115,7 +115,7 @@ def subject_options(
         free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
     ) -> Any:
         _only_one(free, name, problem_name, network)
-        of_network = network or (name if networks and name and is_network(name) else None)
+        of_network = network or (name if networks and name and is_network_option(name) else None)
         chosen = None if of_network else _problem(free, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
@@ -280,7 +280,7 @@ _RUN_OPTIONS = [
     ),
     strategy_option,
     backend_option,
-    click.option("--dtype", type=OneOf("dtype", DTYPES), default="float32", show_default=True),
+    click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True),
     click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]
 
@@ -315,7 +315,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(dtype: str, **given: Any) -> Any:
         if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
             raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
-        return command(dtype=DTYPES[dtype], **given)
+        return command(dtype=DTYPE_OPTIONS[dtype], **given)
 
     return _apply(_RUN_OPTIONS, wrapper)
 

@@ -10,10 +10,10 @@ from tpgen.cli.options import json_option, product_options
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command("plan")
 @partial(product_options, polynomials=True)
 @json_option
-def plan(problem: Problem, as_json: bool) -> None:
+def plan_command(problem: Problem, as_json: bool) -> None:
     """Show what a product computes: paths, weights, costs.
 
     The JSON is a plan that --plan reads back.

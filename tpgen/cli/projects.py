@@ -25,7 +25,7 @@ from tpgen.errors import TpgenError
 @click.option("--project", type=OneOf("project", [*PROJECTS]), help="Whose model it is, where several are installed.")
 @radial_option
 @click.option("--force", is_flag=True, help="Replace TARGET where it is there.")
-def lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
+def lammps_command(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write a converted model for LAMMPS.
 
     TARGET is for pair_style mliap unified.  SOURCE is a model of MACE's, a checkpoint or package of NequIP's, or a
@@ -57,7 +57,7 @@ def to_lammps(source: Path, target: Path, project: str | None, radial: str, forc
 @strategy_option
 @backend_option
 @json_option
-def mace_convert(
+def mace_convert_command(
     source: Path,
     target: Path,
     back: bool,
@@ -85,7 +85,7 @@ def mace_convert(
 
 @click.command("mace-run-train", context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def mace_run_train(arguments: tuple[str, ...]) -> None:
+def mace_run_train_command(arguments: tuple[str, ...]) -> None:
     """Train a converted MACE with its own program.
 
     ARGUMENTS are those of mace_run_train.  What it saves is stock: checkpoints and models need no tpgen.

@@ -21,7 +21,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command("report")
 @subject_options
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Rows of the example.")
@@ -35,7 +35,7 @@ from tpgen.planner.problems import Problem
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
 @click.option("--full", is_flag=True, help="Below the verdict, the text of every part.")
 @json_option
-def report(
+def report_command(
     problem: Problem | None,
     network: str | None,
     rows: int,
@@ -57,16 +57,16 @@ def report(
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-Called = tuple[nn.Module, list[Any], list[tuple[Any, ...]] | None]  # a module, its inputs, further ones
+_Called = tuple[nn.Module, list[Any], list[tuple[Any, ...]] | None]  # a module, its inputs, further ones
 
 
-def _network(name: str) -> Called:
+def _network(name: str) -> _Called:
     refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
     found = find_network(name)
     return found.module, list(found.inputs), list(found.varied) or None
 
 
-def _product(plan: Plan, rows: int, **run: Any) -> Called:
+def _product(plan: Plan, rows: int, **run: Any) -> _Called:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)

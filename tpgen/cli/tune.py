@@ -17,7 +17,7 @@ from tpgen.kernels.build.cache import check_lasting
 from tpgen.planner.problems import Problem
 
 
-@click.command()
+@click.command("tune")
 @partial(product_options, polynomials=True, linears=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="Rows of the batch; those of the problem by default.")
@@ -29,7 +29,7 @@ from tpgen.planner.problems import Problem
     help="How long to measure.",
 )
 @json_option
-def tune(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
+def tune_command(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
     """Time every strategy; "auto" then takes the fastest.
 
     NAME is a problem, a polynomial or a linear layer.  What was found holds for it on this machine.

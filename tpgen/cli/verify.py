@@ -16,11 +16,11 @@ from tpgen.cli.types import OneOf
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
-from tpgen.verification.verify import NAMES, Verification
+from tpgen.verification.verify import LAW_NAMES, Verification
 from tpgen.verification.verify import verify as verification
 
 
-@click.command()
+@click.command("verify")
 @partial(subject_options, polynomials=True, linears=True)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), default=8, show_default=True, help="Rows of the random batch.")
@@ -31,11 +31,11 @@ from tpgen.verification.verify import verify as verification
     help="How an input of a network turns, or with out:NAME a result: irreps, cartesian_points, cartesian_vectors, "
     "cartesian_tensors, or none for what stays; repeat.  Of names such as positions and forces it is known.",
 )
-@click.option("--only", type=OneOf("law", NAMES), multiple=True, help="One law; repeat for more.")
+@click.option("--only", type=OneOf("law", LAW_NAMES), multiple=True, help="One law; repeat for more.")
 @click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
 @json_option
 @click.pass_context
-def verify(ctx: click.Context, as_json: bool, **options: Any) -> None:
+def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Check a product or network against every law.
 
     The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a

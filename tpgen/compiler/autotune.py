@@ -71,7 +71,7 @@ def _fusing(plan: Plan, config: Config) -> Choice | None:
 
 def _otherwise(plan: Plan, config: Config) -> Choice:
     reason = _why_no_kernel(plan, config)
-    if reason == targets.NOTHING:
+    if reason == targets.NO_PATHS:
         return Choice("grouped", reason)
     return Choice("grouped", f"few large operations, as {config.backend} runs them one by one; no kernel: {reason}")
 

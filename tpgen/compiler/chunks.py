@@ -58,7 +58,7 @@ class Taken(NamedTuple):
         return (limit - self.fixed) // max(self.each, 1)
 
 
-class Result(NamedTuple):
+class ChunkedResult(NamedTuple):
     """A result of a function of rows: its axes, and which argument it is the gradient of, and so shaped as."""
 
     depth: Depth
@@ -71,7 +71,7 @@ class RowFunction:
 
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
-    made: tuple[Result, ...]
+    made: tuple[ChunkedResult, ...]
     key: tuple
     order: int = 0  # of derivatives
 
@@ -94,7 +94,7 @@ class RowFunction:
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
         given = self.given + tuple(x.depth for x, yes in zip(self.made, there, strict=True) if yes)
-        made = tuple(Result(self.given[n], n) for n in wanted)
+        made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
         return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
 
 
@@ -123,7 +123,7 @@ class Chunked:
     def __call__(self, *arguments: Any) -> Tensor:
         tensors, numbers = arguments[: len(self._given)], arguments[len(self._given) :]
         function = RowFunction(
-            lambda program, *tensors: (program(*tensors, *numbers),), self._given, (Result(self._made),), numbers
+            lambda program, *tensors: (program(*tensors, *numbers),), self._given, (ChunkedResult(self._made),), numbers
         )
         return self.open(function, tensors)[0]
 
@@ -215,7 +215,7 @@ def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
 
 
 def _room(
-    result: Result, part: Tensor, arguments: Sequence[Tensor], batch: Batch
+    result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""
     like = None if result.argument is None else arguments[result.argument]

@@ -31,9 +31,9 @@ from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
 from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
 
-Program = Callable[..., Any]  # returns a tuple of tensors
-Compile = Callable[[torch.nn.Module], Program]
-Slots = tuple[int, ...]  # positions among the slots of the form
+_Program = Callable[..., Any]  # returns a tuple of tensors
+Compile = Callable[[torch.nn.Module], _Program]
+_Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm:
@@ -49,8 +49,8 @@ class ClosedForm:
         self._like = like
         self._compile = compile_program
         self._copies = copies
-        self._programs: dict[tuple[Slots, Slots], Program] = {}
-        self._graphs: dict[tuple[Slots, Slots], nn.Module] = {}
+        self._programs: dict[tuple[_Slots, _Slots], _Program] = {}
+        self._graphs: dict[tuple[_Slots, _Slots], nn.Module] = {}
         self._opened = form.slots.index(form.opened)
         self.shared = tuple(not form.row(slot) for slot in form.slots)
         # slots that not every path reads, such as the weights
@@ -66,7 +66,7 @@ class ClosedForm:
         rows = Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
-    def open(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, differentiable to any order."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
@@ -85,14 +85,14 @@ class ClosedForm:
         found = {index: x.shape[0] for index, x in indexed if x is not None}
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
-    def run(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, of those paths that read the slots ``read``."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._called(self._compiled, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
-    def _batched(self, opened: Slots, read: Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def _batched(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
         with below_vmap() as level:
             _, dims, below = unwrap_batched(level, point)
@@ -101,9 +101,9 @@ class ClosedForm:
 
     def _called(
         self,
-        written: Callable[[Slots, Slots], Program],
-        opened: Slots,
-        read: Slots,
+        written: Callable[[_Slots, _Slots], _Program],
+        opened: _Slots,
+        read: _Slots,
         rows: Rows,
         point: Sequence[Tensor | None],
     ) -> tuple[Tensor, ...]:
@@ -112,7 +112,7 @@ class ClosedForm:
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
         return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
-    def _plain(self, opened: Slots, read: Slots) -> nn.Module:
+    def _plain(self, opened: _Slots, read: _Slots) -> nn.Module:
         """The program as a graph of torch's operators, which every transform knows."""
         key = (opened, read)
         if key not in self._graphs:
@@ -121,13 +121,13 @@ class ClosedForm:
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
-    def _compiled(self, opened: Slots, read: Slots) -> Program:
+    def _compiled(self, opened: _Slots, read: _Slots) -> _Program:
         key = (opened, read)
         if key not in self._programs:
             self._programs[key] = self._compile(self._plain(opened, read))
         return self._programs[key]
 
-    def emission(self, opened: Slots, read: Slots = ()) -> Emission:
+    def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
         """The program that opens some slots, written."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
@@ -161,7 +161,7 @@ class _Open(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, closed: ClosedForm, opened: Slots, read: Slots, rows: Rows, *point: Tensor | None
+        ctx: Any, closed: ClosedForm, opened: _Slots, read: _Slots, rows: Rows, *point: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.closed, ctx.opened, ctx.read, ctx.rows = closed, opened, read, rows
         ctx.save_for_backward(*point)
@@ -172,7 +172,7 @@ class _Open(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         point = ctx.saved_tensors
 
-        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], opened: Slots) -> list[Tensor]:
+        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], opened: _Slots) -> list[Tensor]:
             read = tuple(sorted({*ctx.read, *raised} & ctx.closed.partly_read))
             values = ctx.closed.open(opened, read, ctx.rows, moved)
             return [_like(x, None if ctx.closed.shared[n] else point[n]) for n, x in zip(opened, values, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tpgen._torch import DispatchMode, FakeTensorMode, pytree, without_modes
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Workspace = Callable[..., int]
 WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes that it takes while it runs
 
@@ -55,7 +55,7 @@ def _key(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 
-def without_values(run: Callable[[Footprint], T]) -> T:
+def without_values(run: Callable[[Footprint], _T]) -> _T:
     """Call a function that makes its tensors, and all that it makes of them, with shapes and no values.
 
     >>> import torch

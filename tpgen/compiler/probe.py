@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in 
 
 
 @dataclass(frozen=True)
-class Graph:
+class CountedGraph:
     """One graph that Dynamo captured: how many operations, and its code."""
 
     operations: int
@@ -51,7 +51,7 @@ class Guard:
 class Capture:
     """All that Dynamo says about one call."""
 
-    graphs: tuple[Graph, ...]
+    graphs: tuple[CountedGraph, ...]
     breaks: tuple[Break, ...]
     guards: tuple[Guard, ...]
     programs: tuple[Any, ...] = field(default=(), repr=False, compare=False)  # the graphs as modules of torch's
@@ -75,7 +75,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
     """
     found = _torch.dynamo_explain(module)(*inputs)
     graphs = tuple(
-        Graph(len(operations), graph.print_readable(print_output=False).strip())
+        CountedGraph(len(operations), graph.print_readable(print_output=False).strip())
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
     )
     breaks = tuple(Break(_first_lines(b.reason), tuple(_frame(f) for f in b.user_stack)) for b in found.break_reasons)

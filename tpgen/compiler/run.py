@@ -11,7 +11,7 @@ from tpgen.compiler.backends import Runner, compile_program, overwrites_results
 from tpgen.compiler.chunks import Chunked, Depth
 from tpgen.compiler.closed_form import ClosedForm
 from tpgen.compiler.config import Config
-from tpgen.form.form import Form, Slot
+from tpgen.form.form import Form, SlotNames
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
@@ -53,6 +53,6 @@ def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[D
     return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
 
 
-def _depth(form: Form, slot: Slot) -> Depth:
+def _depth(form: Form, slot: SlotNames) -> Depth:
     """The number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it."""
     return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

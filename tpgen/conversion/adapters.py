@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.conversion.swap import Finding, Kept
+from tpgen.conversion.swap import Kept, SwapOrKept
 
-Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[Finding]]
+Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
 
 # root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
 ADAPTERS: dict[str, Adapter | str] = {
-    "allegro": "tpgen.conversion.projects.allegro:swaps",
-    "mace": "tpgen.conversion.projects.mace:swaps",
-    "nequip": "tpgen.conversion.projects.nequip:swaps",
-    "sevenn": "tpgen.conversion.projects.sevennet:swaps",
+    "allegro": "tpgen.conversion.projects.allegro:allegro_swaps",
+    "mace": "tpgen.conversion.projects.mace:mace_swaps",
+    "nequip": "tpgen.conversion.projects.nequip:nequip_swaps",
+    "sevenn": "tpgen.conversion.projects.sevennet:sevennet_swaps",
 }
 
 
@@ -68,7 +68,7 @@ def _loaded(package: str, adapter: Adapter | str) -> Adapter:
         return partial(_unloaded, package, f"{adapter}: {error}")
 
 
-def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[Finding]:
+def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
     """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
     first = next(module for module in network.modules() if package in _packages(module))
     yield Kept(

@@ -17,35 +17,35 @@ from tpgen.conversion.linears import find_linear
 from tpgen.conversion.obstacles import idle_hooks
 from tpgen.conversion.operations.splines import is_splined, with_splines
 from tpgen.conversion.products import find_product
-from tpgen.conversion.proof import Proof, Times, copies, measure, prove
+from tpgen.conversion.proof import Proof, Times, measure, prove, tensor_copies
 from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
-from tpgen.conversion.swap import Finding, Kept, Swap, apply_all, mark_of, qualified, undo, undo_all, what_computes
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, apply_all, mark_of, qualified, undo, undo_all, what_computes
 from tpgen.errors import InputError, OptionError, TpgenError, check_known
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
 
 _OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
 
-Inputs = Sequence[Any]
-Change = Callable[[list[Swap]], list[Swap]]
-_RADIAL: dict[str, Change] = {"net": list, "spline": with_splines}
+_Inputs = Sequence[Any]
+_Change = Callable[[list[Swap]], list[Swap]]
+_RADIAL: dict[str, _Change] = {"net": list, "spline": with_splines}
 _Found = TypeVar("_Found", Swap, Kept)
-Network = TypeVar("Network", bound=nn.Module)
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 def convert(
-    network: Network,
+    network: _Network,
     *,
     keep: Names = (),
     only: Names | None = None,
     radial: Literal["net", "spline"] = "net",
-    prove: Inputs | None = None,
-    measure: Inputs | None = None,
+    prove: _Inputs | None = None,
+    measure: _Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
     **options: Unpack[ConvertOptions],
-) -> Network:
+) -> _Network:
     """Let e3nn's products, layers, gates and harmonics inside a network, and modules of known projects, use tpgen.
 
     Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
@@ -97,7 +97,7 @@ def convert(
 
 
 def _chosen_swaps(
-    network: nn.Module, options: dict[str, Any], chosen: Selection, change: Change
+    network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
 ) -> tuple[list[Swap], list[Kept]]:
     """The swaps of chosen modules, and those that stay.  Raises `TpgenError` where there is no swap."""
     swaps, kept = _split(selected(network, collect(network, options), chosen))
@@ -150,7 +150,7 @@ def _report(report: Callable[[Conversion], object], found: Conversion, swaps: It
         raise
 
 
-def restore(network: Network) -> Network:
+def restore(network: _Network) -> _Network:
     """Undo `convert`: every module gets its class back, with the parameters as they are now.
 
     Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
@@ -165,7 +165,9 @@ def restore(network: Network) -> Network:
     return network
 
 
-def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measure: Inputs | None = None) -> Conversion:
+def conversion_report(
+    network: nn.Module, *, prove: _Inputs | None = None, measure: _Inputs | None = None
+) -> Conversion:
     """Report which modules of a network compute with tpgen, which could, and which could not and why.
 
     With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
@@ -189,9 +191,9 @@ def conversion_report(network: nn.Module, *, prove: Inputs | None = None, measur
     )
 
 
-def collect(network: nn.Module, options: dict[str, Any]) -> list[Finding]:
+def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     """Find a swap for each module, or why it stays, changing nothing: adapters first, then e3nn's own modules."""
-    findings: list[Finding] = []
+    findings: list[SwapOrKept] = []
     for adapter in adapters_for(network):
         given = list(adapter(network, options))
         _check_found(network, adapter, [f for f in given if isinstance(f, Swap)])
@@ -237,9 +239,9 @@ def _compared(
     network: nn.Module,
     options: dict[str, Any],
     chosen: Selection | None,
-    to_prove: Inputs | None,
-    to_measure: Inputs | None,
-    change: Change = list,
+    to_prove: _Inputs | None,
+    to_measure: _Inputs | None,
+    change: _Change = list,
 ) -> tuple[Proof | None, Times | None]:
     """Proof and times of copies of the network, one stock and one converted."""
     for name, given in (("prove", to_prove), ("measure", to_measure)):
@@ -260,10 +262,10 @@ def _compared(
 
 
 def _pair(
-    network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: Change
+    network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
 ) -> tuple[nn.Module, nn.Module, Any]:
     """A stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact."""
-    stock, converted = copies(network)
+    stock, converted = tensor_copies(network)
     undo_all(stock)
     findings = collect(converted, options)
     exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
@@ -272,7 +274,7 @@ def _pair(
     return stock, converted, exact
 
 
-def _split(findings: Iterable[Finding]) -> tuple[list[Swap], list[Kept]]:
+def _split(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
     findings = list(findings)
     return [f for f in findings if isinstance(f, Swap)], [f for f in findings if isinstance(f, Kept)]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, renamed, replaced
 from tpgen.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
 from tpgen.functions.gate import GateTable, gate, make_gate_table
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 
@@ -40,8 +40,8 @@ _NAMES = {  # in a table, of the functions that e3nn's users give
 }
 _BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all that is callable can be looked up
 
-Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is not known
-Functions = tuple[tuple[Function, ...], tuple[Function, ...]]  # of scalars, and of gates
+_Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is not known
+Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
 
 
 @compile_mode("script")
@@ -66,7 +66,7 @@ class ConvertedGate(Gate):
         return self.stock(features)
 
 
-def find_gate(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of e3nn's gate, or why it stays; None for other modules."""
     if type(module) is not Gate:
         return None
@@ -132,7 +132,7 @@ def _functions(module: Any) -> Functions:
     return scalars, gates
 
 
-def _function(act: Any) -> Function:
+def _function(act: Any) -> _Function:
     if act is None:
         return "identity", 1.0
     if type(act) is not normalize2mom or has_more(act):

@@ -13,7 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import renamed, why_not_swapped
-from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -25,7 +25,7 @@ _STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
 _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
 
 
-def run_rows(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
+def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
     """The output ``(..., dim)`` of a polynomial of one channel, without weights, in the layout ``channel`` throughout.
 
     Rows stand where the channels of one row would: vectors of a kernel run over channels, and one channel would fill
@@ -52,7 +52,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
             return self.stock(x)
         if self.normalize:
             x = nn.functional.normalize(x, dim=-1)
-        return run_rows([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
+        return run_harmonics([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out a scripted function, as e3nn 0.5 holds it: torch can neither copy nor pickle one."""
@@ -65,7 +65,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
             self.sph_func = _stock_code._spherical_harmonics
 
 
-def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
@@ -83,7 +83,7 @@ def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> Finding | N
     return Kept(module, why) if why else _swap(module)
 
 
-def _swap(module: Any) -> Finding:
+def _swap(module: Any) -> SwapOrKept:
     try:
         plan = make_harmonics_plan(str(module.irreps_in[0].ir), module._ls_list, module.normalization)
     except TpgenError as error:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import renamed, why_not_swapped
 from tpgen.conversion.products import PROGRAM, chosen
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.errors import TpgenError
 from tpgen.nn.linear import Linear
-from tpgen.planner.linear import NORMALIZATIONS, make_linear_plan
+from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
 from tpgen.planner.plan import Plan
 
 _STOCK_PROGRAM = "_compiled_main"
@@ -42,7 +42,7 @@ class ConvertedLinear(o3.Linear):
         return self._tpgen.forward(features, weight, self.bias if bias is None else bias)
 
 
-def find_linear(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules.
 
     None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
@@ -83,7 +83,7 @@ def linear_plan_of(layer: Any) -> Plan | None:
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)
-    for normalization in NORMALIZATIONS:
+    for normalization in LINEAR_NORMALIZATIONS:
         plan = make_linear_plan(
             layer.irreps_in,
             layer.irreps_out,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen._e3nn import default_dtype
 from tpgen.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.conversion.species import species_product
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.from_e3nn import plan_of
@@ -100,7 +100,7 @@ CONVERTED: dict[type[nn.Module], type[nn.Module]] = {
 _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
-def find_product(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _scripted(module, getattr(module, "original_name", ""))
@@ -118,7 +118,7 @@ def _scripted(module: nn.Module, name: str) -> Kept | None:
     return None
 
 
-def _swap(module: nn.Module, options: Mapping[str, Any]) -> Finding:
+def _swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept:
     try:
         plan = plan_of(module)
     except TpgenError as error:

@@ -174,10 +174,10 @@ def _tracked(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
-Named = dict[str, Tensor]
+_Named = dict[str, Tensor]
 
 
-def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named]:
+def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, _Named]:
     """Outputs, gradients and second derivatives, each by name.
 
     Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may
@@ -197,7 +197,7 @@ def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> t
     return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
 
 
-def _inferred(network: nn.Module, inputs: Sequence[Any]) -> Named:
+def _inferred(network: nn.Module, inputs: Sequence[Any]) -> _Named:
     """Outputs, and gradients of these by the inputs; splines have none where forces are outputs already."""
     with unsaid():
         try:
@@ -207,11 +207,11 @@ def _inferred(network: nn.Module, inputs: Sequence[Any]) -> Named:
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
-def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2) -> list[Named]:
+def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2) -> list[_Named]:
     with restored(network):
         torch.manual_seed(0)  # the same masks of dropout in both
         given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
-        wanted: Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        wanted: _Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
         wanted |= _named("input", given) if tracked else {}
         outputs = _named("output", _called(network, given))
         if not outputs:
@@ -262,12 +262,12 @@ def _leaf(value: Tensor, tracked: bool) -> Tensor:
     return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
 
 
-def _named(what: str, values: Any) -> Named:
+def _named(what: str, values: Any) -> _Named:
     leaves = pytree.tree_flatten_with_path(values)[0]
     return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
-def _pull_back(outputs: Named, wanted: Named) -> Named:
+def _pull_back(outputs: _Named, wanted: _Named) -> _Named:
     """The gradients of one random combination of the outputs, which can be differentiated again."""
     live = [out for out in outputs.values() if out.requires_grad]
     if not live or not wanted:
@@ -291,7 +291,7 @@ def _differentiated(
         ) from error
 
 
-def _difference(what: str, theirs: Named, ours: Named) -> Difference:
+def _difference(what: str, theirs: _Named, ours: _Named) -> Difference:
     """The worst difference by name; a gradient that only one network has must be zero."""
     worst = Difference(what, len(theirs), 0.0, 0.0, "-")
     floor = _floor(theirs)
@@ -304,7 +304,7 @@ def _difference(what: str, theirs: Named, ours: Named) -> Difference:
     return worst
 
 
-def _floor(found: Named) -> float:
+def _floor(found: _Named) -> float:
     return _FLOOR * max(map(_largest, found.values()), default=0.0)
 
 
@@ -324,7 +324,7 @@ def _ratio(absolute: float, scale: float) -> float:
     return 0.0 if absolute == 0 else math.inf  # a NaN is equal to nothing, so the worst there is
 
 
-def copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Two copies of a network to work on; scripted functions, which torch cannot copy, are the network's own."""
     functions = [f for m in network.modules() for f in vars(m).values() if isinstance(f, torch.jit.ScriptFunction)]
     try:

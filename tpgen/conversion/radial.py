@@ -23,7 +23,7 @@ from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kerne
 from tpgen.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.conversion.operations.pairs import once_for_pairs
 from tpgen.conversion.operations.splines import net_or_spline
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
 from tpgen.functions.silu import silu
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
@@ -87,7 +87,7 @@ def _layers(net: nn.Module) -> Iterable[Any]:
     return net._modules.values()
 
 
-def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
+def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of e3nn's net of scalars, or why it stays; None for other modules and swapped ones."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
@@ -101,7 +101,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> Finding | None:
 
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[SwapOrKept]:
     """Yield the swap of a net whose results a block gives to its product and to nothing else; ``names`` are theirs."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import InputError
 
 Names = str | Sequence[str]
@@ -49,7 +49,7 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     return chosen
 
 
-def selected(network: nn.Module, findings: Sequence[Finding], chosen: Selection) -> list[Finding]:
+def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
     """The findings, with those that are left out as `Kept`.
 
     Where a module is swapped only to call a part of its own in another way, it follows the choice for that part.
@@ -82,7 +82,7 @@ def _check_only(network: nn.Module, chosen: Selection, there: dict[nn.Module, tu
             )
 
 
-def _parts(network: nn.Module, finding: Finding) -> set[str]:
+def _parts(network: nn.Module, finding: SwapOrKept) -> set[str]:
     """Names of modules that nobody calls any more once a swap is made, and of those that they hold."""
     covers = finding.covers if isinstance(finding, Swap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
@@ -90,11 +90,11 @@ def _parts(network: nn.Module, finding: Finding) -> set[str]:
     return paths | {qualified(type(part)) for part in inside}
 
 
-def _is_general(finding: Finding) -> bool:
+def _is_general(finding: SwapOrKept) -> bool:
     return isinstance(finding, Kept) and finding.general
 
 
-def _follows(finding: Finding) -> bool:
+def _follows(finding: SwapOrKept) -> bool:
     """Whether a module is swapped for the sake of one that it holds."""
     return isinstance(finding, Swap) and not finding.now
 

@@ -39,7 +39,7 @@ from tpgen.nn.multilinear import Point, has_plain_numbers, linear_map, open_slot
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
-WORTH = 2**23  # weights times rows: below, the product itself is as fast, measured
+WORTH_SPECIES = 2**23  # weights times rows: below, the product itself is as fast, measured
 
 
 _BITS = (X1, W, OUT)  # of the three slots: features, weights of each species, results
@@ -223,7 +223,7 @@ class SpeciesProduct:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH:
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH_SPECIES:
             return None
         if (ones := find_ones(y)) is None:
             return None

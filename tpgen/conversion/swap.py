@@ -18,7 +18,7 @@ from tpgen.nn.planned import PlannedModule, follow
 
 MARK = "_tpgen_swap"
 # what computes: a text, or how to say it of a module and what a swap adds to it
-Told = str | Callable[[nn.Module, Mapping[str, Any]], str]
+_Told = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Swap:
 
     module: nn.Module
     cls: type[nn.Module]
-    now: Told
+    now: _Told
     extra: Mapping[str, Any] = field(default_factory=dict)
     exact: Callable[[], None] | None = None
     covers: tuple[str, ...] = ()
@@ -85,12 +85,12 @@ class Mark:
     cls: type[nn.Module]
     swapped: type[nn.Module]
     extra: tuple[str, ...]
-    now: Told
+    now: _Told
     covers: tuple[str, ...]
     paired: bool
 
 
-Finding = Swap | Kept
+SwapOrKept = Swap | Kept
 
 
 def apply_all(swaps: Iterable[Swap]) -> None:
@@ -149,7 +149,7 @@ def what_computes(module: nn.Module) -> str:
     return _tell(mark.now, module, {name: getattr(module, name) for name in mark.extra})
 
 
-def _tell(now: Told, module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _tell(now: _Told, module: nn.Module, extra: Mapping[str, Any]) -> str:
     return now if isinstance(now, str) else now(module, extra)
 
 

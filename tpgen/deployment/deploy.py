@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from tpgen.deployment.inputs import described, names_of
+from tpgen.deployment.inputs import described_input, names_of
 from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
 from tpgen.deployment.runtime import features, write_runtime
@@ -79,7 +79,7 @@ def deploy(
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
-            shown = {"title": title, "inputs": described(program, names_of(network, len(inputs)))}
+            shown = {"title": title, "inputs": described_input(program, names_of(network, len(inputs)))}
             shown["results"] = "" if model is None else f" {model.said()}"
             _write_rest(made, shown, {} if model is None else {"model": model.described()})
     return folder

@@ -39,7 +39,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
     return [*found[:count], *(f"input {n}" for n in range(len(found), count))]
 
 
-def described(program: ExportedProgram, names: Sequence[str]) -> str:
+def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
     """A table of a program's inputs; sizes that are open have words or letters, and their least if it is not 0."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]

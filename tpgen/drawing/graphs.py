@@ -72,7 +72,7 @@ def _text(x: float, y: float, content: str, size: float, color: str) -> str:
 
 
 Node = TypeVar("Node", bound=Hashable)
-Point = tuple[float, float]
+_Point = tuple[float, float]
 _ROUNDS = 8
 _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
@@ -88,7 +88,7 @@ class _Bend:
 
 def layered(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
-) -> tuple[dict[Node, Point], dict[tuple[Node, Node], list[Point]]]:
+) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
     """The place of every node, and the points of the line between each two of which one reads the other.
 
     ``reads`` has every node behind those it reads.  Ranks go down from 0, a unit apart; ``inputs`` stand at the top,

@@ -22,7 +22,7 @@ from torch.fx.graph import PythonCode
 from tpgen import _torch
 from tpgen.drawing.graphs import graph_picture
 from tpgen.emitter.constants import Constants, rounded
-from tpgen.emitter.frame import Given
+from tpgen.emitter.frame import GivenOperands
 from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
@@ -184,7 +184,7 @@ def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple
     return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
 
 
-def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> Given:
+def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
     """A placeholder for each operand that some form is given, for each index, and for the rows of open slots."""
     form = forms[0]
     names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}
@@ -192,4 +192,4 @@ def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> Given:
     indices = {name: writer.placeholder(name) for name in form.indices}
     opened = dict.fromkeys(index for each in forms if (index := each.index(each.opened)))
     sizes = {index: writer.placeholder(f"num_{index}", int) for index in opened}
-    return Given(operands, indices, sizes)
+    return GivenOperands(operands, indices, sizes)

@@ -16,27 +16,27 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import Form, Slot
+from tpgen.form.form import Form, SlotNames
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenOperands:
     """The placeholders of a program: operands by slot, indices by name, and the rows that an open slot has."""
 
-    operands: dict[Slot, Traced]
+    operands: dict[SlotNames, Traced]
     indices: dict[str, Traced] = field(default_factory=dict)
     sizes: dict[str, Traced] = field(default_factory=dict)  # by the index that points into those rows
 
 
 Body = Callable[[GraphWriter, Form, Inputs], list[Result]]
-Strategy = Callable[[GraphWriter, Form, Given], Traced]
+Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
 
 
 def framed(body: Body) -> Strategy:
     """A strategy from a function that writes the terms of a form for flat rows."""
 
     @wraps(body)
-    def write(writer: GraphWriter, form: Form, given: Given) -> Traced:
+    def write(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
         batch, flat, rows = _broadcast(form, _gathered(writer, form, given))
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
         out = _assembled(writer, form, results, next(iter(flat.values())), rows)
@@ -54,7 +54,7 @@ def framed(body: Body) -> Strategy:
     return write
 
 
-def _gathered(writer: GraphWriter, form: Form, given: Given) -> dict[Slot, Traced]:
+def _gathered(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
     """Every operand with a row for each row of the product."""
     return {
         slot: x if (index := form.index(slot)) is None else gather_rows(writer, x, given.indices[index])
@@ -62,7 +62,7 @@ def _gathered(writer: GraphWriter, form: Form, given: Given) -> dict[Slot, Trace
     }
 
 
-def _scattered(writer: GraphWriter, form: Form, given: Given, out: Traced) -> Traced:
+def _scattered(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
     """The open slot, its rows summed where an index says that they meet."""
     index = form.index(form.opened)
     if index is None:
@@ -82,7 +82,7 @@ def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Tra
         return x.new_zeros(shape).index_add(0, index, x)
 
 
-def _broadcast(form: Form, given: dict[Slot, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
+def _broadcast(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
     """Broadcast the batch dimensions of all row operands against each other and flatten them into one.
 
     Returns a tensor that has the batch dimensions (one leading axis more, one trailing axis of length one), the flat

@@ -24,9 +24,9 @@ from tpgen.emitter.lowering import (
     Result,
     cross_vectors,
     lower,
-    operand_of,
     read_term,
     segment_of,
+    traced_operand,
     write_result,
 )
 from tpgen.form.contraction import BATCH, PLANNING_ROWS, Contraction, Coupling, Factor, contraction_flops
@@ -50,7 +50,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     results = [*opened, *(_write_features(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
-            operands = [operand_of(writer, given, f) for f in c.factors]
+            operands = [traced_operand(writer, given, f) for f in c.factors]
             results.append(write_result(form, term, inputs, lower(writer, c, operands)))
     return results
 
@@ -125,7 +125,7 @@ def _before_coupling(
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)
     with writer.serving(term.path, "contraction"):
-        tensor = lower(writer, bare, [operand_of(writer, given, f) for f in bare.factors]).tensor
+        tensor = lower(writer, bare, [traced_operand(writer, given, f) for f in bare.factors]).tensor
     with writer.serving(term.path, "reshape"):
         return tensor.reshape((inputs.rows, c.size("ik")))
 
@@ -190,7 +190,7 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
             coupled, summed = _up_to_weights(c)
-            tensor = lower(writer, coupled, [operand_of(writer, given, f) for f in coupled.factors]).tensor
+            tensor = lower(writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))

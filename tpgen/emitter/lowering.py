@@ -10,7 +10,7 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Factor, Pairs, pairwise_steps
-from tpgen.form.form import Form, Slot, Term
+from tpgen.form.form import Form, SlotNames, Term
 from tpgen.form.rewrites import simplify
 
 # Up to so many terms a fusing backend writes a sum out as an expression, without a loop; and up to so many products in
@@ -66,7 +66,7 @@ class Inputs:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _block(self, term: Term, slot: Slot) -> Traced:
+    def _block(self, term: Term, slot: SlotNames) -> Traced:
         block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
             for axis, name in enumerate(slot, start=-len(slot)):
@@ -107,7 +107,7 @@ def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwis
     return remaining[0]
 
 
-def operand_of(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
+def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
     """The operand of a factor: one that is given by name, or a constant as a buffer."""
     if isinstance(factor.source, str):
         return given[factor.source]

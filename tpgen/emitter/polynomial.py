@@ -25,9 +25,9 @@ from tpgen.kernels.sweep.statements import Component, Value
 from tpgen.planner.plan import OUT, Plan
 from tpgen.remember import remembered
 
-Given = Mapping[str, Traced]
+_Given = Mapping[str, Traced]
 Ends = tuple[tuple[str, str], ...]  # the name of an operand, and the end of edges where its rows are
-ENDS = {"src": "edge_src", "dst": "edge_dst"}  # of edges, and the arguments that say them
+EDGE_ARGUMENTS = {"src": "edge_src", "dst": "edge_dst"}  # of edges, and the arguments that say them
 NODES = "num_nodes"
 
 
@@ -49,7 +49,7 @@ def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False,
     names = [o.name for o in plan.operands if o.name != OUT] + (["index"] if indexed else [])
     given = {name: writer.placeholder(name) for name in names}
     found = dict(ends)
-    indices = {end: writer.placeholder(name) for end, name in ENDS.items() if end in found.values()}
+    indices = {end: writer.placeholder(name) for end, name in EDGE_ARGUMENTS.items() if end in found.values()}
     size = writer.placeholder(NODES, int) if OUT in found else None
     for name in names:
         if name in found:
@@ -62,14 +62,14 @@ def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False,
     return Emission(name_nodes(writer.finish(output)), writer.constants, title)
 
 
-def _kernel(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
+def _kernel(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     tensors = [given[o.name] for o in plan.operands if o.name != OUT]
     index = given.get("index")
     with writer.role("kernel"):
         return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _einsum(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
+def _einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     """For each term: its monomials, a matrix product with its constants, the weights."""
     flat = _operands(writer, plan, given)
     total: Traced = None
@@ -83,7 +83,7 @@ def _einsum(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
         return write_operand(plan.out, total)
 
 
-def _term(writer: GraphWriter, plan: Plan, n: int, flat: Given) -> Traced:
+def _term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
     term, paths = plan.terms[n], [path.entries or {} for path in plan.by_instruction[n]]
     monomials = sorted({key[1:] for path in paths for key in path})
     constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
@@ -105,7 +105,7 @@ def _term(writer: GraphWriter, plan: Plan, n: int, flat: Given) -> Traced:
     return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
 
 
-def _unrolled(writer: GraphWriter, plan: Plan, given: Given) -> Traced:
+def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     """The sweep of the forward call, statement by statement."""
     flat = _operands(writer, plan, given)
     kernels = describe_polynomial(plan)
@@ -127,19 +127,19 @@ def _some_shared(plan: Plan) -> bool:
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 
-def _zero(flat: Given) -> Traced:
+def _zero(flat: _Given) -> Traced:
     """Zero for every row and channel, whatever stands there."""
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
-POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, Given], Traced]] = {
+POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] = {
     "einsum": _einsum,
     "unrolled": _unrolled,
     "kernel": _kernel,
 }
 
 
-def _operands(writer: GraphWriter, plan: Plan, given: Given) -> dict[str, Traced]:
+def _operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
     """Every tensor as ``[row, channel, component]``; one channel where all share it, one row where rows do."""
     found = {}
     for o in plan.operands:

@@ -8,7 +8,7 @@ from typing import List, Optional  # noqa: UP035 (TorchScript reads them)
 
 from torch import Tensor, fx, nn
 
-from tpgen.emitter.polynomial import ENDS, NODES, Ends
+from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends
 from tpgen.planner.plan import OUT, Plan
 
 
@@ -34,7 +34,7 @@ def scripted_call(
     else:
         used = [graph.get_attr(name) for name in weights]
     found = dict(ends)
-    last += [graph.placeholder(name, Tensor) for end, name in ENDS.items() if end in found.values()]
+    last += [graph.placeholder(name, Tensor) for end, name in EDGE_ARGUMENTS.items() if end in found.values()]
     if OUT in found:
         number = graph.placeholder(NODES, Optional[int], None)  # noqa: UP045
         order = sorted((found[name] != found[OUT], name) for name in found if name != OUT)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.emitter.frame import Given, Strategy, framed
+from tpgen.emitter.frame import GivenOperands, Strategy, framed
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
-from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, operand_of, read_term, write_result
+from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, read_term, traced_operand, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.runtime.batched import batched_product
@@ -25,7 +25,7 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
             c, given = cross_vectors(writer, *read_term(writer, form, term, inputs))
-            operands = [operand_of(writer, given, f) for f in c.factors]
+            operands = [traced_operand(writer, given, f) for f in c.factors]
             results.append(write_result(form, term, inputs, lower(writer, c, operands)))
     return results
 
@@ -35,7 +35,7 @@ def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
-def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
+def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     """The product as one call, which also broadcasts; a gradient as one call inside the usual frame.
 
     `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
@@ -47,7 +47,7 @@ def kernel(writer: GraphWriter, form: Form, given: Given) -> Traced:
     return framed(_gradient if one_open else grouped)(writer, form, given)
 
 
-def _product(writer: GraphWriter, form: Form, given: Given) -> Traced:
+def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):

@@ -21,9 +21,9 @@ from tpgen.emitter.lowering import (
     Labelled,
     Result,
     lower,
-    operand_of,
     product,
     read_term,
+    traced_operand,
     write_result,
 )
 from tpgen.form.contraction import Contraction, Coupling, Factor
@@ -41,7 +41,7 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
             result = _Unrolled(writer, c, given, coupling, closed).write()
         else:
-            result = lower(writer, c, [operand_of(writer, given, f) for f in c.factors], elementwise=True)
+            result = lower(writer, c, [traced_operand(writer, given, f) for f in c.factors], elementwise=True)
         return write_result(form, term, inputs, result)
 
 
@@ -55,7 +55,7 @@ class _Unrolled:
         self.open = next(a for a in coupling.letters if a in c.output)
         # the leg with fewer copies last: it is tabulated
         closed = sorted(closed, key=lambda f: -c.size(f.letters))
-        self.vector, self.table = (operand_of(writer, given, f) for f in closed)
+        self.vector, self.table = (traced_operand(writer, given, f) for f in closed)
         self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
         self.rest = [f for f in c.factors if f is not coupling and f not in closed]
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
@@ -108,7 +108,7 @@ class _Unrolled:
         return Labelled(self._finish([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output)
 
     def _finish(self, operands: list[Labelled], output: str) -> Traced:
-        given = [*operands, *(operand_of(self.writer, self.given, f) for f in self.rest)]
+        given = [*operands, *(traced_operand(self.writer, self.given, f) for f in self.rest)]
         factors = tuple(Factor("", g.letters) for g in given)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
         return lower(self.writer, c, given, elementwise=True).tensor

@@ -27,11 +27,11 @@ from tpgen.remember import remembered
 
 # (operands that something at a level stands in, what stands in each operand, operands to open) -> a value for each of
 # the last.  What stands in a replaced operand counts where a term reads it, and only there: terms without it drop out.
-Evaluate = Callable[[tuple[int, ...], Sequence[Any], tuple[int, ...]], Sequence[Any]]
+EvaluateCall = Callable[[tuple[int, ...], Sequence[Any], tuple[int, ...]], Sequence[Any]]
 Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: it may write into the first
 
 
-class Part(NamedTuple):
+class CallPart(NamedTuple):
     """A call without levels that a call at levels is a sum of.  Operands, and what is given and opened, are numbers."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     results: tuple[int, ...]  # of what the call at levels opens: where each of these adds to
 
 
-def parts_of(call: Call, operands: Sequence[str]) -> tuple[Part, ...]:
+def parts_of(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
     """The parts of a call of a form that reads no operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
@@ -49,11 +49,13 @@ def parts_of(call: Call, operands: Sequence[str]) -> tuple[Part, ...]:
         raised = tuple(n for n, name in enumerate(operands) if name in one.raised)
         point = tuple(given.get(one.point.get(name, Slot(name))) for name in operands)
         opened = tuple(operands.index(slot.operand) for slot in slots)
-        found.append(Part(raised, point, opened, tuple(map(call.opened.index, slots))))
+        found.append(CallPart(raised, point, opened, tuple(map(call.opened.index, slots))))
     return tuple(found)
 
 
-def summed(parts: Iterable[Part], given: Sequence[Any], count: int, evaluate: Evaluate, add: Add = add) -> list[Any]:
+def summed_parts(
+    parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
+) -> list[Any]:
     """The sums of parts, as many as a call opens; None for one that is zero."""
     totals: list[Any] = [None] * count
     for part in parts:
@@ -64,7 +66,7 @@ def summed(parts: Iterable[Part], given: Sequence[Any], count: int, evaluate: Ev
 
 
 def pull_back(
-    evaluate: Evaluate,
+    evaluate: EvaluateCall,
     point: Sequence[Any],
     opened: Sequence[int],
     cotangents: Sequence[Any],
@@ -77,23 +79,27 @@ def pull_back(
     return [found.get(n) for n in range(len(point))]
 
 
-def push_forward(evaluate: Evaluate, point: Sequence[Any], opened: Sequence[int], tangents: Sequence[Any]) -> list[Any]:
+def push_forward(
+    evaluate: EvaluateCall, point: Sequence[Any], opened: Sequence[int], tangents: Sequence[Any]
+) -> list[Any]:
     """Tangents of the open operands, None where they are zero, for tangents of the point."""
     return _derived(evaluate, point, {n: t for n, t in enumerate(tangents) if t is not None}, opened, add)
 
 
 def _derived(
-    evaluate: Evaluate, point: Sequence[Any], raised: Mapping[int, Any], opened: Sequence[int], add: Add
+    evaluate: EvaluateCall, point: Sequence[Any], raised: Mapping[int, Any], opened: Sequence[int], add: Add
 ) -> list[Any]:
     if not raised:  # a call without levels, which would be the form itself
         return [None] * len(opened)
     given = tuple(n for n, x in enumerate(point) if x is not None)
     parts = _first(len(point), given, tuple(raised), tuple(opened))
-    return summed(parts, [*(point[n] for n in given), *raised.values()], len(opened), evaluate, add)
+    return summed_parts(parts, [*(point[n] for n in given), *raised.values()], len(opened), evaluate, add)
 
 
 @remembered("derivatives of forms")
-def _first(count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]) -> tuple[Part, ...]:
+def _first(
+    count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
+) -> tuple[CallPart, ...]:
     """The parts of a first derivative, for cotangents or tangents at level 1."""
     names = [f"x{n}" for n in range(count)]
     slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))

@@ -43,7 +43,7 @@ LAYOUTS: dict[str, str] = {
 Layout = str | tuple[str, ...]
 
 ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
-Slot = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
+SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Form(Shown):
 
     operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
-    slots: tuple[Slot, ...]
-    opened: Slot
+    slots: tuple[SlotNames, ...]
+    opened: SlotNames
     plan: Plan
     layout: tuple[str, ...]
 
@@ -130,7 +130,7 @@ class Form(Shown):
         return next(o for o in self.operands if o.name == name)
 
     @cached_property
-    def given(self) -> tuple[Slot, ...]:
+    def given(self) -> tuple[SlotNames, ...]:
         """The slots that are given, in order."""
         return tuple(s for s in self.slots if s != self.opened)
 
@@ -139,15 +139,15 @@ class Form(Shown):
         """Names of the indices that select rows, in the order of the operands."""
         return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
-    def index(self, slot: Slot) -> str | None:
+    def index(self, slot: SlotNames) -> str | None:
         """The index that selects the rows of a slot."""
         return self.operand(slot[0]).index
 
-    def row(self, slot: Slot) -> bool:
+    def row(self, slot: SlotNames) -> bool:
         """Whether the slot has a batch axis."""
         return any(self.operand(name).row for name in slot)
 
-    def shape(self, slot: Slot) -> tuple[int, ...]:
+    def shape(self, slot: SlotNames) -> tuple[int, ...]:
         """Shape of a slot's tensor without the batch: one axis per operand."""
         return tuple(self.operand(name).dim for name in slot)
 
@@ -168,7 +168,7 @@ class Form(Shown):
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
 
-    def reading(self, *slots: Slot) -> Form:
+    def reading(self, *slots: SlotNames) -> Form:
         """The terms that read all of these slots: what is left where something else stands in them.
 
         The form is linear in an operand only where a term reads it.
@@ -196,7 +196,7 @@ class Form(Shown):
         constants += [Factor(Ones(sizes[a]), a) for a in output if a not in covered and a != BATCH]
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
-    def _letters(self, slot: Slot, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
+    def _letters(self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
         """Letters of a slot; a letter that two of its legs share becomes two letters and a delta."""
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
@@ -220,7 +220,7 @@ class Form(Shown):
     def path_map(self) -> PathMap:
         """Segments of the given operands that meet in each path, and the segments of the open slot that it reaches."""
 
-        def labels(slots: Iterable[Slot]) -> dict[str, tuple[str, ...]]:
+        def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
 
         operands, results = labels(self.given), labels([self.opened])

@@ -20,7 +20,7 @@ from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_usual
 
-WORTH = 2**15  # numbers: below, what Python adds to a call is noticed
+WORTH_SILU = 2**15  # numbers: below, what Python adds to a call is noticed
 
 
 def silu(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def silu(x: Tensor) -> Tensor:
     >>> silu(torch.zeros(2))
     tensor([0., 0.])
     """
-    if torch.compiler.is_compiling() or not is_usual(x) or x.numel() < WORTH or autocasting(x.device):
+    if torch.compiler.is_compiling() or not is_usual(x) or x.numel() < WORTH_SILU or autocasting(x.device):
         return nn.functional.silu(x)
     return _recorded(x) if x.requires_grad and torch.is_grad_enabled() else _value(x)
 

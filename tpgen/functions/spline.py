@@ -26,7 +26,7 @@ from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_usual
 
 _STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
-CLOSE = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
+SLOPE_ERROR = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function
 _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
 
@@ -62,7 +62,7 @@ class Spline:
 
 
 def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
-    """Make splines of functions, with so many steps that slopes err by no more than `CLOSE`, or with the most.
+    """Make splines of functions, with so many steps that slopes err by no more than `SLOPE_ERROR`, or with the most.
 
     ``function`` takes places ``(n, 1)`` in float64, each row by itself, and returns ``(n, functions)``; it is
     differentiated twice.
@@ -73,7 +73,7 @@ def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) 
     """
     for steps in _STEPS:
         spline = _with_steps(function, start, end, steps)
-        if spline.slopes_error <= CLOSE:
+        if spline.slopes_error <= SLOPE_ERROR:
             break
     return spline
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tpgen._torch import pytree
 
-Call = Callable[[], object]
+TimedCall = Callable[[], object]
 
 MIN_ROUNDS = 5
 _ROUNDS = 25  # aimed at within the time there is
@@ -54,7 +54,7 @@ class Timing:
         return (high - low) / self.median
 
 
-def seconds_of(call: Call, device: str | torch.device, calls: int = 1) -> float:
+def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1) -> float:
     """Wall time per call, with everything finished before and after."""
     start = now(device)
     for _ in range(calls):
@@ -63,7 +63,7 @@ def seconds_of(call: Call, device: str | torch.device, calls: int = 1) -> float:
 
 
 def time_in_turns(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, TimedCall],
     device: str | torch.device,
     seconds: float = 0.0,
     repeats: int | None = None,
@@ -108,7 +108,7 @@ def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> I
             return
 
 
-def _calls_for(call: Call, device: str | torch.device, slot: float) -> int:
+def _calls_for(call: TimedCall, device: str | torch.device, slot: float) -> int:
     once = min(seconds_of(call, device) for _ in range(2))
     return max(1, min(1000, int(slot / max(once, 1e-9))))
 

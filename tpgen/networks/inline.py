@@ -115,7 +115,7 @@ def inline_products(
     return module
 
 
-def is_product(module: nn.Module) -> TypeGuard[TensorProduct]:
+def is_traced_product(module: nn.Module) -> TypeGuard[TensorProduct]:
     """Whether a module has a program that `inline_products` puts into a graph."""
     return isinstance(module, PlannedModule) and bool(module.directions)
 
@@ -179,7 +179,7 @@ class _Inliner:
         if node.op != "call_module":
             return None
         module = self.original.get_submodule(str(node.target))
-        return module if is_product(module) and self.predicate(module, str(node.target)) else None
+        return module if is_traced_product(module) and self.predicate(module, str(node.target)) else None
 
     def _inline(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
         path = str(call.target)

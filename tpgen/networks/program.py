@@ -15,8 +15,8 @@ from tpgen._torch import ConstantSource, FakeTensorMode, pytree, with_small_size
 from tpgen.errors import DeployError
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
-from tpgen.networks.simplify import multiply_column, simplify
-from tpgen.networks.sizes import Sizes
+from tpgen.networks.simplify import multiply_column, simplify_graph
+from tpgen.networks.sizes import HeldSizes
 from tpgen.nn.edges import EdgeOrder
 
 _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim", "dims")}
@@ -60,7 +60,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
                 graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(mode, given))
             if not few_alike:
                 _ask_of_ones(graph.graph)
-            simplify(graph.graph)
+            simplify_graph(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
@@ -83,7 +83,7 @@ class _Asking(nn.Module):
         self.traced = graph
         placeholders = graph.graph.find_nodes(op="placeholder")
         self.tensors = [n for n, x in enumerate(placeholders) if isinstance(x.meta.get("val"), Tensor)]
-        self.sizes = Sizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
+        self.sizes = HeldSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
         leaves = pytree.tree_leaves(inputs)

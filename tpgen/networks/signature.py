@@ -116,7 +116,7 @@ def _surroundings(tensors: Any) -> Iterator[Any]:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
 
 
-class Slots:
+class ParameterSlots:
     """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
 
     ``gradients`` says whether a program differentiates by what requires a gradient among them.

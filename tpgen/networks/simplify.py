@@ -29,7 +29,7 @@ _LINEAR = {  # in its first operand
 _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
-def simplify(graph: fx.Graph) -> None:
+def simplify_graph(graph: fx.Graph) -> None:
     """Leave out what changes no number of a traced graph without writes."""
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):

@@ -25,7 +25,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 
 @dataclass(frozen=True)
-class Sizes:
+class HeldSizes:
     """Shapes, dtypes and devices of inputs, and conditions of their sizes."""
 
     shapes: tuple[Shape, ...]
@@ -34,16 +34,16 @@ class Sizes:
     least: int = 2  # of open sizes
 
     @staticmethod
-    def of(values: Sequence[Tensor], least: int = 2) -> Sizes:
+    def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
         """The sizes of a trace's inputs, with what has been asked of them until now."""
         shapes = tuple(tuple(map(_named, x.shape)) for x in values)
-        return Sizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
+        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
 
-    def and_also(self, conditions: Iterable[str]) -> Sizes:
+    def and_also(self, conditions: Iterable[str]) -> HeldSizes:
         """Sizes under further conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
-    def part(self, begin: int, end: int | None) -> Sizes:
+    def part(self, begin: int, end: int | None) -> HeldSizes:
         """Sizes of some of the inputs, with the conditions that only need these.
 
         >>> here = torch.device("cpu")
@@ -54,7 +54,7 @@ class Sizes:
         known = {name for shape in shapes for name in shape if isinstance(name, str)}
         needed = {name for shape in self.shapes for name in shape if isinstance(name, str)} - known
         kept = (text for text in self.conditions if needed.isdisjoint(compile(text, "<guard>", "eval").co_names))
-        return Sizes(shapes, self.like[begin:end], tuple(kept), self.least)
+        return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a program is for such inputs: of fixed sizes, and of open ones from 2 on that fulfil conditions."""

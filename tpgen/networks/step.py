@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tpgen.errors import InputError
-from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, Program
 
 
@@ -66,7 +66,7 @@ class Step:
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of such calls, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
-        slots = Slots(self._network, gradients=False)
+        slots = ParameterSlots(self._network, gradients=False)
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
 
     def __call__(self, *args: Any, **options: Any) -> Any:

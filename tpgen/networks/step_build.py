@@ -19,11 +19,11 @@ from tpgen.kernels.build.compiler import need_compiler
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
-from tpgen.networks.sizes import Sizes
-from tpgen.networks.step_trace import Part
+from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.step_trace import GraphPart
 from tpgen.progress import announce
 
-Run = Callable[[list[Tensor]], list[Tensor]]
+RunLibrary = Callable[[list[Tensor]], list[Tensor]]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
 _OPTIONS = {
     "aot_inductor.precompile_headers": False,
@@ -34,7 +34,7 @@ _OPTIONS = {
 }
 
 
-def library_of(program: Part, sizes: Sizes, inputs: list[Tensor]) -> tuple[Run, Sizes]:
+def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
     """The function of a program, from all tensors of its inputs in a list to those of its results; what it holds for.
 
     It is compiled where the cache has it not, or has one that is not for the example: ``inputs``, of the whole, of

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tpgen.errors import DeployError, TpgenError
-from tpgen.networks.signature import Signature, Slots
-from tpgen.networks.sizes import Sizes
-from tpgen.networks.step_build import Run, library_of
+from tpgen.networks.signature import ParameterSlots, Signature
+from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.step_build import RunLibrary, library_of
 from tpgen.networks.step_trace import Evaluate, Written, write
 
 WRITING = RLock()  # while a network is written down, other tensors stand in the places of its own
@@ -26,15 +26,17 @@ class Program:
     title: str
     evaluate: Evaluate
     signature: Signature
-    slots: Slots
+    slots: ParameterSlots
     written: Written
-    before: Sizes  # of parameters and tensors
-    behind: Sizes  # of tensors and findings
-    function: Run
+    before: HeldSizes  # of parameters and tensors
+    behind: HeldSizes  # of tensors and findings
+    function: RunLibrary
     others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
     @staticmethod
-    def of(title: str, evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Program:
+    def of(
+        title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+    ) -> Program:
         """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
         try:
             with WRITING, torch.autocast("cpu", enabled=False):

@@ -16,15 +16,15 @@ from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
-from tpgen.networks.signature import Signature, Slots
-from tpgen.networks.simplify import rewrite, simplify
-from tpgen.networks.sizes import Sizes
+from tpgen.networks.signature import ParameterSlots, Signature
+from tpgen.networks.simplify import rewrite, simplify_graph
+from tpgen.networks.sizes import HeldSizes
 
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class GraphPart:
     """A graph, and which of the inputs of the whole it takes."""
 
     graph: fx.GraphModule
@@ -44,8 +44,8 @@ class Search:
     """A finding of each call: the parts that make its first source and all of them, and what was found last."""
 
     finding: Finding
-    first: Part
-    sources: Part
+    first: GraphPart
+    sources: GraphPart
     last: tuple[Tensor, list[Tensor]] | None = None
 
     def find(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
@@ -64,8 +64,8 @@ class Search:
 class Written:
     """A call as a graph of parameters, tensors and findings, and the searches for these."""
 
-    program: Part
-    sizes: Sizes  # of parameters, tensors and findings
+    program: GraphPart
+    sizes: HeldSizes  # of parameters, tensors and findings
     reads: Reads
     searches: dict[str, Search]
     result: pytree.TreeSpec
@@ -95,7 +95,7 @@ class Written:
         return pytree.tree_unflatten(leaves, self.result)
 
 
-def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
+def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
     """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
     asked = slots.asked()
     with slots.holding(_fresh(slots.tensors(), asked)), slots.unwritten():  # kernels are built for what is asked alone
@@ -118,7 +118,7 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
     inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
     with torch.no_grad():
         graph = traced(call, inputs)
-    simplify(graph.graph)
+    simplify_graph(graph.graph)
     _own(graph.graph, seen["results"])
     if "groups" in names:
         seen["counts"]["groups"] = _shorten(graph.graph, seen["counts"]["groups"])
@@ -129,7 +129,7 @@ def write(evaluate: Evaluate, slots: Slots, signature: Signature, tensors: Seque
         begin += count
     rewrite(graph.graph)
     seen["reads"].keep(graph)
-    program, sizes = _ending(graph, 0, seen["results"]), Sizes.of(pytree.tree_leaves(inputs))
+    program, sizes = _ending(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
     return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
@@ -196,7 +196,7 @@ def _shorten(graph: fx.Graph, count: int) -> int:
     return 1
 
 
-def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> Part:
+def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
     """The part of a graph that makes some of its results."""
     made = fx.Graph()
     copied: Any = made.graph_copy(graph.graph, {})
@@ -210,4 +210,4 @@ def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> Part:
     for x in placeholders:
         if not x.users:
             made.erase_node(x)
-    return Part(fx.GraphModule(graph, made), takes)  # with the constants of the graph
+    return GraphPart(fx.GraphModule(graph, made), takes)  # with the constants of the graph

@@ -30,7 +30,7 @@ from torch.fx.node import map_aggregate
 
 from tpgen.emitter.emit import EmittedModule
 from tpgen.errors import TpgenError, TraceError
-from tpgen.networks.inline import inline_products, is_product
+from tpgen.networks.inline import inline_products, is_traced_product
 
 Leaf = Callable[[nn.Module, str], bool]
 Attributes = Mapping[str, Any] | Callable[[fx.Node], Mapping[str, Any]]
@@ -58,7 +58,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
     """
-    if _is_scripted(module) or is_product(module) or isinstance(module, EmittedModule):
+    if _is_scripted(module) or is_traced_product(module) or isinstance(module, EmittedModule):
         return True
     if isinstance(module, nn.Sequential):
         return False
@@ -98,7 +98,7 @@ class NetworkTracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self.leaf(m, module_qualified_name):
             return True
-        if is_product(m):
+        if is_traced_product(m):
             self.opened.add(module_qualified_name)
             return True
         if _is_scripted(m):

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from tpgen._torch import foreach_mul, pytree
 from tpgen.errors import InputError
-from tpgen.networks.signature import Signature, Slots
+from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, Program
 
 
@@ -58,7 +58,7 @@ class Training(nn.Module):
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of such calls, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
-        slots = Slots(self.network, gradients=True)
+        slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
         scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
         program = Program.of(title, self._with_gradients, slots, signature, tensors)
@@ -87,7 +87,7 @@ class Training(nn.Module):
         state, scripted, program = self._built
         return program.stands() and state == self._state(program.slots, scripted)
 
-    def _state(self, slots: Slots, scripted: Sequence[Tensor]) -> Any:
+    def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
@@ -95,7 +95,7 @@ class Training(nn.Module):
         """Results of the loss, and the gradients by all parameters that require one."""
         found = self.loss(self.network, *args, **options)
         first = _first(found)
-        parameters = [x for x in Slots(self.network, gradients=True).tensors() if x.requires_grad]
+        parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
         if not parameters:
             raise InputError("no parameter of the network requires a gradient: there is nothing to train")
         if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):

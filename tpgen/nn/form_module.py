@@ -19,7 +19,7 @@ from tpgen.emitter.emit import Emission
 from tpgen.errors import InputError, PlanError
 from tpgen.form.form import Form, layouts_of
 from tpgen.kernels.runtime.call import OUT, ProductCall
-from tpgen.kernels.runtime.forms import products
+from tpgen.kernels.runtime.forms import product_operator
 from tpgen.nn.checks import check_index
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Plan
@@ -112,7 +112,7 @@ class FormModule(PlannedModule):
             nodes = x.shape[0]
         if type(nodes) is not int or not (src is None or (isinstance(src, Tensor) and isinstance(dst, Tensor))):
             return None  # a size that a trace must not be asked, or no tensors
-        made = products.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
+        made = product_operator.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
         return made[0] if made else None
 
     # --- inspection ---------------------------------------------------------------------------------------------

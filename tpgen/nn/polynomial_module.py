@@ -15,7 +15,7 @@ from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import run_rows
 from tpgen.emitter.emit import Emission
-from tpgen.emitter.polynomial import ENDS, NODES, Ends, emit_polynomial
+from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends, emit_polynomial
 from tpgen.emitter.scripted import scripted_call
 from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
@@ -100,7 +100,7 @@ class PolynomialModule(PlannedModule):
     @property
     def _arguments(self) -> list[str]:
         """Names of the ends of edges that a call takes."""
-        return [name for end, name in ENDS.items() if end in dict(self._ends).values()]
+        return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
@@ -276,9 +276,9 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
     for name, end in edges.items():
         if name not in names:
             raise PlanError(f"edges: {unknown('tensor', name, names)}")
-        if end not in ENDS:
-            raise PlanError(f"edges: {name} is read at an end of edges: {unknown('end', end, ENDS)}")
-    taken = {*ENDS.values(), NODES} & {o.name for o in plan.operands} if edges else ()
+        if end not in EDGE_ARGUMENTS:
+            raise PlanError(f"edges: {name} is read at an end of edges: {unknown('end', end, EDGE_ARGUMENTS)}")
+    taken = {*EDGE_ARGUMENTS.values(), NODES} & {o.name for o in plan.operands} if edges else ()
     if taken:
         raise PlanError(f"tensors: a convolution has the argument {min(taken)}: give the tensor another name")
     return tuple(edges.items())
@@ -300,10 +300,10 @@ def ends_of_call(
         return []
     if isinstance(src, EdgeOrder):
         src, dst, num_nodes = src.ends(dst, num_nodes)
-    at = {end: [name for name, found in ends if found == end] for end in ENDS}
+    at = {end: [name for name, found in ends if found == end] for end in EDGE_ARGUMENTS}
     used = {end: index for end, index in {"src": src, "dst": dst}.items() if at[end]}
     for end, index in used.items():
-        check_edge_index(ENDS[end], index)
+        check_edge_index(EDGE_ARGUMENTS[end], index)
     counts = {name: given[name].shape[0] for name, _ in ends if name != OUT and given[name].dim()}
     into = dict(ends).get(OUT)
     if into and num_nodes is None:
@@ -317,5 +317,5 @@ def ends_of_call(
             limits[NODES] = num_nodes or 0
         what = min(limits, key=limits.__getitem__) if check_index else ""
         like, limit = next(iter(given.values())), limits.get(what, 0)
-        check_end(ENDS[end], index, like, first.numel(), limit, what, check_index)
+        check_end(EDGE_ARGUMENTS[end], index, like, first.numel(), limit, what, check_index)
     return [*(index.long() for index in used.values()), *([num_nodes] if into else [])]

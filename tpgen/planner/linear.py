@@ -22,7 +22,7 @@ from tpgen.planner.product import product_operands, weight_slices
 from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of
 from tpgen.remember import remembered
 
-NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
+LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
 
 class LinearInstruction(NamedTuple):

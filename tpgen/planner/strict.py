@@ -14,7 +14,7 @@ from typing import Any
 from tpgen.errors import PlanError
 
 # Far above any real network, far below what could exhaust a machine before planning notices.
-MAX_DEGREE = 20
+MAX_READ_DEGREE = 20
 MAX_DIM = 2**24
 MAX_INSTRUCTIONS = 20_000
 MAX_TEXT = 2**24
@@ -83,7 +83,7 @@ def irreps(name: str, value: Any) -> str:
         degree, parity = ir[:-1], ir[-1:]
         readable = _digits(degree) and parity in ("e", "o") and (not x or _digits(mul))
         check(readable, name, "has an unreadable entry", part)
-        check(int(degree) <= MAX_DEGREE, name, f"degrees go up to {MAX_DEGREE}", part)
+        check(int(degree) <= MAX_READ_DEGREE, name, f"degrees go up to {MAX_READ_DEGREE}", part)
         dim += (int(mul) if x else 1) * (2 * int(degree) + 1)
         check(dim <= MAX_DIM, name, f"the dimension may be at most {MAX_DIM}", part)
     return value

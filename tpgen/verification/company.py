@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from tpgen.verification.findings import NotCompared, Outcome
-from tpgen.verification.graphs import Graph, alone, joined, repeated
+from tpgen.verification.graphs import AtomGraph, alone, joined, repeated_graph
 from tpgen.verification.laws import Outcomes, named
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
@@ -38,7 +38,7 @@ def batch(subject: Subject) -> Outcomes:
     return found if pure is None else found | _case(subject, ONE_SPECIES, [parts[0], pure])
 
 
-def _case(subject: Subject, name: str, parts: list[Graph]) -> dict[str, Outcome]:
+def _case(subject: Subject, name: str, parts: list[AtomGraph]) -> dict[str, Outcome]:
     """Other graphs than were given, which a network need not take alone."""
     try:
         return named(name, _together(subject, parts))
@@ -46,7 +46,7 @@ def _case(subject: Subject, name: str, parts: list[Graph]) -> dict[str, Outcome]
         return {name: str(why)}
 
 
-def _together(subject: Subject, parts: list[Graph]) -> dict[str, Outcome]:
+def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
     each = [taken(subject, read(subject).written(one)) for one in parts]
     try:
         together = _joined(subject, parts)
@@ -57,14 +57,14 @@ def _together(subject: Subject, parts: list[Graph]) -> dict[str, Outcome]:
     return _side_by_side(subject, together, each)
 
 
-def _joined(subject: Subject, parts: list[Graph]) -> Named:
+def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
     together = parts[0]
     for one in parts[1:]:
         together = joined(together, one)
     return taken(subject, read(subject).written(together))
 
 
-def _takes(subject: Subject, parts: list[Graph]) -> bool:
+def _takes(subject: Subject, parts: list[AtomGraph]) -> bool:
     try:
         _joined(subject, parts)
     except NotCompared:
@@ -85,14 +85,14 @@ def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[
     return found
 
 
-def _unlike(reading: Reading, graph: Graph) -> Graph:
+def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
     """A graph of another number of atoms, as far as one can be made."""
     found = another(graph)
     fewer = len(found.points) < len(graph.points)
-    return found if fewer or not reading.periodic else repeated(graph, reading.periodic[0])
+    return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
 
 
-def _of_one_species(reading: Reading, graph: Graph) -> Graph | None:
+def _of_one_species(reading: Reading, graph: AtomGraph) -> AtomGraph | None:
     """The graph with the atom of the largest species in all places; None where all are of one, or nobody says it."""
     for name in reading.named("atoms"):
         kinds = reading.values[name]

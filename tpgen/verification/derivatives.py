@@ -20,13 +20,13 @@ from tpgen.verification.findings import Pair
 from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import STILL, Named, Subject
 
-Function = Callable[[Named], Named]
+NamedFunction = Callable[[Named], Named]
 STEP, DIRECTIONS = 5e-5, 3
-LIMIT = 1e-6  # of derivatives that are compared with differences in float64
+DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
-NOTHING = "nothing of the results can be differentiated"
+NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 
 def frees(error: Exception) -> bool:
@@ -50,7 +50,7 @@ def _by_definition(order: int, subject: Subject) -> Outcomes:
     return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
 
 
-def _dotted(function: Function, leaves: Named, cotangents: Named) -> Tensor:
+def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
     """The results with their cotangents, which are leaves themselves."""
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return _sum([(found[name] * leaves[f"cotangent {name}"]).sum() for name in cotangents])
@@ -91,7 +91,7 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
     exact, leaves = with_parameters(subject)
     function = differentiable(exact, leaves)
     if function is None:
-        return {"": NOTHING}
+        return {"": NOT_DIFFERENTIABLE}
     cotangents = draws(function(leaves), seed=7)
 
     def scalar(given: Named, c: Named) -> Tensor:
@@ -117,7 +117,7 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
 
 def _apart(pair: Pair) -> bool:
     got, expected = pair
-    return not bool((got - expected).abs().max() <= LIMIT * expected.abs().max())
+    return not bool((got - expected).abs().max() <= DERIVATIVE_LIMIT * expected.abs().max())
 
 
 def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
@@ -153,7 +153,7 @@ def _parts(leaves: Named) -> dict[str, list[str]]:
 PARAMETER = "parameter "
 
 
-def with_parameters(subject: Subject) -> tuple[Function, Named]:
+def with_parameters(subject: Subject) -> tuple[NamedFunction, Named]:
     """A copy in float64 as a function of its operands and parameters, and these."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
@@ -183,13 +183,13 @@ def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     return found
 
 
-def tracked_results(function: Function, leaves: Named) -> list[str]:
+def tracked_results(function: NamedFunction, leaves: Named) -> list[str]:
     """The results that derivatives can be taken of: forces made without a graph are none of them."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
-def differentiable(function: Function, leaves: Named) -> Function | None:
+def differentiable(function: NamedFunction, leaves: Named) -> NamedFunction | None:
     """A function whose results are those that derivatives can be taken of; None where there are none."""
     kept = tracked_results(function, leaves)
     if not kept:
@@ -199,17 +199,17 @@ def differentiable(function: Function, leaves: Named) -> Function | None:
 
 def hessian(subject: Subject) -> Outcomes:
     """Symmetric: u·Hv is v·Hu, for the results with a cotangent as one number."""
-    function: Function | None = subject
+    function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:
         exact, leaves = with_parameters(subject)
         function = differentiable(exact, leaves)
     if function is None:
-        return {"": NOTHING}
+        return {"": NOT_DIFFERENTIABLE}
     return {"": _crossed(function, leaves)}
 
 
-def _crossed(function: Function, given: Named) -> Pair:
+def _crossed(function: NamedFunction, given: Named) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
     first = _gradient(_contracted(found, draws(found, seed=7)), leaves, create_graph=True)

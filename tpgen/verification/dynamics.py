@@ -16,7 +16,7 @@ from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
 
 _DIRECTIONS = 4
-CLOSE = 1 / 3  # of the shortest edge: how near an atom is brought to another
+APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
 SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
 SHORTER = 3.0  # how many times another step is shorter
 _WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
@@ -34,7 +34,7 @@ def forces(subject: Subject) -> Outcomes:
     found = {"": _slopes(exact)}
     if (pair := nearest(exact)) is not None:
         atom, edge = pair
-        found["two atoms close"] = _slopes(replace(exact, given=with_point(exact, atom, (CLOSE - 1.0) * edge)))
+        found["two atoms close"] = _slopes(replace(exact, given=with_point(exact, atom, (APPROACH - 1.0) * edge)))
     return found
 
 

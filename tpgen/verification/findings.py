@@ -44,7 +44,7 @@ class NotCompared(Exception):
 
 
 @dataclass(frozen=True)
-class Finding:
+class LawFinding:
     """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
 
     law: str
@@ -56,25 +56,25 @@ class Finding:
     why: str = ""
 
 
-def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> Finding:
+def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
     """The finding of a comparison; an error that is no larger than the floor is rounding."""
     if isinstance(outcome, (str, NotCompared)):
-        return Finding(law, part, NOT_COMPARED, why=str(outcome))
+        return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Exception):
         lines = str(outcome).strip().splitlines() or [""]
-        return Finding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
+        return LawFinding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
     got, expected = outcome
     if got.shape != expected.shape:
         why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
-        return Finding(law, part, FAILED, tolerance=tolerance, why=why)
+        return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
-        return Finding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
+        return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
     absolute = _largest(got - expected)
     scale = _largest(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
     holds = relative <= tolerance or absolute <= floor
-    return Finding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
+    return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
 def _largest(x: Tensor) -> float:
@@ -84,14 +84,14 @@ def _largest(x: Tensor) -> float:
 COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
-def finding_cells(finding: Finding) -> tuple[str, ...]:
+def finding_cells(finding: LawFinding) -> tuple[str, ...]:
     """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
-def findings_html(findings: Sequence[Finding]) -> str:
+def findings_html(findings: Sequence[LawFinding]) -> str:
     """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
@@ -101,13 +101,13 @@ def findings_html(findings: Sequence[Finding]) -> str:
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
 
 
-def _used(finding: Finding) -> float:
+def _used(finding: LawFinding) -> float:
     if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
         return 0.0
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
-def counted(findings: Sequence[Finding]) -> str:
+def counted(findings: Sequence[LawFinding]) -> str:
     """Number of findings of each status.
 
     >>> counted([Finding("linear", "x1", PASSED)])

@@ -1,4 +1,4 @@
-"""`Graph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
+"""`AtomGraph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
 
 An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` say which row
 of the arguments each was, so that all that a network is given besides can follow.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Graph:
+class AtomGraph:
     """Points with a graph for each, cells of graphs or none, ends of edges or none and the cells between them."""
 
     points: Tensor
@@ -44,7 +44,7 @@ class Graph:
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
-def with_edges(graph: Graph, kept: Tensor) -> Graph:
+def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     """The edges of an index or a mask alone, in its order."""
     assert graph.ends is not None
     assert graph.edges is not None
@@ -52,7 +52,7 @@ def with_edges(graph: Graph, kept: Tensor) -> Graph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, edges=graph.edges[kept])
 
 
-def with_atoms(graph: Graph, order: Tensor) -> Graph:
+def with_atoms(graph: AtomGraph, order: Tensor) -> AtomGraph:
     """Atoms in another order."""
     place = torch.argsort(order)
     ends = None if graph.ends is None else place[graph.ends]
@@ -60,13 +60,13 @@ def with_atoms(graph: Graph, order: Tensor) -> Graph:
     return replace(graph, ends=ends, **moved)
 
 
-def backwards(graph: Graph) -> Graph:
+def backwards(graph: AtomGraph) -> AtomGraph:
     """Every edge from its other end."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def exchanged(graph: Graph, axes: list[int]) -> Graph:
+def exchanged(graph: AtomGraph, axes: list[int]) -> AtomGraph:
     """The first point moved by vectors of its cell, and its edges with it."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
@@ -78,7 +78,7 @@ def exchanged(graph: Graph, axes: list[int]) -> Graph:
     return replace(graph, points=points, counts=graph.counts + (source - target) * step)
 
 
-def sheared(graph: Graph, axis: int, other: int) -> Graph:
+def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
     """Lattice by other vectors: one of a cell is its sum with another."""
     assert graph.cells is not None
     cells = graph.cells.clone()
@@ -89,7 +89,7 @@ def sheared(graph: Graph, axis: int, other: int) -> Graph:
     return replace(graph, cells=cells, counts=counts)
 
 
-def repeated(graph: Graph, axis: int) -> Graph:
+def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
     """Cells twice as long, with everything in them twice."""
     assert graph.cells is not None
     cells = graph.cells.clone()
@@ -106,7 +106,7 @@ def repeated(graph: Graph, axis: int) -> Graph:
     return replace(twice, cells=cells, counts=torch.cat(copies))
 
 
-def apart(graph: Graph, distance: float) -> Graph:
+def apart(graph: AtomGraph, distance: float) -> AtomGraph:
     """Everything twice, so far from each other, without an edge between."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
@@ -114,7 +114,7 @@ def apart(graph: Graph, distance: float) -> Graph:
     return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
 
 
-def _twice(graph: Graph, step: Tensor, along: Tensor | None) -> Graph:
+def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
     """Atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over."""
     number = len(graph.points)
     order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
@@ -131,7 +131,7 @@ def _twice(graph: Graph, step: Tensor, along: Tensor | None) -> Graph:
     return replace(graph, ends=place[torch.cat(ends, 1)], edges=torch.cat([graph.edges] * 2), **moved)
 
 
-def part(graph: Graph, here: Tensor) -> Graph:
+def part(graph: AtomGraph, here: Tensor) -> AtomGraph:
     """Some of the atoms, and the edges between them."""
     place = here.cumsum(0) - 1
     moved = {"points": graph.points[here], "batch": graph.batch[here], "atoms": graph.atoms[here]}
@@ -142,14 +142,14 @@ def part(graph: Graph, here: Tensor) -> Graph:
     return replace(kept, ends=place[kept.ends], **moved)
 
 
-def alone(graph: Graph, number: int) -> Graph:
+def alone(graph: AtomGraph, number: int) -> AtomGraph:
     """One graph of several."""
     found = part(graph, graph.batch == number)
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
 
-def joined(one: Graph, two: Graph) -> Graph:
+def joined(one: AtomGraph, two: AtomGraph) -> AtomGraph:
     """Graphs beside each other, without edges between."""
 
     def both(name: str, more: int = 0) -> Tensor | None:
@@ -158,10 +158,10 @@ def joined(one: Graph, two: Graph) -> Graph:
 
     names = ("points", "atoms", "graphs", "cells", "counts", "edges")
     found = {name: both(name) for name in names}
-    return Graph(**found, batch=both("batch", one.number), ends=both("ends", len(one.points)))  # type: ignore[arg-type]
+    return AtomGraph(**found, batch=both("batch", one.number), ends=both("ends", len(one.points)))  # type: ignore[arg-type]
 
 
-def on_a_line(graph: Graph, axis: int, spacing: float) -> Graph:
+def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
     """All points at equal distances along an axis, and of the edges those within a cell."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)

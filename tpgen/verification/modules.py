@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tpgen.emitter.polynomial import ENDS
+from tpgen.emitter.polynomial import EDGE_ARGUMENTS
 from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
@@ -182,7 +182,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
     names, at = _weight_names(module), dict(module._ends)
-    ends = dict(zip(ENDS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
+    ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
     def operands(own: bool) -> Named:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
@@ -202,7 +202,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
 
     def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
         """The call with its rows in some order."""
-        used = {name: ends[end][order].to(like.device) for end, name in ENDS.items() if end in at.values()}
+        used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)

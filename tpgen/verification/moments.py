@@ -23,12 +23,12 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.normalization import fan_in
 from tpgen.planner.plan import Path, Plan
 
-Moments = dict[str, tuple[Tensor, Tensor] | str]
+_Moments = dict[str, tuple[Tensor, Tensor] | str]
 ROWS, MOST, ENOUGH = 64, 200, 0.01  # rows of a draw, draws at most, and the relative standard error aimed at
-LIMIT = 0.05  # what may be wrong with a mean of that error, five times over
+MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times over
 
 
-def product_moments(product: TensorProduct) -> Moments:
+def product_moments(product: TensorProduct) -> _Moments:
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
         return {"": "the product was asked not to be normalised"}
@@ -55,7 +55,7 @@ def product_moments(product: TensorProduct) -> Moments:
     return _compared(found, expected, dims, plan.irreps_out)
 
 
-def linear_moments(layer: Linear) -> Moments:
+def linear_moments(layer: Linear) -> _Moments:
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
     weights = (*(() if plan.shared_weights else (ROWS,)), *pair, plan.weight_numel)
@@ -125,8 +125,10 @@ def _error(values: list[float]) -> float:
     return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
 
 
-def _compared(found: dict[int, list[float]], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps) -> Moments:
-    outcomes: Moments = {}
+def _compared(
+    found: dict[int, list[float]], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps
+) -> _Moments:
+    outcomes: _Moments = {}
     for i, values in found.items():
         part = f"{i}: {irreps[i]}"
         mean = dims[i] * sum(values) / len(values)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
 from tpgen.inspection.training import is_floating, is_index
-from tpgen.verification.reading import CELLS, Reading, are_counts, read
+from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
 from tpgen.verification.rounding import floors
 from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
-from tpgen.verification.systems import permuted
+from tpgen.verification.systems import permuted_atoms
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
 KNOWN: dict[str, str | None] = {
@@ -78,8 +78,8 @@ def network_subject(
         "stress": _named(straight, STRESSES),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
-        "reading": NO_POINTS if points is None else read(points, values, turns),
-        "relabel": None if points is None else permuted,
+        "reading": NO_POINTS if points is None else read_call(points, values, turns),
+        "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
         "inexact": _inexact(base),
     }

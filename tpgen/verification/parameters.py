@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from tpgen.verification.derivatives import NOTHING, PARAMETER, draws, tracked_results, with_parameters
+from tpgen.verification.derivatives import NOT_DIFFERENTIABLE, PARAMETER, draws, tracked_results, with_parameters
 from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import Named, Subject
 
@@ -28,7 +28,7 @@ def tracked(subject: Subject) -> Outcomes:
     cotangents = draws(function(leaves), seed=7)
     results = tracked_results(function, leaves)
     if not results:
-        return {"": NOTHING}
+        return {"": NOT_DIFFERENTIABLE}
     found: dict = {}
     moved = {name: _moves(function, leaves, name, cotangents, subject.floors) for name in names}
     for result in results:

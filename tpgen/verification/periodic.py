@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.verification.dynamics import CLOSE, at_points, nearest, slope, with_point
+from tpgen.verification.dynamics import APPROACH, at_points, nearest, slope, with_point
 from tpgen.verification.findings import Pair
 from tpgen.verification.laws import Outcomes, named
 from tpgen.verification.reading import Reading
@@ -103,7 +103,7 @@ def _stretched(subject: Subject, by: float) -> Named:
 def _away(subject: Subject, atom: int, edge: Tensor, place: float) -> Named:
     """The operands with one atom on a straight way, from close to its neighbour to another place."""
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
-    return with_point(subject, atom, (1 - place) * (CLOSE - 1.0) * edge + place * aside)
+    return with_point(subject, atom, (1 - place) * (APPROACH - 1.0) * edge + place * aside)
 
 
 def _steps(f: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:

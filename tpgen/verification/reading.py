@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.inspection.training import is_index
-from tpgen.verification.graphs import Graph
+from tpgen.verification.graphs import AtomGraph
 from tpgen.verification.subject import STILL, Frame, Named, short
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
@@ -29,7 +29,7 @@ class Reading:
 
     values: Named
     roles: Mapping[str, str]
-    graph: Graph
+    graph: AtomGraph
     sign: float = 1.0
     periodic: tuple[int, ...] = ()
     unclear: str = ""
@@ -37,42 +37,42 @@ class Reading:
     def named(self, role: str) -> list[str]:
         return [name for name, found in self.roles.items() if found == role]
 
-    def written(self, graph: Graph) -> Named:
+    def written(self, graph: AtomGraph) -> Named:
         """The arguments of a call of another graph."""
         return {name: _WRITE[self.roles[name]](self, graph, x).to(x.dtype) for name, x in self.values.items()}
 
 
-def _written_cell(reading: Reading, graph: Graph, x: Tensor) -> Tensor:
+def _written_cell(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     if graph.cells is None:
         return x
     return graph.cells.reshape(-1, 3) if x.dim() == 2 else graph.cells
 
 
-def _written_pairs(reading: Reading, graph: Graph, x: Tensor) -> Tensor:
+def _written_pairs(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     return torch.argsort(graph.atoms)[x]  # where atoms are in another order
 
 
-def _written_vectors(reading: Reading, graph: Graph, x: Tensor) -> Tensor:
+def _written_vectors(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     if graph.edges is None or graph.counts is None:
         return x if graph.edges is None else x[graph.edges]
     return reading.sign * graph.shifts(graph.counts)
 
 
-def _rows(name: str) -> Callable[[Reading, Graph, Tensor], Tensor]:
+def _rows(name: str) -> Callable[[Reading, AtomGraph, Tensor], Tensor]:
     """Rows of the arguments that a graph names."""
 
-    def written(reading: Reading, graph: Graph, x: Tensor) -> Tensor:
+    def written(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
         rows = getattr(graph, name)
         return x if rows is None else x[rows]
 
     return written
 
 
-def _counted(graph: Graph) -> Tensor:
+def _counted(graph: AtomGraph) -> Tensor:
     return torch.bincount(graph.batch, minlength=graph.number)
 
 
-_WRITE: dict[str, Callable[[Reading, Graph, Tensor], Tensor]] = {
+_WRITE: dict[str, Callable[[Reading, AtomGraph, Tensor], Tensor]] = {
     "points": lambda r, g, x: g.points,
     "cell": _written_cell,
     "ends": lambda r, g, x: x if g.ends is None else g.ends,
@@ -89,12 +89,12 @@ _WRITE: dict[str, Callable[[Reading, Graph, Tensor], Tensor]] = {
 }
 
 
-def rows_of(x: Tensor, how: Frame) -> int | None:
+def rows_read(x: Tensor, how: Frame) -> int | None:
     """The number of rows of a tensor that turns so; None where it has no other axis than those that turn."""
     return x.shape[0] if x.dim() > how.axes else None
 
 
-def read(points: str, values: Named, turns: Mapping[str, Frame]) -> Reading | str:
+def read_call(points: str, values: Named, turns: Mapping[str, Frame]) -> Reading | str:
     """The reading of a call, or why there is none."""
     x = values[points].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
@@ -110,7 +110,7 @@ def read(points: str, values: Named, turns: Mapping[str, Frame]) -> Reading | st
         roles[cell] = "cell"
         cells = cells if len(cells) == number and bool((torch.linalg.det(cells).abs() > 1e-9).all()) else None
     edges = None if ends is None else torch.arange(values[ends].shape[1])
-    graph = Graph(x, batch, torch.arange(len(x)), torch.arange(number), cells, None, None, edges)
+    graph = AtomGraph(x, batch, torch.arange(len(x)), torch.arange(number), cells, None, None, edges)
     graph = graph if ends is None else replace(graph, ends=values[ends].long())
     for name, value in values.items():
         if name not in roles:
@@ -131,9 +131,9 @@ def _ends(values: Named, atoms: int, roles: dict[str, str]) -> str | None:
     return found[0] if found else None
 
 
-def _role(name: str, x: Tensor, how: Frame, graph: Graph) -> str:
+def _role(name: str, x: Tensor, how: Frame, graph: AtomGraph) -> str:
     edges = -1 if graph.ends is None else graph.ends.shape[1]
-    rows = rows_of(x, how)
+    rows = rows_read(x, how)
     if short(name) == BATCH:
         return "batch"
     if short(name) == POINTERS:
@@ -166,7 +166,7 @@ def are_counts(name: str, values: Named) -> bool:
     return not any(_whole(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _unclear(values: Named, roles: Mapping[str, str], turns: Mapping[str, Frame], graph: Graph) -> str:
+def _unclear(values: Named, roles: Mapping[str, str], turns: Mapping[str, Frame], graph: AtomGraph) -> str:
     """Why it cannot be told which axis of the arguments is of what; empty where it can."""
     edges, atoms = 0 if graph.ends is None else graph.ends.shape[1], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in ("atoms", "edges", "graphs") and x.is_floating_point()]

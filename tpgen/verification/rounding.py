@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tpgen.verification.dynamics import LONGEST
-from tpgen.verification.graphs import Graph
+from tpgen.verification.graphs import AtomGraph
 from tpgen.verification.periodic import strained_energy
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject
@@ -35,7 +35,7 @@ def floors(subject: Subject, found: Named) -> dict[str, float]:
     return {SLOPE: slopes, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
-def spacing(graph: Graph) -> float:
+def spacing(graph: AtomGraph) -> float:
     """The length of the shortest edge, or the distance of the nearest points; one where there is neither."""
     if graph.ends is not None and graph.ends.shape[1]:
         return float(graph.vectors.norm(dim=-1).min())

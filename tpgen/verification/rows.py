@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import rotation_of
-from tpgen.verification.derivatives import PARAMETER, Function, differentiable, draws, gradients, with_parameters
+from tpgen.verification.derivatives import PARAMETER, NamedFunction, differentiable, draws, gradients, with_parameters
 from tpgen.verification.findings import NotCompared, Outcome
 from tpgen.verification.laws import Outcomes, named, pairs
-from tpgen.verification.reading import CELLS, rows_of
+from tpgen.verification.reading import CELLS, rows_read
 from tpgen.verification.subject import STILL, Frame, Named, Subject, another_order, short
 from tpgen.verification.systems import taken
 
@@ -23,7 +23,7 @@ def rows(subject: Subject) -> int | None:
     """The length that all inputs and a result begin with, if no whole numbers may mean rows."""
     if subject.fixed or any(short(name) in CELLS for name in subject.given):
         return None
-    found = {rows_of(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
+    found = {rows_read(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
     number = found.pop() if len(found) == 1 else None
     return number if number and number > 1 else None
 
@@ -49,7 +49,7 @@ def permuted(subject: Subject) -> Outcomes:
 
 
 def _of_rows(subject: Subject, found: Named, number: int) -> Named:
-    kept = {name: y.detach() for name, y in found.items() if rows_of(y, subject.result_frame(name)) == number}
+    kept = {name: y.detach() for name, y in found.items() if rows_read(y, subject.result_frame(name)) == number}
     if not kept:
         raise NotCompared(NO_ROWS)
     return kept
@@ -98,7 +98,7 @@ def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tenso
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
 
 
-def _dotted(function: Function, given: Named, cotangents: Named) -> Tensor:
+def _dotted(function: NamedFunction, given: Named, cotangents: Named) -> Tensor:
     found = function(given)
     return torch.stack([(found[name] * c).sum() for name, c in cotangents.items()]).sum()
 

@@ -11,18 +11,18 @@ from torch import Tensor
 from tpgen.verification.dynamics import at_points
 from tpgen.verification.findings import NotCompared, Pair
 from tpgen.verification.graphs import (
-    Graph,
+    AtomGraph,
     apart,
     exchanged,
     on_a_line,
     part,
-    repeated,
+    repeated_graph,
     sheared,
     with_atoms,
     with_edges,
 )
 from tpgen.verification.laws import Outcomes, named, pairs
-from tpgen.verification.reading import Reading, rows_of
+from tpgen.verification.reading import Reading, rows_read
 from tpgen.verification.rounding import spacing
 from tpgen.verification.subject import STILL, Named, Subject, another_order
 
@@ -74,10 +74,10 @@ def taken(subject: Subject, values: Named) -> Named:
 
 def _moved(subject: Subject, name: str, y: Tensor, rows: int, order: Tensor) -> Tensor:
     """A result in another order of atoms or edges, if it has a row for each."""
-    return y[order] if rows_of(y, subject.result_frame(name)) == rows else y
+    return y[order] if rows_read(y, subject.result_frame(name)) == rows else y
 
 
-def permuted(subject: Subject) -> tuple[Named, Named]:
+def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     """Results of the atoms of each graph in another order, and the results in it."""
     reading = read(subject)
     order = another_order(len(reading.graph.points))
@@ -115,7 +115,7 @@ def copies(subject: Subject) -> Outcomes:
     """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
     reading, straight = read(subject), taken(subject, subject.given)
     if reading.periodic:
-        return _compared_copies(subject, straight, repeated(reading.graph, reading.periodic[0]))
+        return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
     far, straight = FAR * (1.0 + _size(reading.graph.points)), taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
@@ -132,7 +132,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
 
 
-def _compared_copies(subject: Subject, straight: Named, twice: Graph) -> dict[str, Pair]:
+def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dict[str, Pair]:
     expected = _expected_twice(subject, straight, twice)
     once = read(subject).written(twice)
     found = [taken(subject, values) for values in _grown(subject, once)]
@@ -153,7 +153,7 @@ def _grown(subject: Subject, values: Named) -> list[Named]:
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
-def _expected_twice(subject: Subject, straight: Named, twice: Graph) -> Named:
+def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Named:
     """The results of a system and its copy, as far as it is known how they grow."""
     atoms, found = len(twice.atoms) // 2, {}
     for name, y in straight.items():
@@ -161,12 +161,12 @@ def _expected_twice(subject: Subject, straight: Named, twice: Graph) -> Named:
             found[name] = 2 * y
         elif name == subject.stress:
             found |= {name: y} if read(subject).periodic else {}
-        elif rows_of(y, subject.result_frame(name)) == atoms and (atoms != twice.number or name == subject.forces):
+        elif rows_read(y, subject.result_frame(name)) == atoms and (atoms != twice.number or name == subject.forces):
             found[name] = y[twice.atoms]
     return found
 
 
-def another(graph: Graph) -> Graph:
+def another(graph: AtomGraph) -> AtomGraph:
     """A graph of other numbers: a cell of another shape, an atom less, and the shorter half of the edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
     strain += STRAIN * torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, -0.5]]).to(strain)
@@ -179,7 +179,7 @@ def another(graph: Graph) -> Graph:
     return found if found.ends is None else shorter(found)
 
 
-def shorter(graph: Graph) -> Graph:
+def shorter(graph: AtomGraph) -> AtomGraph:
     """The shorter half of the edges, of which an edge and its way back are one."""
     lengths = graph.vectors.norm(dim=-1)
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
@@ -188,7 +188,7 @@ def shorter(graph: Graph) -> Graph:
 def finite(subject: Subject) -> Outcomes:
     """Results are numbers for atoms without edges, and for points on a line."""
     reading, graph = read(subject), read(subject).graph
-    cases: dict[str, Graph] = {}
+    cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
         cases["an atom without edges"] = with_edges(graph, (graph.ends != 0).all(0))
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
@@ -211,7 +211,7 @@ def _numbers(subject: Subject, values: Named) -> Mapping[str, Pair]:
     return {n: (y.isfinite().double(), torch.ones(y.shape).double()) for n, y in found.items() if y.numel()}
 
 
-def summed(subject: Subject) -> Outcomes:
+def summed_systems(subject: Subject) -> Outcomes:
     """Energies of atoms add up to the energy of their graph."""
     found = subject(subject.given)
     graph, energy = read(subject).graph, found[subject.energy or ""]

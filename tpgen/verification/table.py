@@ -113,9 +113,9 @@ LAWS: dict[str, Law] = {
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",
     ),
-    "sum": Law("energies of atoms add up", systems.summed, is_network, slack=5, lacks=_unsummed),
+    "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_unsummed),
     "normalisation": Law(
-        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.LIMIT
+        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.MOMENT_LIMIT
     ),
     "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
     "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),

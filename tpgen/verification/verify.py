@@ -23,13 +23,13 @@ from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
 from tpgen.progress import Told, told
 from tpgen.text import table
-from tpgen.verification.derivatives import FREED, LIMIT, frees
+from tpgen.verification.derivatives import DERIVATIVE_LIMIT, FREED, frees
 from tpgen.verification.findings import (
     COLUMNS,
     FAILED,
     NOT_COMPARED,
     PASSED,
-    Finding,
+    LawFinding,
     counted,
     finding_cells,
     findings_html,
@@ -44,7 +44,7 @@ from tpgen.verification.subject import Subject
 from tpgen.verification.table import LAWS, UNSEEN, is_network
 
 STOCK = "stock"  # the law of a conversion, which is asked of two networks
-NAMES = (*LAWS, STOCK)
+LAW_NAMES = (*LAWS, STOCK)
 BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 BY_SLOPES = ("forces", "stress")  # laws of differences, which see that slopes of splines have corners
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
@@ -61,7 +61,7 @@ class Verification(Shown):
     dtype: str
     device: str
     seconds: float
-    findings: tuple[Finding, ...]
+    findings: tuple[LawFinding, ...]
     mode: str = ""  # of a network, as it was given
     asked: tuple[str, ...] = ()  # laws that were asked for by name, and that of turning where nothing was said of it
 
@@ -99,12 +99,12 @@ class Verification(Shown):
             return "every law that was compared holds" + "".join(f"{said}{', '.join(n)}" for said, n in parts if n)
         return "every law holds"
 
-    def finding(self, law: str, part: str = "") -> Finding:
+    def finding(self, law: str, part: str = "") -> LawFinding:
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
-    def worst(self) -> tuple[Finding, ...]:
+    def worst(self) -> tuple[LawFinding, ...]:
         """The finding of each law that is nearest to its tolerance, or beyond it."""
-        found: dict[str, Finding] = {}
+        found: dict[str, LawFinding] = {}
         for finding in self.findings:
             if finding.law not in found or _share(finding) > _share(found[finding.law]):
                 found[finding.law] = finding
@@ -119,7 +119,7 @@ class Verification(Shown):
                     finding[name] = str(finding[name])
         return json.dumps(fields, allow_nan=False)
 
-    def shown(self) -> tuple[Finding, ...]:
+    def shown(self) -> tuple[LawFinding, ...]:
         """The worst finding of each law, and after it what of that law could not be compared."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
@@ -144,7 +144,7 @@ class Verification(Shown):
         return f"largest error of each law; of all comparisons {counted(self.findings)}{unseen}"
 
 
-def _share(finding: Finding) -> float:
+def _share(finding: LawFinding) -> float:
     """Share of its tolerance that a finding takes; failures first, what was not compared last."""
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
@@ -204,17 +204,17 @@ def verify(
     asked: tuple[str, ...] = ("equivariant",) if made.undeclared else ()  # without which nothing has passed
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
-        findings += [Finding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
+        findings += [LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
     took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
     where, mode = str(made.device), "training" if made.module.training else "evaluation"
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
 def _chosen(only: str | Iterable[str] | None) -> list[str]:
-    chosen = list(NAMES) if only is None else [only] if isinstance(only, str) else list(only)
+    chosen = list(LAW_NAMES) if only is None else [only] if isinstance(only, str) else list(only)
     for name in chosen:
-        if name not in NAMES:
-            raise InputError(unknown("law", name, NAMES))
+        if name not in LAW_NAMES:
+            raise InputError(unknown("law", name, LAW_NAMES))
     return chosen
 
 
@@ -249,8 +249,8 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
     return replace(made, backend=backend)
 
 
-def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[Finding]:
-    findings: list[Finding] = []
+def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
+    findings: list[LawFinding] = []
     there = [name for name in names if _applies(name, subject)]
     with told(progress, len(there)) as begin:
         for name in there:
@@ -259,16 +259,16 @@ def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progre
     return findings
 
 
-def _findings(name: str, law: Law, subject: Subject) -> list[Finding]:
+def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
     """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
-        tolerance = LIMIT
+        tolerance = DERIVATIVE_LIMIT
     by_nets = name in OF_NETS and is_splined(subject.module)
     if name in BY_SLOPES:
         tolerance = max(tolerance, spline_error(subject.module))
     if why := law.lacks(subject):
-        return [Finding(name, "", NOT_COMPARED, why=why)]
+        return [LawFinding(name, "", NOT_COMPARED, why=why)]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(subject)
@@ -286,12 +286,12 @@ def _floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _proof(subject: Subject, inputs: Sequence[Any]) -> list[Finding]:
+def _proof(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     """A converted network against the stock one that it came from, in float64."""
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""
     for d in proof.differences:
         status, why = (PASSED, how) if d.relative <= PROVEN else (FAILED, d.where)
-        found.append(Finding(STOCK, d.what, status, d.absolute, d.relative, PROVEN, why))
+        found.append(LawFinding(STOCK, d.what, status, d.absolute, d.relative, PROVEN, why))
     return found

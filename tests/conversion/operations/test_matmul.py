@@ -12,12 +12,12 @@ from tpgen.conversion.operations.matmul import matmul
 from tpgen.kernels.runtime import memory
 
 ALL_LARGE = 0
-WORTH = module.WORTH
+WORTH = module.WORTH_MATMUL
 
 
 @pytest.fixture(autouse=True)
 def _all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH", ALL_LARGE)
+    monkeypatch.setattr(module, "WORTH_MATMUL", ALL_LARGE)
 
 
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,5 +95,5 @@ def test_large_results_stand_on_memory_that_was_used_before() -> None:
 def test_large_is_a_result_or_the_work_of_long_sums(
     rows: int, inner: int, outputs: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WORTH", WORTH)
+    monkeypatch.setattr(module, "WORTH_MATMUL", WORTH)
     assert module._is_worth(torch.empty(rows, inner), torch.empty(inner, outputs)) == large

@@ -23,7 +23,7 @@ CUTOFF = 1.5
 
 @pytest.fixture(autouse=True)
 def _all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "WORTH", 1)
+    monkeypatch.setattr(pairs, "WORTH_PAIRS", 1)
     monkeypatch.setattr(pairs, "SHARE", 2**20)
 
 
@@ -121,7 +121,7 @@ def derivatives(model: Potential, graph: Graph) -> list[Tensor]:
 
 def without(model: Potential, graph: Graph) -> list[Tensor]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "WORTH", 2**40)
+        patch.setattr(pairs, "WORTH_PAIRS", 2**40)
         return derivatives(model, graph)
 
 
@@ -215,7 +215,7 @@ def test_hessians_of_a_crystal_row_by_row_and_all_at_once(convolves: bool) -> No
         return torch.autograd.functional.hessian(energy, graph.positions, vectorize=vectorize)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "WORTH", 2**40)
+        patch.setattr(pairs, "WORTH_PAIRS", 2**40)
         wanted = hessian(False)
     for vectorize in (False, True):
         torch.testing.assert_close(hessian(vectorize), wanted, rtol=1e-10, atol=1e-10)
@@ -311,7 +311,7 @@ def test_what_is_traced_or_transformed_is_not_marked() -> None:
 def test_what_does_not_fit_is_not_marked(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, edges, shifts = rows_of_edges()
     if change == "few":
-        monkeypatch.setattr(pairs, "WORTH", len(x) + 1)
+        monkeypatch.setattr(pairs, "WORTH_PAIRS", len(x) + 1)
     x = {"half": x.half(), "shape of rows": x[:, 0]}.get(change, x)
     shifts = shifts[:, :2] if change == "shape of vectors" else shifts
     mark(x, edges[:, :-1] if change == "shape of edges" else edges, shifts)

@@ -8,7 +8,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.conversion.harmonics import run_rows
+from tpgen.conversion.harmonics import run_harmonics
 from tpgen.form.polynomial import polynomial_of
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.planner.plan import OUT, Operand
@@ -33,7 +33,7 @@ PLAN = make_polynomial_plan(
 
 
 def by_kernel(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-    return run_rows([a, b], [y], PLAN.out.dim, PLAN.to_json(), str(forward_call(PLAN)))
+    return run_harmonics([a, b], [y], PLAN.out.dim, PLAN.to_json(), str(forward_call(PLAN)))
 
 
 def by_form(a: Tensor, b: Tensor, y: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def test_the_report_says_where_no_table_is_fine_enough(monkeypatch: pytest.Monke
     network(lengths())
     assert "; its net in programs of compile_step and deploy" in str(conversion_report(network))
     assert 0 < splines.spline_error(network) < 1e-6
-    monkeypatch.setattr(splines, "CLOSE", 1e-12)
+    monkeypatch.setattr(splines, "SLOPE_ERROR", 1e-12)
     assert difference(network, Weights(), lengths()) < 1e-12
     assert "its net: no splines of lengths have slopes within 1e-12; cubic splines" in str(conversion_report(network))
     assert splines.spline_error(network) == 0

@@ -56,7 +56,7 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
         f"{ADAPTER}_types": {"self_connections": lambda network, options: ()},  # tests of their own
         f"{ADAPTER}_scalars": {"scalar_layers": lambda network, options: ()},
-        f"{ADAPTER}_edges": {"paired_edges": lambda network, options: ()},
+        f"{ADAPTER}_edges": {"nequip_paired_edges": lambda network, options: ()},
     }
     for name, names in held.items():
         module = ModuleType(name)

@@ -126,7 +126,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     for adapter in ADAPTERS:
         monkeypatch.delitem(sys.modules, adapter, raising=False)
     seen, run = [], species.species_linear
-    monkeypatch.setattr(species, "WORTH", 0)
+    monkeypatch.setattr(species, "WORTH_SPECIES", 0)
     monkeypatch.setattr(species, "species_linear", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
     yield seen
     for adapter in ADAPTERS:
@@ -281,8 +281,8 @@ def test_a_block_and_its_product_are_restored_together() -> None:
 
 
 def test_the_last_layer_of_a_radial_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "WORTH", 0)
-    monkeypatch.setattr(silu, "WORTH", 0)
+    monkeypatch.setattr(matmul, "WORTH_MATMUL", 0)
+    monkeypatch.setattr(silu, "WORTH_SILU", 0)
     net, x = ScalarMLPFunction(4, 8, 24), torch.randn(7, 4)
     wanted, keys = net(x), list(net.state_dict())
     convert(net)

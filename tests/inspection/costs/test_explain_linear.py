@@ -10,7 +10,7 @@ import torch
 import tpgen
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.stages.provenance import STAGES, provenance
+from tpgen.inspection.stages.provenance import TRACED_STAGES, provenance
 from tpgen.planner.linear import make_linear_plan
 
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
@@ -70,7 +70,7 @@ def test_it_is_measured(shared: bool, channels: int | None) -> None:
 
 
 def test_every_line_of_a_linear_layer_is_explained() -> None:
-    stages = [name for name in STAGES if name not in ("inductor", "ptx")]
+    stages = [name for name in TRACED_STAGES if name not in ("inductor", "ptx")]
     graphs = provenance(PLAN, stages[:6], strategy="einsum")
     kernels = provenance(PLAN, stages[6:], strategy="kernel")
     for stage in (*graphs.stages.values(), *kernels.stages.values()):

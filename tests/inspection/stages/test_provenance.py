@@ -15,7 +15,7 @@ from tpgen.inspection.stages import dump, request
 from tpgen.inspection.stages.calls import request_of
 from tpgen.inspection.stages.dump import dump_stage
 from tpgen.inspection.stages.origins import Origin, TracedStage
-from tpgen.inspection.stages.provenance import STAGES, Provenance, provenance
+from tpgen.inspection.stages.provenance import TRACED_STAGES, Provenance, provenance
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
@@ -108,7 +108,7 @@ def test_script_and_joint_graph_are_explained(problem: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_instruction_is_found_in_every_stage(strategy: str) -> None:
-    found = provenance(small(), strategy=strategy, stages=[name for name in STAGES if name not in ("inductor",)])
+    found = provenance(small(), strategy=strategy, stages=[name for name in TRACED_STAGES if name not in ("inductor",)])
     for path in small().paths:
         for name, lines in found.trace_forward(path.index).items():
             assert lines, (path.index, name)

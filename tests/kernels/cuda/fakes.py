@@ -68,11 +68,11 @@ class FakeLibrary:
             "generate_cuda": generated,
             "need_driver": lambda: fake,
             "cubin": machine_code,
-            "device_of": lambda tensors: self.device,
+            "cuda_device_of": lambda tensors: self.device,
         }.items():
             monkeypatch.setattr(kernel, name, value)
         for module in (product_kernel, polynomial_kernel):
-            monkeypatch.setattr(module, "device_of", lambda tensors: self.device)
+            monkeypatch.setattr(module, "cuda_device_of", lambda tensors: self.device)
         for name, values in {"capability": ARCHITECTURES, "processors": (2, 2), "stream_of": self.streams}.items():
             monkeypatch.setattr(driver, name, values.__getitem__)
         monkeypatch.setattr(captures, "capture_of", lambda device: self.capture)

@@ -10,7 +10,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
 
@@ -82,7 +82,7 @@ KERNELS = [
         if name not in TO_THE_LIBRARY
     ),
 ]
-POLYNOMIAL_CALLS = [Call(name, call) for name, call in product(POLYNOMIALS, CALLS)]
+POLYNOMIAL_CALLS = [Call(name, call) for name, call in product(POLYNOMIALS, POLYNOMIAL_CALLS)]
 # Of every family some, for `make test`; all stand in `make test-all`.
 QUICK = [
     Kernel("mace-large", BACKWARD),

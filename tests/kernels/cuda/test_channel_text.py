@@ -17,7 +17,7 @@ from tpgen.kernels.cuda import steps
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.tables import LONG
-from tpgen.kernels.cuda.target import obstacle
+from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
@@ -78,5 +78,5 @@ def test_more_parts_than_constant_memory_holds_are_refused(monkeypatch: pytest.M
     place_cuda.cache_clear()
     with pytest.raises(EmitError, match=r"is 282 parts, whose table takes \d+ bytes of constant memory"):
         place_cuda(schedule, ("out",), chip_of(90))
-    assert "use strategy='grouped'" in str(obstacle(forward_spec(wide(9_000)), chip_of(90)))
+    assert "use strategy='grouped'" in str(kernel_obstacle(forward_spec(wide(9_000)), chip_of(90)))
     place_cuda.cache_clear()

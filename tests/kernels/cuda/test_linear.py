@@ -18,7 +18,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
-from tpgen.kernels.cuda.target import obstacle
+from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -93,4 +93,4 @@ def test_the_library_has_the_large_ones() -> None:
     narrow, wide = (make_linear_plan(irreps, irreps) for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
     assert graphs_are_faster(form_of(narrow), "float32", chip) is None
     assert "matrix products of the library are faster" in str(graphs_are_faster(form_of(wide), "float32", chip))
-    assert obstacle(forward_spec(narrow), chip) is None
+    assert kernel_obstacle(forward_spec(narrow), chip) is None

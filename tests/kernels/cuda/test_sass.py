@@ -24,7 +24,7 @@ from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.polynomial_model import _row
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.tasks import Geometry
-from tpgen.kernels.runtime.polynomials import CALLS
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
@@ -99,14 +99,14 @@ def test_few_of_every_named_problem(name: str, opened: tuple[str, ...], arch: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", COUNTED)
-@pytest.mark.parametrize("name, call", list(product(ROWS, CALLS)))
+@pytest.mark.parametrize("name, call", list(product(ROWS, POLYNOMIAL_CALLS)))
 def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     source = Call(name, call).source(arch)
     p = source.placement
     assert isinstance(p, CudaPolynomialPlacement)
     row = executed(source) - executed(without(source, r"(?<=\n)\s+row\(call, l.*;"))
     numbers = sum(p.operands[slot].dim for slot in (*p.inputs, *p.swept))
-    assert row / numbers < ROWS[name][CALLS.index(call)]
+    assert row / numbers < ROWS[name][POLYNOMIAL_CALLS.index(call)]
     geometry = Geometry(p, Sizes(1000, 1, POLYNOMIALS[name].channels), 100)
     low, high = COUNTED_ROWS.get(name, SMALL_ROWS)
     assert low < _row(p, geometry).issued / row < high

@@ -18,8 +18,8 @@ from tpgen.kernels.cuda.launch import Join
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
 from tpgen.kernels.cuda.polynomial_model import geometry_expected
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.cuda.tasks import polynomial_bytes
-from tpgen.kernels.cuda.workspace import order_bytes, product_bytes
+from tpgen.kernels.cuda.tasks import polynomial_workspace
+from tpgen.kernels.cuda.workspace import order_bytes, product_workspace
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.call import OUT, X1, X2, FormCall, ProductCall, W
 from tpgen.kernels.runtime.ops import describe, kernel_product
@@ -69,7 +69,7 @@ def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeyp
     forward, backward = made
     assert forward is None
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
-    assert product_bytes(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows) == backward.nbytes
+    assert product_workspace(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows) == backward.nbytes
 
 
 def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
@@ -77,7 +77,7 @@ def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
     ends = Join(few, 2 * few.blocks_at_once).room(torch.device("cpu"))
-    assert product_bytes(few, ROWS, {"out": NODES}) == order_bytes(ROWS, [NODES], ends.nbytes)
+    assert product_workspace(few, ROWS, {"out": NODES}) == order_bytes(ROWS, [NODES], ends.nbytes)
     assert order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
     assert order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
 
@@ -86,7 +86,7 @@ def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     schedule = plan_schedule(form_of(PROBLEMS["mace-large"].plan, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
-    assert product_bytes(placement, ROWS, {"x1": 30, "out": NODES}) == orders + ROWS * placement.row_bytes("x1")
+    assert product_workspace(placement, ROWS, {"x1": 30, "out": NODES}) == orders + ROWS * placement.row_bytes("x1")
     assert order_bytes(10, [3, 2], 0) == 8 * ((10 + 3 + 1) + 6 * 10)  # while the second is sorted
 
 
@@ -106,8 +106,8 @@ def test_polynomials_have_sums_of_tasks() -> None:
         place_polynomial(plan, describe_polynomial(plan).sweep(call), "float32", chip_of(90)), sizes
     )
     sums = geometry.tasks * geometry.placement.added * problem.channels * 4
-    assert polynomial_bytes(geometry, torch.float32, False) == sums
-    assert polynomial_bytes(geometry, torch.bfloat16, False) == sums  # computed in float32
+    assert polynomial_workspace(geometry, torch.float32, False) == sums
+    assert polynomial_workspace(geometry, torch.bfloat16, False) == sums  # computed in float32
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]
         counts = [sizes.elements if o.weights else sizes.rows for o in given]
@@ -115,4 +115,4 @@ def test_polynomials_have_sums_of_tasks() -> None:
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
         found = call_workspace(FormCall(tensors, None, None, plan.to_json(), str(call), index))
-    assert found == polynomial_bytes(geometry, torch.float32, True) == 8 * (512 + sizes.elements + 1) + sums
+    assert found == polynomial_workspace(geometry, torch.float32, True) == 8 * (512 + sizes.elements + 1) + sums

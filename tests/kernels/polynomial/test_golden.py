@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.polynomials import mixed, symmetric
-from tpgen.kernels.cpp.polynomial import generate
+from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
@@ -28,9 +28,9 @@ def text_of(plan: Plan, order: int, target: Target) -> str:
     call = forward_call(plan)
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
-    lines = generate(PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)).text.splitlines(
-        keepends=True
-    )
+    lines = generate_polynomial(
+        PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)
+    ).text.splitlines(keepends=True)
     # without the constant text of all kernels, which golden files of products hold
     head = next(n for n, line in enumerate(lines) if not line.startswith("//"))
     body = next(n for n, line in enumerate(lines) if line.startswith(("static void prologue(", "static void row(")))

@@ -9,7 +9,7 @@ from tests.interpreter import interpret_polynomial
 from tests.polynomials import PLANS, components, operands_of, slow, symmetric
 from tpgen.form.call import Call
 from tpgen.form.polynomial import polynomial_of
-from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
+from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
 from tpgen.planner.plan import Plan
 
 
@@ -18,7 +18,7 @@ def forward(plan: Plan) -> Call:
 
 
 def sweep_of(plan: Plan, call: Call) -> PolynomialSweep:
-    return make_sweep(polynomial_of(plan), call, frozenset(o.name for o in plan.weights))
+    return make_polynomial_sweep(polynomial_of(plan), call, frozenset(o.name for o in plan.weights))
 
 
 def run(plan: Plan, call: Call, given: dict[str, torch.Tensor], index: torch.Tensor) -> dict[str, torch.Tensor]:

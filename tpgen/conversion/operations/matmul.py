@@ -17,7 +17,7 @@ from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
-WORTH = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
+WORTH_MATMUL = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**21  # products in a sum, and in all sums
 _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
 
@@ -56,6 +56,6 @@ def _is_worth(x: Tensor, w: Tensor) -> bool:
     inner, outputs = w.shape
     if has_plain_numbers(x):
         made = x.shape[0] * outputs
-        return made >= WORTH or (inner >= LONG and made * inner >= MANY)
+        return made >= WORTH_MATMUL or (inner >= LONG and made * inner >= MANY)
     known = type(inner) is type(outputs) is int  # they may be symbols
     return known and is_traced(x) and inner >= LONG and inner * outputs >= _WEIGHTS

@@ -35,10 +35,10 @@ from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, linear_map, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
-WORTH = 2**8  # edges: of fewer, finding pairs costs what they save
+WORTH_PAIRS = 2**8  # edges: of fewer, finding pairs costs what they save
 SHARE = 4  # edges to each pair at most: where fewer have a reverse, putting rows in order costs what they save
 
-Net = Callable[[Tensor], Tensor]
+_Net = Callable[[Tensor], Tensor]
 
 
 def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
@@ -52,7 +52,7 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
     if program is not None:
         _mark_recorded(program, x, edge_index, vectors, alike)
         return
-    if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH:
+    if torch.compiler.is_compiling() or not _are_edges(x, edge_index, vectors) or len(x) < WORTH_PAIRS:
         return
     pairs = _pairs_among(edge_index, vectors, x)
     if pairs is not None and len(x) <= SHARE * pairs.pairs:
@@ -95,7 +95,7 @@ def pairs_of(x: Tensor) -> EdgePairs | None:
     return _found(_marks, x)
 
 
-def once_for_pairs(net: Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
+def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
     """``net(x)`` of a net that takes each row by itself.
 
     Where ``convolves`` says that nothing but `convolved` gets the result, that may be rows of pairs.  The mark is that

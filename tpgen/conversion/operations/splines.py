@@ -21,10 +21,10 @@ from torch.func import functional_call
 from tpgen.conversion.swap import Swap
 from tpgen.errors import OptionError
 from tpgen.functions.lengths import Lengths, lengths_of
-from tpgen.functions.spline import CLOSE, Spline, evaluate_spline, make_spline, takes_spline
+from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, takes_spline
 
 SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
-Net = Callable[[Tensor], Tensor]
+_Net = Callable[[Tensor], Tensor]
 _PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
@@ -48,7 +48,7 @@ def is_splined(network: nn.Module) -> bool:
 def spline_error(network: nn.Module) -> float:
     """The largest error of slopes among the splines that a network has called, relative to the largest slope."""
     made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
-    return max((error for error in made if error <= CLOSE), default=0.0)
+    return max((error for error in made if error <= SLOPE_ERROR), default=0.0)
 
 
 @contextmanager
@@ -77,14 +77,15 @@ def _now(net: nn.Module, _extra: Any) -> str:
     _, spline = _made.get(net, (None, None))
     if spline is None:
         return (
-            f"cubic splines of lengths (made at the first call, slopes within {CLOSE:.0e} of the largest)" + _PROGRAMS
+            f"cubic splines of lengths (made at the first call, slopes within {SLOPE_ERROR:.0e} of the largest)"
+            + _PROGRAMS
         )
-    if spline.slopes_error > CLOSE:
-        return f"its net: no splines of lengths have slopes within {CLOSE:.0e}; {spline}"
+    if spline.slopes_error > SLOPE_ERROR:
+        return f"its net: no splines of lengths have slopes within {SLOPE_ERROR:.0e}; {spline}"
     return str(spline) + _PROGRAMS
 
 
-def net_or_spline(net: Any, compute: Net, x: Tensor) -> tuple[Net, Tensor]:
+def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     """Choose what makes weights: a net with its rows, or its splines with the lengths that these are of.
 
     The net where no splines are asked for, where ``x`` is not known to be of lengths alone, and in calls that no kernel
@@ -97,7 +98,7 @@ def net_or_spline(net: Any, compute: Net, x: Tensor) -> tuple[Net, Tensor]:
         return compute, x
     constants = (*net.parameters(), *lengths.constants)
     spline = _spline_of(net, compute, lengths, constants)
-    if spline.slopes_error > CLOSE:
+    if spline.slopes_error > SLOPE_ERROR:
         return compute, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
@@ -106,7 +107,7 @@ def _is_inside(lengths: Lengths) -> bool:
     return lengths.ends or not lengths.column.numel() or bool(lengths.column.detach().max() <= lengths.end)
 
 
-def _spline_of(net: nn.Module, compute: Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
+def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
     state = (lengths.shape, lengths.column.dtype, *map(_fingerprint, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
@@ -128,7 +129,7 @@ def _fingerprint(x: Tensor) -> tuple:
 class _OfLengths(nn.Module):
     """A net as a function of lengths."""
 
-    def __init__(self, net: nn.Module, compute: Net, rows: Net) -> None:
+    def __init__(self, net: nn.Module, compute: _Net, rows: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tpgen.conversion.notices import kernels_take, runs_on
 from tpgen.conversion.obstacles import replaced
 from tpgen.conversion.projects.nequip import offer_modifier
-from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -101,7 +101,7 @@ def _now(module: Any, extra: Mapping[str, Any]) -> str:
     return _NOW if kernels_take(like) else f"Allegro's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield the swaps of Allegro's products; modules of e3nn and NequIP in it follow their own rules."""
     for module in network.modules():
         if type(module) is Contracter:
@@ -110,7 +110,7 @@ def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
             yield Kept(module, f"a {qualified(type(module))}, which another modifier has put there")
 
 
-def _contracter(module: Any, options: dict[str, Any]) -> Finding:
+def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
     strategy = options.get("strategy", "auto")
     if strategy not in ("auto", "kernel"):
         return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")

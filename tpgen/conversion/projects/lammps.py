@@ -31,7 +31,11 @@ from tpgen.conversion.operations.local_rows import local_rows
 from tpgen.errors import InputError, OptionError
 from tpgen.kernels.runtime.memory import empty
 
-PROJECTS = {"mace": "mace_lammps", "nequip": "nequip_lammps", "sevenn": "sevennet_lammps"}
+PROJECTS = {  # of which modules make what LAMMPS calls: their modules here, and functions
+    "mace": ("mace_lammps", "mace_for_lammps"),
+    "nequip": ("nequip_lammps", "nequip_for_lammps"),
+    "sevenn": ("sevennet_lammps", "sevennet_for_lammps"),
+}
 
 
 class Converted:
@@ -133,7 +137,8 @@ def _maker(project: str | None) -> Callable[..., Any]:
             + ("name one by --project" if project is None else f"{project} is not")
         )
     try:
-        return import_module(f"tpgen.conversion.projects.{PROJECTS[project]}").for_lammps
+        module, function = PROJECTS[project]
+        return getattr(import_module(f"tpgen.conversion.projects.{module}"), function)
     except ImportError as error:
         raise OptionError(
             f"{project}'s class for LAMMPS cannot be imported here ({str(error).partition('. ')[0]}): install LAMMPS's "

@@ -22,7 +22,7 @@ from tpgen.conversion.operations.pairs import convolved
 from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction
 from tpgen.conversion.projects.mace_reshape import is_reshape, reshape_swap
 from tpgen.conversion.radial import find_weights
-from tpgen.conversion.swap import Finding, Kept, Swap, mark_of
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of
 
 _FUSION = "conv_fusion"
 _MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
@@ -46,7 +46,7 @@ class MaceConvolution(o3.TensorProduct):
         return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
 
 
-def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if _gathers(module):
@@ -71,7 +71,7 @@ def _asks_for_fusion(block: nn.Module) -> bool:
     return code is not None and _FUSION in code.co_consts
 
 
-def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[Finding]:
+def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     why = not_fused(network, block, "conv_tp") if _asks_for_fusion(block) else _TOO_OLD
     if why:
         yield Kept(block, why)

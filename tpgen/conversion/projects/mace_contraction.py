@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tpgen._torch import assert_async
 from tpgen.conversion.notices import kernels_take, runs_on, say_once
 from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
-from tpgen.conversion.swap import Finding, Kept, Swap, qualified
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
@@ -123,7 +123,7 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     return y.argmax(dim=1) if bool(one_hot) else None
 
 
-def contraction_swap(module: Any, options: Mapping[str, Any]) -> Finding:
+def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
     why = _changed(module)
     if why:

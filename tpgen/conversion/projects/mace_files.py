@@ -18,10 +18,10 @@ from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.report import Conversion
 from tpgen.errors import InputError
 
-Change = Callable[[nn.Module], nn.Module]
+_Change = Callable[[nn.Module], nn.Module]
 
 
-def change_file(source: Path, target: Path, change: Change) -> Conversion:
+def change_file(source: Path, target: Path, change: _Change) -> Conversion:
     """Read a model, change it with `convert` or `restore`, and write it; returns what computes with tpgen then.
 
     Takes what ``mace_run_train`` saves, and what ``mace_create_lammps_model --format=mliap`` does.  Nothing is written

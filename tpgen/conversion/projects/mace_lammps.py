@@ -34,7 +34,7 @@ def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
     return x if count is None else first_rows(x, count)
 
 
-def for_lammps(source: Path, **options: Any) -> LammpsMace:
+def mace_for_lammps(source: Path, **options: Any) -> LammpsMace:
     """Make the module that LAMMPS calls, from the file of a model."""
     model = read_model(source)
     return LammpsMace(model if any(map(mark_of, model.modules())) else convert(model, **options))

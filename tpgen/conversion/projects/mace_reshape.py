@@ -15,7 +15,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import replaced
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
@@ -67,7 +67,7 @@ def is_reshape(module: nn.Module) -> bool:
     )
 
 
-def reshape_swap(module: Any, options: dict[str, Any]) -> Finding | None:
+def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
     """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
     strategy = options.get("strategy", "auto")
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))

@@ -19,7 +19,7 @@ from tpgen.conversion.convert import convert
 from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
-from tpgen.conversion.swap import Finding, Kept, mark_of
+from tpgen.conversion.swap import Kept, SwapOrKept, mark_of
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -37,7 +37,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
         return self._tpgen.forward(given[0], given[1], given[2], edge_src, edge_dst, x.size(0))
 
 
-def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield the swaps of a NequIP model, and what stays; modules of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
@@ -69,7 +69,7 @@ def _version() -> str:
 _FURTHER = {
     "tpgen.conversion.projects.nequip_types": "self_connections",
     "tpgen.conversion.projects.nequip_scalars": "scalar_layers",
-    "tpgen.conversion.projects.nequip_edges": "paired_edges",
+    "tpgen.conversion.projects.nequip_edges": "nequip_paired_edges",
 }
 
 

@@ -161,7 +161,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 }
 
 
-def paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
     """Swaps of nets of edges, and of what computes their rows from lengths; none where there is no such net."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}

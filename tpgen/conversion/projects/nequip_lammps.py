@@ -23,7 +23,7 @@ class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
             self._initialize_model(data)
 
 
-def for_lammps(source: Path, **options: Any) -> LammpsNequip:
+def nequip_for_lammps(source: Path, **options: Any) -> LammpsNequip:
     """Make the module that LAMMPS calls, from a checkpoint or package."""
     made = LammpsNequip(str(source), "sole_model", compile=False)
     made.options = options

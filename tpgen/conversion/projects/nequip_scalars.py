@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from tpgen.conversion.obstacles import may_be_kernels, replaced
 from tpgen.conversion.operations.matmul import matmul, why_no_matmul
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.functions.silu import silu
 
 
@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
         return nn.functional.silu(input)
 
 
-def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Swaps in nets that end on more outputs than inputs, as those of edges do: of the last layer and of SiLUs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)

@@ -25,7 +25,7 @@ from tpgen._torch import has_tangents
 from tpgen.conversion import species
 from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, renamed, replaced
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import has_plain_numbers
 
@@ -100,7 +100,7 @@ class TpgenInteractionBlock(InteractionBlock):
         )  # before sizes, which are symbols where traced
         return (
             self.sc.embeds_alone()
-            and (groups is not None or (plain and types.numel() * self.sc.weight_numel >= species.WORTH))
+            and (groups is not None or (plain and types.numel() * self.sc.weight_numel >= species.WORTH_SPECIES))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
             and _leads_to(attributes, table)
@@ -123,7 +123,7 @@ _UNUSUAL = (
 )
 
 
-def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Swaps of blocks and their self-connections, where their model has one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
@@ -169,10 +169,10 @@ def _is_plain_table(module: nn.Module) -> bool:
     )
 
 
-Product = Callable[..., Tensor]
+_Product = Callable[..., Tensor]
 
 
-def also_by(rows: Tensor, found: Tensor, product: Product, operands: tuple[Tensor, ...]) -> Tensor:
+def also_by(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
     """Let a result that was ``found`` by types be differentiable by ``rows`` of the table too.
 
     Backwards, the gradient goes the way that it was found, as a rule.  Where the gradient by ``rows`` is asked for, it
@@ -191,7 +191,7 @@ class _Also(torch.autograd.Function):
     """Autograd function of `also_by`: a result as it is, with the derivatives of a product of equal value."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, rows: Tensor, product: Product, *operands: Tensor) -> Tensor:
+    def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
         ctx.save_for_backward(*operands)
         ctx.product, ctx.rows = product, rows
         ctx.set_materialize_grads(False)
@@ -204,7 +204,7 @@ class _Also(torch.autograd.Function):
         return (None, None, None, *_pulled_back(ctx.product, ctx.saved_tensors, cotangent))
 
 
-def _pulled_back(product: Product, operands: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor | None]:
+def _pulled_back(product: _Product, operands: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor | None]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         operands = tuple(x.view_as(x) for x in operands)  # each by itself, though two may be the same tensor

@@ -20,7 +20,7 @@ from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
 from tpgen.conversion.radial import find_weights
-from tpgen.conversion.swap import Finding, Kept, Swap
+from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 
 _STOCK, _FUSED = "IrrepsConvolution", "IrrepsScatterGatterFusedConvolution"
 _ONE_HOT = "OnehotEmbedding"
@@ -40,14 +40,14 @@ class SevenNetConvolution(o3.TensorProduct):
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
-def swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Finding]:
+def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield the swaps of a SevenNet model, and what stays; modules of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.conversion.projects.sevennet_edges")
-        yield from (*edges.paired_edges(network, options), *edges.programmed_outputs(network))
+        yield from (*edges.sevennet_paired_edges(network, options), *edges.programmed_outputs(network))
 
 
 def to_float64(network: nn.Module) -> None:
@@ -61,7 +61,7 @@ def _widened(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str,
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[Finding]:
+def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")

@@ -97,7 +97,7 @@ def _are_computed(beside: Iterable[nn.Module]) -> bool:
     return any(type(m) is EdgePreprocess for m in beside)
 
 
-def paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
     """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():

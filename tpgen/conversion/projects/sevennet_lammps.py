@@ -45,7 +45,7 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
         return data.nlocal == 0
 
 
-def for_lammps(source: Path, **options: Any) -> LammpsSevenNet:
+def sevennet_for_lammps(source: Path, **options: Any) -> LammpsSevenNet:
     """The module that LAMMPS calls, of a checkpoint or the name of a model that SevenNet knows.
 
     SevenNet builds the model at the first step; it is converted then, with these options of `convert`.

@@ -23,14 +23,14 @@ from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation
 from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
 from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
-from tpgen.inspection.stages.calls import Subject, request_of
+from tpgen.inspection.stages.calls import Inspected, request_of
 from tpgen.inspection.stages.request import Request
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
 
 
 def explain(
-    subject: Subject,
+    subject: Inspected,
     *,
     rows: int = ROWS,
     nodes: int | None = None,
@@ -106,14 +106,14 @@ def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) ->
     )
 
 
-def _reason(subject: Subject, request: Request, options: RequestOptions) -> str:
+def _reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
     """Why the plan is written as it is."""
     if isinstance(subject, PlannedModule) and "strategy" not in options:
         return subject.choice.reason
     return replace(request, strategy=options.get("strategy", "auto")).choice.reason
 
 
-def _nodes(subject: Subject, rows: int, nodes: int | None) -> int | None:
+def _nodes(subject: Inspected, rows: int, nodes: int | None) -> int | None:
     if getattr(subject, "edges", False):
         return rows if nodes is None else max(nodes, 1)
     if nodes is not None:

@@ -18,7 +18,7 @@ from tpgen.kernels.arguments import CallSizes, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.chips import Chip, chip_named
-from tpgen.kernels.runtime.description import DIRECTIONS, described
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, described
 from tpgen.planner.plan import Plan
 from tpgen.text import duration, quantity
 
@@ -95,7 +95,7 @@ def plan_on(
         specs = [KernelSpec(description, call, dtype, bool(nodes)) for call in description.calls()]
         if slower := cuda.slower(specs[0], chip):
             raise BackendError(slower)
-        for name, spec in zip(DIRECTIONS, specs, strict=True):
+        for name, spec in zip(OPENED_BY_DIRECTION, specs, strict=True):
             speed, workspace = cuda.speed(spec, sizes, chip), cuda.workspace(spec, sizes, chip)
             share, bound = speed.share_of(rows), speed.limit_of(rows)
             passes[name] = Pass(speed.seconds(rows), share, bound, speed.launches, workspace)

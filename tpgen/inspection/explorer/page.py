@@ -18,7 +18,7 @@ from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.explorer.products import product_sheet
 from tpgen.inspection.explorer.sheet import Sheet
-from tpgen.inspection.stages.calls import Subject
+from tpgen.inspection.stages.calls import Inspected
 from tpgen.text import quantity
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Page(_Path):
 
 
 def write_explorer(
-    subject: Subject,
+    subject: Inspected,
     path: str | Path,
     *,
     rows: int = 1000,
@@ -100,7 +100,7 @@ def write_network_explorer(
 
 
 def explorer_page(
-    subject: Subject,
+    subject: Inspected,
     rows: int = 1000,
     measure: bool = False,
     inductor: bool = False,

@@ -16,7 +16,7 @@ from tpgen.inspection.costs.explanation import ExplainedOptions, Explanation, to
 from tpgen.inspection.costs.node_costs import node_costs, traced_costs
 from tpgen.inspection.costs.roofline_picture import roofline
 from tpgen.inspection.explorer.sheet import Pane, Sheet, bars
-from tpgen.inspection.stages.calls import Subject, request_of
+from tpgen.inspection.stages.calls import Inspected, request_of
 from tpgen.inspection.stages.compiled_origins import joint_of_request
 from tpgen.inspection.stages.origins import TracedStage
 from tpgen.inspection.stages.provenance import trace
@@ -32,7 +32,7 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 
 
 def product_sheet(
-    subject: Subject, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
+    subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
     """The sheet of a subject of inspection; see `tpgen.inspection.explorer.page.write_explorer`."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}

@@ -134,11 +134,11 @@ class Joints:
         return list(zip(names, self.graphs, strict=True))
 
 
-Written = tuple[str, dict[str, Any]]  # a section's text and data
+_Written = tuple[str, dict[str, Any]]  # a section's text and data
 Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients in float64, where there are any
 
 
-def _backends(subject: Reported) -> Written:
+def _backends(subject: Reported) -> _Written:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
     exact = _exact(subject)
     torch.compiler.reset()
@@ -207,7 +207,7 @@ def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
     ]
 
 
-def _graphs(subject: Reported) -> Written:
+def _graphs(subject: Reported) -> _Written:
     found = subject.captured
     parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
     for number, graph_break in enumerate(found.breaks):
@@ -221,7 +221,7 @@ def _graphs(subject: Reported) -> Written:
 _TELLING = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}  # others are of Python objects
 
 
-def _guards(subject: Reported) -> Written:
+def _guards(subject: Reported) -> _Written:
     guards = subject.captured.guards
     counts = Counter(kind for guard in guards for kind in guard.kinds)
     lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
@@ -240,7 +240,7 @@ _NOT_VARIED = (
 _DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
 
 
-def _recompilations(subject: Reported) -> Written:
+def _recompilations(subject: Reported) -> _Written:
     calls = (subject.inputs, *subject.varied)
     shapes = [describe_inputs(inputs) for inputs in calls]
     parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
@@ -255,7 +255,7 @@ def _recompilations(subject: Reported) -> Written:
     return "\n".join(parts), data
 
 
-def _joint(subject: Reported) -> Written:
+def _joint(subject: Reported) -> _Written:
     joints = subject.joints
     parts = joints.head()
     for name, joint in joints.named():
@@ -270,7 +270,7 @@ def _joint(subject: Reported) -> Written:
     return "\n".join(parts), data
 
 
-def _partition(subject: Reported) -> Written:
+def _partition(subject: Reported) -> _Written:
     joints = subject.joints
     found = [(name, p) for name, joint in joints.named() for p in joint.partitions]
     head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
@@ -293,7 +293,7 @@ _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<
 _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 
 
-def _kernels(subject: Reported) -> Written:
+def _kernels(subject: Reported) -> _Written:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     parameters = tuple(subject.module.parameters())
@@ -315,7 +315,7 @@ class SectionMaker:
     """Head of a section, and the function that writes it."""
 
     title: str
-    write: Callable[[Reported], Written]
+    write: Callable[[Reported], _Written]
     compiles: bool = True  # whether Dynamo runs the module
 
 

@@ -21,8 +21,8 @@ from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
-from tpgen.kernels.runtime.polynomials import CALLS, named_call
-from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_sweep, stored_value, terms_of
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement, Value
 from tpgen.nn.modules import sizes_of
 from tpgen.nn.planned import PlannedModule
@@ -100,7 +100,7 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        return CALLS[:1] if shows == GRAPHS else CALLS
+        return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, shows: str) -> None:
         call = self.call  # or it is none
@@ -177,7 +177,9 @@ class PolynomialRequest(Request):
         return {**sizes, "strategy": self.strategy, "backend": self.backend}
 
     def _sweep(self, call: str) -> PolynomialSweep:
-        return make_sweep(self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights))
+        return make_polynomial_sweep(
+            self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
+        )
 
     @property
     def flops(self) -> int:
@@ -192,7 +194,7 @@ class PolynomialRequest(Request):
     @property
     def facts(self) -> dict[str, Any]:
         weights = {o.name for o in self.plan.weights}
-        sweeps = {name: self._sweep(name) for name in CALLS[:2]}
+        sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
         return {
             "channels": self.channels,
             "elements": self.elements,
@@ -212,7 +214,7 @@ def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Reque
     return kind(plan, direction, **options)
 
 
-Subject = nn.Module | Plan
+Inspected = nn.Module | Plan
 
 
 def plan_in(subject: Any) -> Plan | None:
@@ -221,7 +223,7 @@ def plan_in(subject: Any) -> Plan | None:
     return found if isinstance(found, Plan) else None
 
 
-def request_of(subject: Subject, **options: Unpack[DirectionOptions]) -> Request:
+def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
     """The request that stands for a product, a linear layer, a polynomial or a plan; ``auto`` is decided in it.
 
     >>> from tpgen.planner.presets import channelwise

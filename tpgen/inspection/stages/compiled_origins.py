@@ -20,7 +20,7 @@ from tpgen.inspection.stages.cuda import ptx_of
 from tpgen.inspection.stages.dump import STAGES, example_arguments
 from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, served, traced_stage
 from tpgen.inspection.stages.request import Request
-from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.remember import remembered
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"

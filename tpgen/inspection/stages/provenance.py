@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, check_known
-from tpgen.inspection.stages.calls import Subject, request_of
+from tpgen.inspection.stages.calls import Inspected, request_of
 from tpgen.inspection.stages.compiled_origins import (
     KERNEL_STAGES,
     trace_inductor,
@@ -31,7 +31,7 @@ from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form,
 from tpgen.inspection.stages.request import GRAPHS, Request
 from tpgen.planner.plan import Plan
 
-STAGES: dict[str, Callable[[Request], TracedStage]] = {
+TRACED_STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "plan": trace_plan,
     "form": trace_form,
     "graph": trace_graph,
@@ -45,7 +45,7 @@ STAGES: dict[str, Callable[[Request], TracedStage]] = {
     "ptx": trace_ptx,
 }
 # Inductor compiles for seconds, and NVRTC has to be there: they are left out unless asked for.
-DEFAULT_STAGES = tuple(name for name in STAGES if name not in ("inductor", "ptx"))
+DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor", "ptx"))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Provenance:
 
 
 def provenance(
-    subject: Subject, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
+    subject: Inspected, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
     """Trace the lines of a product, a linear layer, a polynomial or a plan through the stages.
 
@@ -118,7 +118,7 @@ def provenance(
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
     chosen = list(stages)
-    check_known("stage", chosen, STAGES, EmitError)
+    check_known("stage", chosen, TRACED_STAGES, EmitError)
     request = request_of(subject, **options)
     check_known("direction", [request.direction], request.directions(GRAPHS), EmitError)
     return Provenance(request.plan, request.strategy, {name: trace(name, request) for name in chosen})
@@ -127,6 +127,6 @@ def provenance(
 def trace(name: str, request: Request) -> TracedStage:
     """One stage of a request; one that it does not have says why."""
     try:
-        return STAGES[name](request)
+        return TRACED_STAGES[name](request)
     except TpgenError as error:
         return TracedStage(name, missing=str(error))

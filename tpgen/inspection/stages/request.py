@@ -24,10 +24,10 @@ from tpgen.inspection.stages.cuda import number_type, shown_chip
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.target import place as place_on_gpu
+from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import DIRECTIONS as KERNELS
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.plan import Leg, Plan

@@ -17,7 +17,7 @@ from tpgen.kernels.sweep.monomials import gathered, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
-FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
+POLYNOMIAL_FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 
 
@@ -87,7 +87,7 @@ class RowText:
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
 
-def generate(placement: PolynomialPlacement) -> GeneratedSource:
+def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
     """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
 
     The entry takes arrays of pointers to the given tensors and to the opened ones, the element of every row (null:

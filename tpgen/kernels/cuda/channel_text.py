@@ -12,7 +12,7 @@ from tpgen.kernels.cuda.groups import LANES, power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 
-class ChannelText:
+class StepChannelText:
     """Writes what a step computes: tables by all threads, then each warp its units, then the sums of their parts."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:

@@ -101,17 +101,17 @@ class CudaKernel(ABC):
 
     def compile(self, like: Tensor) -> None:
         """Compile it for the device of a tensor, ahead of its first call."""
-        self._built_for(driver.capability(device_of([like])))
+        self._built_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
         """The device of a tensor, and how the runtime in C++ launches them there."""
-        device = device_of([like])
+        device = cuda_device_of([like])
         return device, self.fields(self.on(device))
 
     def __call__(self, *given: Any) -> int:
         """Launch the kernels of a `Given` on the current stream; a fault where edges or the index point nowhere."""
         call = Given(*given)
-        loaded = self.on(device_of(call.operands))
+        loaded = self.on(cuda_device_of(call.operands))
         fault, order = self.order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
@@ -133,5 +133,5 @@ class CudaKernel(ABC):
         return self._built[arch]
 
 
-def device_of(tensors: Sequence[Tensor]) -> int:
+def cuda_device_of(tensors: Sequence[Tensor]) -> int:
     return tensors[0].get_device()

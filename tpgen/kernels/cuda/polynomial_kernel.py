@@ -11,7 +11,7 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
 from tpgen.kernels.cuda.orders import Order, is_inside, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, place_polynomial
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
@@ -50,7 +50,7 @@ class PolynomialKernel(CudaKernel):
 
     def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
         """The order of rows that is known of an index in range, which a recorded graph does not ask."""
-        capture = captures.capture_of(device_of([like]))
+        capture = captures.capture_of(cuda_device_of([like]))
         return recall_order(index, elements, capture) if capture or recall_inside(index, elements) else None
 
     def __call__(self, *given: Any) -> int:

@@ -29,7 +29,7 @@ _TOGETHER = 40
 _BLOCKS = 2  # on a multiprocessor, before warps share a block
 
 Item = TypeVar("Item")
-Sum = tuple[Component, tuple[Product, ...]]
+ComponentSum = tuple[Component, tuple[Product, ...]]
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class CudaPolynomialPlacement(PolynomialPlacement):
         return max(1, min(self.chip.shared // (self.shared + KIB), 64 // self.warps, 32))
 
     @cached_property
-    def prologue(self) -> list[list[Sum]]:
+    def prologue(self) -> list[list[ComponentSum]]:
         """The coefficients that each warp computes: neighbours, which share weights, and as many terms each."""
         made = list(gathered(self.sweep.prologue).items())
         return shares(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
-    def epilogue(self) -> list[list[Sum]]:
+    def epilogue(self) -> list[list[ComponentSum]]:
         """The gradients of weights that each warp computes; without terms, zero."""
         sums = gathered(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from tpgen.kernels.cpp.polynomial import Phrases, RowText
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, Sum
-from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, header, write_numbers
+from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomialPlacement
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_numbers
 from tpgen.kernels.placement.polynomial import slot_name
 from tpgen.kernels.sweep.statements import Component
 from tpgen.planner.polynomial_plan import terms_text
 
-COUNTS = ("rows", "elements", "channels", "width", "span")
+COUNT_ARGUMENTS = ("rows", "elements", "channels", "width", "span")
 _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
 # Statements of a row: more stand in a function of their own, so that what the loop over rows keeps takes no registers.
 _LONG = 2500
@@ -67,8 +67,8 @@ class PolynomialText:
             for s in at.summed:
                 w.line(f"num* s_{slot_name(s)};  // sums over some channels")
             w.line("const i64 *first, *order;  // rows by element")
-            w.line(f"i64 {', '.join(COUNTS)};")
-        w.raw(header("polynomial"))
+            w.line(f"i64 {', '.join(COUNT_ARGUMENTS)};")
+        w.raw(cuda_header("polynomial"))
 
     # -- one row --
 
@@ -127,7 +127,7 @@ class PolynomialText:
         name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
-    def _by_warps(self, name: str, arguments: list[str], parts: list[list[Sum]], put: object) -> None:
+    def _by_warps(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
         """A function whose sums are dealt out to the warps of a block."""
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
@@ -136,7 +136,7 @@ class PolynomialText:
                     with self.w.block(f"if (warp == {warp})"):
                         self._sums(sums, put)
 
-    def _sums(self, sums: list[Sum], put: object) -> None:
+    def _sums(self, sums: list[ComponentSum], put: object) -> None:
         assert callable(put)
         for slot, used in _weights_of(self.at, sums):
             name, dim = slot_name(slot), self.at.operands[slot].dim
@@ -242,7 +242,7 @@ class PolynomialText:
                     w.line(f"call.o_{name}[place] = narrow(sum);")
 
 
-def _weights_of(at: CudaPolynomialPlacement, sums: Iterable[Sum]) -> list[tuple[str, list[int]]]:
+def _weights_of(at: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
     """The weights that some sums read, by slot."""
     values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
     found = ((s, sorted(v.index for v in values if v.operand == s)) for s in at.weights)

@@ -11,7 +11,7 @@ CHANNELS_ENTRY = "tpgen_channels"
 _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloat16": ("unsigned short", "float")}
 
 
-def header(name: str) -> str:
+def cuda_header(name: str) -> str:
     """The text of a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
@@ -25,10 +25,10 @@ def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
     for count in counts:
         w.line(f"enum {{ {count} }};")
     w.raw("#ifndef TPGEN_DEVICE")
-    w.raw(header("device"))
+    w.raw(cuda_header("device"))
     w.raw("#endif")
     if dtype == "bfloat16":
-        w.raw(header("numbers"))
+        w.raw(cuda_header("numbers"))
     else:
         w.line("DEVICE num widen(real x) { return x; }")
         w.line("DEVICE real narrow(num x) { return x; }")

@@ -13,7 +13,7 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
-from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
 from tpgen.kernels.cuda.orders import (
     Order,
@@ -77,7 +77,7 @@ class ProductKernel(CudaKernel):
 
     def recall(self, edges: Edges, like: Tensor) -> KnownEdges | None:
         """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
-        device = device_of([like])
+        device = cuda_device_of([like])
         loaded = self._loaded.get(device)
         return None if loaded is None else _recalled(loaded, edges, captures.capture_of(device))
 

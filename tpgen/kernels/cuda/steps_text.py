@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_text import ChannelText
+from tpgen.kernels.cuda.channel_text import StepChannelText
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gather_text import GathersText
-from tpgen.kernels.cuda.prelude import ENTRY, header, write_numbers
+from tpgen.kernels.cuda.prelude import ENTRY, cuda_header, write_numbers
 from tpgen.kernels.cuda.rows_text import ENDS, RowsText
 from tpgen.kernels.cuda.steps import SLOTS_AREA
 
@@ -20,7 +20,9 @@ class StepsText:
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
-        self.body = GathersText(placement, w) if isinstance(placement, GatherPlacement) else ChannelText(placement, w)
+        self.body = (
+            GathersText(placement, w) if isinstance(placement, GatherPlacement) else StepChannelText(placement, w)
+        )
 
     def write(self) -> None:
         self._in_part("placement", self._head)
@@ -54,8 +56,8 @@ class StepsText:
         w, p = self.w, self.p
         counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
         write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
-        w.raw(header("copies"))
-        w.raw(header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
+        w.raw(cuda_header("copies"))
+        w.raw(cuda_header("gather" if isinstance(self.p, GatherPlacement) else "lanes"))
 
     # -- what a step works on --
 
@@ -81,18 +83,18 @@ class StepsText:
     def _edges(self) -> None:
         """Write the functions that find the edges of a run, and the owners that they add to or read from."""
         w, owner, held = self.w, self.p.owner, self.p.held
-        w.raw(header("edges"))
+        w.raw(cuda_header("edges"))
         if self.p.by:
             w.line(f"enum {{ {'OWNED' if owner else 'HELD'} = {self.p.dim[self.p.by]} }};")
             w.line(f"DEVICE i64 owner_of(const Ends& e) {{ return e.{ENDS[self.p.by]}; }}")
         if held:
             w.line(f"DEVICE const real* held(const Call& call) {{ return call.{held}; }}")
             w.line(f"DEVICE const real* held(const Step& s) {{ return s.{held}; }}")
-            w.raw(header("held"))
+            w.raw(cuda_header("held"))
         if owner:
             w.line(f"DEVICE real* owned(const Call& call) {{ return call.d_{owner}; }}")
             w.line(f"DEVICE num* owned(const Step& s) {{ return s.d_{owner}; }}")
-            w.raw(header("owners"))
+            w.raw(cuda_header("owners"))
 
     # -- the kernel --
 
@@ -192,10 +194,10 @@ class StepsText:
     def _sum(self) -> None:
         """The blocks' parts of the gradient of weights that all rows share, added up."""
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
-        self.w.raw(header("sum"))
+        self.w.raw(cuda_header("sum"))
 
     def _collect(self) -> None:
         """The results of edges, added up for each node."""
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
-        self.w.raw(header("collect"))
+        self.w.raw(cuda_header("collect"))

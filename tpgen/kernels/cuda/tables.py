@@ -14,7 +14,7 @@ from tpgen.kernels.sweep.statements import Component, Statement, TableEntry, Tab
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep
 
 LONG = 64  # entries of a table, which registers cannot hold beside all else
-Entry = tuple[tuple[float, int], ...]  # coefficients, and which number of the row (and copy) each multiplies
+_Entry = tuple[tuple[float, int], ...]  # coefficients, and which number of the row (and copy) each multiplies
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TableSet:
     tables: tuple[PlacedTable, ...]
     firsts: tuple[int, ...]  # the first entry of each table
     places: tuple[dict[int, int], ...]  # of the entries of each, behind its first
-    rows: tuple[Entry, ...]
+    rows: tuple[_Entry, ...]
 
     @property
     def entries(self) -> int:
@@ -93,7 +93,7 @@ def _table_set(
     operand: str, copies: int, stride: int, offset: int, members: list[tuple[PlacedTable, tuple[Tabulate, ...]]]
 ) -> TableSet:
     firsts: list[int] = []
-    rows: list[Entry] = []
+    rows: list[_Entry] = []
     for placed, statements in members:
         firsts.append(len(rows))
         rows += [_entry(placed, statement) for statement in statements]
@@ -102,7 +102,7 @@ def _table_set(
     return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 
-def _entry(placed: PlacedTable, statement: Tabulate) -> Entry:
+def _entry(placed: PlacedTable, statement: Tabulate) -> _Entry:
     return tuple((term.coefficient, _place(placed, term.factors)) for term in statement.terms)
 
 

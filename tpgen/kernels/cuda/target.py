@@ -19,8 +19,8 @@ from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
 from tpgen.kernels.cuda.polynomial_model import geometry_expected, predict_polynomial
 from tpgen.kernels.cuda.polynomial_placement import why_no_room
 from tpgen.kernels.cuda.product_kernel import ProductKernel
-from tpgen.kernels.cuda.tasks import polynomial_bytes
-from tpgen.kernels.cuda.workspace import product_bytes
+from tpgen.kernels.cuda.tasks import polynomial_workspace
+from tpgen.kernels.cuda.workspace import product_workspace
 from tpgen.kernels.sweep.terms import SLOTS
 
 # The most that a kernel can open at once: where these have room, all others have.
@@ -81,7 +81,7 @@ def _product_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Prediction
 
 def _product_workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     placement = ProductKernel.place(spec, chip or chip_expected(sizes.device))
-    return product_bytes(placement, sizes.rows, sizes.ends, sizes.int32_indices)
+    return product_workspace(placement, sizes.rows, sizes.ends, sizes.int32_indices)
 
 
 def _product_slower(spec: KernelSpec, chip: Chip) -> str | None:
@@ -106,15 +106,15 @@ def _polynomial_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Predict
 
 def _polynomial_workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
     placement = PolynomialKernel.place(spec, chip or chip_expected(sizes.device))
-    return polynomial_bytes(geometry_expected(placement, sizes.counts), spec.dtype, sizes.by_element)
+    return polynomial_workspace(geometry_expected(placement, sizes.counts), spec.dtype, sizes.by_element)
 
 
 # -- of any form -------------------------------------------------------------------------------------------------------
 
-load = by_form(ProductKernel, PolynomialKernel)
-place = by_form(ProductKernel.place, PolynomialKernel.place)
-obstacle = by_form(_product_obstacle, _polynomial_obstacle)
-text = by_form(_product_text, _polynomial_text)
+load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
+place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
+kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
+kernel_text = by_form(_product_text, _polynomial_text)
 speed = by_form(_product_speed, _polynomial_speed)  # predicted
 workspace = by_form(_product_workspace, _polynomial_workspace)  # bytes beside operands and results
 slower = by_form(_product_slower, lambda *_: None)

@@ -14,7 +14,7 @@ from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.groups import LANES, power_of_two
 from tpgen.kernels.cuda.orders import Order
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
-from tpgen.kernels.cuda.polynomial_text import COUNTS
+from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.workspace import order_bytes
 
@@ -59,7 +59,7 @@ class Geometry:
     def counts(self) -> dict[str, int]:
         """Numbers that the kernels are called with, by name."""
         known = {**self.sizes._asdict(), "width": self.width, "span": self.span}
-        return {name: known[name] for name in COUNTS}
+        return {name: known[name] for name in COUNT_ARGUMENTS}
 
     @property
     def blocks(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class Geometry:
         return [torch.empty(shape, dtype=number, device=device) for shape in shapes]
 
 
-def polynomial_bytes(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> int:
+def polynomial_workspace(geometry: Geometry, dtype: torch.dtype, indexed: bool) -> int:
     """Bytes that the kernels of a polynomial take: sums of tasks and, with an index of elements, the order of rows."""
     sums = sum(x.nbytes for x in geometry.scratch(dtype, torch.device("meta")))
     return order_bytes(geometry.sizes.rows, [geometry.sizes.elements] * indexed, sums)

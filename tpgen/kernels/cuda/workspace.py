@@ -15,7 +15,7 @@ _INDEX = torch.int64.itemsize
 _SORTED = 6
 
 
-def product_bytes(p: AnyPlacement, rows: int, nodes: dict[str, int] | None = None, narrow: int = 0) -> int:
+def product_workspace(p: AnyPlacement, rows: int, nodes: dict[str, int] | None = None, narrow: int = 0) -> int:
     """Bytes of a product's kernel on so many rows; on edges with nodes of x1 and out, and so many indices of int32.
 
     >>> from tpgen.form.form import form_of

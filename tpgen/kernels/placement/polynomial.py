@@ -19,7 +19,7 @@ from tpgen.planner.plan import Operand, Plan
 
 _SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes
 
-Segment = tuple[int, int]  # first component, components
+_Segment = tuple[int, int]  # first component, components
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PolynomialPlacement:
             found.setdefault(value.operand, []).append(value.index)
         return found
 
-    def segments_read(self, slot: str) -> list[Segment]:
+    def segments_read(self, slot: str) -> list[_Segment]:
         """The segments of a slot of which some component is read."""
         used = set(self.read[slot])
         return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
@@ -169,7 +169,7 @@ def slot_name(slot: Slot | str) -> str:
     return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"
 
 
-def component_runs(operand: Operand) -> Sequence[Segment]:
+def component_runs(operand: Operand) -> Sequence[_Segment]:
     """Components that stand side by side for each channel."""
     if operand.layout == "channel":
         return ((0, operand.dim),)

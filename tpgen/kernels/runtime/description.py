@@ -41,7 +41,7 @@ PATHS: dict[str, Callable[[Term], bool]] = {
     "weighted": lambda term: term.leg("w") is not None,
 }
 
-DIRECTIONS: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
+OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
 _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
 
@@ -89,7 +89,7 @@ class Description:
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """The forward call and its gradients, with ``forces`` those that training on gradients of inputs needs too."""
-        return (*map(call_of, DIRECTIONS.values()), *(_FORCES if forces else ()))
+        return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
@@ -297,6 +297,6 @@ def kernel_source(
     >>> "// path 0: 8x0e x 1x1o -> 8x1o (uvu)" in kernel_source(plan).text
     True
     """
-    if direction not in DIRECTIONS:
-        raise EmitError(unknown("direction", direction, DIRECTIONS))
-    return Description(plan, layouts_of(plan, layout)).source(call_of(DIRECTIONS[direction]), dtype)
+    if direction not in OPENED_BY_DIRECTION:
+        raise EmitError(unknown("direction", direction, OPENED_BY_DIRECTION))
+    return Description(plan, layouts_of(plan, layout)).source(call_of(OPENED_BY_DIRECTION[direction]), dtype)

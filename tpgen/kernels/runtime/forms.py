@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tpgen._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.form.call import Call, Slot
-from tpgen.form.derivative import Part, parts_of, summed
+from tpgen.form.derivative import CallPart, parts_of, summed_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import CALLS, ORDERS, OUT, SLOT_BITS, FormCall, ProductCall, opening_text
@@ -179,7 +179,7 @@ def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | Non
 class _Sum(NamedTuple):
     """A product's call as a sum of calls without levels, and whether it is one that a single kernel may compute."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[CallPart, ...]
     fuses: bool
 
 
@@ -202,11 +202,11 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
         mask, nodes = _mask(opened), call.nodes
         if mask == OUT and g is not None:  # its rows alone are needed
             nodes, g = g.shape[0], None
-        return products.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes, call.by_src, call.by_dst))
+        return product_operator.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes, call.by_src, call.by_dst))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]
-    return summed(parts, call.tensors, len(call.slots.opened), evaluate, added)
+    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, added)
 
 
 def _mask(opened: Sequence[int]) -> int:
@@ -273,10 +273,10 @@ class _Products(Operator[ProductCall]):
         return forms.shapes(call.listed())
 
 
-products = _Products()
+product_operator = _Products()
 
 _OPERATORS: dict[str, Operator[Any]] = {
-    **dict.fromkeys(("product", "gradients", "sorted"), products),
+    **dict.fromkeys(("product", "gradients", "sorted"), product_operator),
     **dict.fromkeys(("form", "polynomial"), forms),
 }
 for _name, _operator in _OPERATORS.items():

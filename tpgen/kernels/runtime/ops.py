@@ -15,7 +15,7 @@ from tpgen.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, product_call
 from tpgen.kernels.runtime.description import describe, kernel_source
-from tpgen.kernels.runtime.forms import forms, products
+from tpgen.kernels.runtime.forms import forms, product_operator
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
 
 __all__ = [
@@ -46,7 +46,7 @@ def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -
     torch.Size([2, 24])
     """
     x1, x2, w = _alike(x1, x2, w)
-    return products.form(product_call(x1, x2, w, description))[0]
+    return product_operator.form(product_call(x1, x2, w, description))[0]
 
 
 def kernel_conv(
@@ -73,7 +73,7 @@ def kernel_conv(
     _check_index("edge_dst", edge_dst)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         return _sorted_conv(x1, x2, w, edge_src.long(), edge_dst.long(), num_nodes, description)
-    return products.form(product_call(x1, x2, w, description, edge_src, edge_dst, num_nodes))[0]
+    return product_operator.form(product_call(x1, x2, w, description, edge_src, edge_dst, num_nodes))[0]
 
 
 def _sorted_conv(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int, description: str) -> Tensor:
@@ -83,7 +83,7 @@ def _sorted_conv(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, no
     """
     by_src = torch.ops.tpgen.order(src, x1.shape[0]) if torch.is_grad_enabled() and x1.requires_grad else None
     by_dst = torch.ops.tpgen.order(dst, nodes)
-    return products.form(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes, by_src, by_dst))[0]
+    return product_operator.form(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes, by_src, by_dst))[0]
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:

@@ -11,11 +11,11 @@ from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.cpp.polynomial import FAULTS, generate
+from tpgen.kernels.cpp.polynomial import POLYNOMIAL_FAULTS, generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
-from tpgen.kernels.sweep.monomials import PolynomialSweep, make_sweep
+from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
 from tpgen.planner.plan import OUT, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.remember import remembered
@@ -36,7 +36,7 @@ class PolynomialDescription:
     live = True
     any_level = True  # kernels take calls at any levels
     pairs = False  # each row has weights of its own, those of its element, or those of all
-    faults = FAULTS
+    faults = POLYNOMIAL_FAULTS
 
     @cached_property
     def form(self) -> PolynomialForm:
@@ -45,11 +45,11 @@ class PolynomialDescription:
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """The forward call and its gradients, with ``forces`` the gradients of those too."""
-        return tuple(named_call(self.plan, name) for name in (CALLS if forces else CALLS[:2]))
+        return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def sweep(self, call: Call) -> PolynomialSweep:
         """The program of a call.  Raises `BackendError` where it is too large to be written out."""
-        sweep = make_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
+        sweep = make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
         if sweep.operations > LARGEST:
             raise BackendError(
                 f"a kernel of this polynomial ({call}) takes "
@@ -64,7 +64,7 @@ class PolynomialDescription:
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
-        return generate(self.placement(call, dtype))
+        return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Read the slots that a call opens, and those that are given at a level.
@@ -109,7 +109,7 @@ def forward_call(plan: Plan) -> Call:
     return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
 
 
-CALLS = ("forward", "backward", "second")
+POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
 def named_call(plan: Plan, name: str) -> Call:
@@ -123,15 +123,15 @@ def named_call(plan: Plan, name: str) -> Call:
     >>> print(named_call(plan, "backward"))
     x out.1 -> x
     """
-    if name not in CALLS:
+    if name not in POLYNOMIAL_CALLS:
         if "->" not in name:
             raise PlanError(
-                f"not a call: {name[:60]!r}; calls are {', '.join(CALLS)}, or one in full like 'x w -> out'"
+                f"not a call: {name[:60]!r}; calls are {', '.join(POLYNOMIAL_CALLS)}, or one in full like 'x w -> out'"
             )
         call = Call.parse(name)
         PolynomialDescription(plan).read(call)
         return call
     call = forward_call(plan)
-    for _ in range(CALLS.index(name)):
+    for _ in range(POLYNOMIAL_CALLS.index(name)):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     return call

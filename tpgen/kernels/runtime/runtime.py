@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormC
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.load import Kernel
-from tpgen.kernels.runtime.native.runtime import NOTHING, Runtime, runtime
+from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
@@ -45,7 +45,7 @@ class Kernels:
         self._native: Callable[..., list[Tensor]] | None = None
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
-        self._number = NOTHING
+        self._number = NO_NUMBER
 
     @property
     def product(self) -> Description:
@@ -92,9 +92,9 @@ class Kernels:
         mask = 0 if self.description.any_level or call.levels else mask_of(call)
         text, signature = self._name(str(call), dtype, indexed), self.signature(str(call), indexed)
         form = native.add_form(text, dtype, self.description.check_index, mask, *native_fields(signature))
-        if mask and form != NOTHING:
+        if mask and form != NO_NUMBER:
             self._number = native.number(self._text)
-            if self._number != NOTHING:
+            if self._number != NO_NUMBER:
                 native.set_call(self._number, indexed, dtype, form)
                 self._native = native.run
         return form
@@ -109,7 +109,7 @@ class Kernels:
         if native is None or address is None or self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
         form = self._entered(native, spec.call, spec.dtype, spec.indexed)
-        if form != NOTHING:
+        if form != NO_NUMBER:
             native.set_kernel(form, address)
             self._numbers[str(spec.call), spec.dtype, spec.indexed] = (form,)
 
@@ -124,7 +124,7 @@ class Kernels:
             return
         launched = self._launched = self._launched or Launched(native)
         form = self._entered(native, call, like.dtype, indexed)
-        if form == NOTHING:
+        if form == NO_NUMBER:
             return
         native.set_launch(form, *launch(like))
         if self.description.any_level:
@@ -141,11 +141,11 @@ class Kernels:
             number, text = self._number, self._text
         else:
             (number, *more), text = (
-                self._numbers.get((call, dtype, indexed), (NOTHING,)),
+                self._numbers.get((call, dtype, indexed), (NO_NUMBER,)),
                 self._name(call, dtype, indexed),
             )
-            number = NOTHING if more else number
-        if native is None or number == NOTHING:
+            number = NO_NUMBER if more else number
+        if native is None or number == NO_NUMBER:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
         return native.name(text, number)
 

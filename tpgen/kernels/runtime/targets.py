@@ -26,7 +26,7 @@ from tpgen.kernels.runtime.load import Kernel
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
-NOTHING = "nothing to compute: the product has no paths that contribute, so its result is zero"
+NO_PATHS = "nothing to compute: the product has no paths that contribute, so its result is zero"
 _FUSED_ENTRIES = 600  # coupling entries: some sixteen statements each, and compilers take seconds for ten thousand
 # Operations of a row of a polynomial: nothing is chosen by itself whose second derivatives, some four times its
 # operations, would take g++ more than a few seconds.
@@ -90,9 +90,9 @@ def kernel_supported(
         return target
     spec = _forward(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
     if not spec.description.live:
-        return NOTHING
+        return NO_PATHS
     where = torch.device(device)
-    return target.missing(where) or obstacle(target, spec, where)
+    return target.missing(where) or obstacle_of(target, spec, where)
 
 
 def why_no_kernel(
@@ -117,7 +117,7 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
     return target
 
 
-def obstacle(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
+def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
     """Why a target has no kernel for a call on a device; remembered by what of the device it depends on."""
     return _obstacle(target.obstacle, spec, target.chip(device))
 
@@ -202,13 +202,13 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         device="cuda",
         about="CUDA GPUs",
         missing=cuda.missing,
-        obstacle=cuda.obstacle,
+        obstacle=cuda.kernel_obstacle,
         chip=cuda.chip_at,
-        load=cuda.load,
+        load=cuda.load_gpu_kernel,
         empty=_plain,
         remedy="",
         language="CUDA C++",
-        text=cuda.text,
+        text=cuda.kernel_text,
         workspace=cuda.workspace,
         sorts=True,
         slower=cuda.slower,

@@ -10,10 +10,10 @@ from typing import Any
 from tpgen.kernels.sweep.monomials import stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Load, Local, Product, Statement, Sum, Value
 
-Memory = MutableMapping[Value, Any]
+ValueMemory = MutableMapping[Value, Any]
 
 
-def run_statements(statements: Iterable[Statement], memory: Memory) -> dict[Component, Any]:
+def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict[Component, Any]:
     """The sums of all components that statements add to; named values and coefficients are left in the memory."""
     opened: dict[Component, Any] = {}
     for statement in statements:
@@ -25,7 +25,7 @@ def run_statements(statements: Iterable[Statement], memory: Memory) -> dict[Comp
     return opened
 
 
-def summed(terms: Sum, memory: Memory, start: Any = None) -> Any:
+def summed(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
     """A sum of products of values, in its order, on top of what there is."""
     for term in terms:
         value = _product(term, memory)
@@ -33,7 +33,7 @@ def summed(terms: Sum, memory: Memory, start: Any = None) -> Any:
     return start
 
 
-def _product(product: Product, memory: Memory) -> Any:
+def _product(product: Product, memory: ValueMemory) -> Any:
     if not product.factors:
         return product.coefficient
     first, *rest = (memory[factor] for factor in product.factors)

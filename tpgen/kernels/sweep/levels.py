@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, polynomial
-from tpgen.kernels.sweep.monomials import make_sweep, reads
+from tpgen.kernels.sweep.monomials import make_polynomial_sweep, reads
 from tpgen.kernels.sweep.statements import (
     Accumulate,
     Component,
@@ -85,7 +85,7 @@ def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
     orders = [(*first, side, *middle, *(s for s in sides if s != side)) for side in sides]
-    return _numbered(_joined(make_sweep(form, call, orders=orders).rows))
+    return _numbered(_joined(make_polynomial_sweep(form, call, orders=orders).rows))
 
 
 def _joined(statements: tuple[Statement, ...]) -> list[Statement]:

@@ -29,7 +29,7 @@ _DIGITS = 12  # coefficients that agree to so many digits, but for their sign, a
 
 # A number of the algebra: what stands at each set of levels; None is the constant 1.
 Dual = dict[int, Value | None]
-Sums = dict[int, list[Product]]
+_Sums = dict[int, list[Product]]
 Tail = tuple[tuple[tuple[Variable, ...], float], ...]  # a polynomial of weights alone
 
 
@@ -67,7 +67,7 @@ class PolynomialSweep:
         return "\n".join(parts)
 
 
-def make_sweep(
+def make_polynomial_sweep(
     form: PolynomialForm,
     call: Call,
     weights: frozenset[str] = frozenset(),
@@ -160,17 +160,17 @@ class _Builder:
     def _component(self, f: Variable) -> Dual:
         return {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in self.given.get(f.tensor, ())}
 
-    def _accumulate(self, f: Variable, sums: Sums) -> None:
+    def _accumulate(self, f: Variable, sums: _Sums) -> None:
         """Add to the gradients of a factor's slots that are open."""
         for levels, terms in sums.items():
             slot = self.wanted.get((f.tensor, levels))
             if slot:
                 self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
-    def _named(self, sums: Sums) -> Dual:
+    def _named(self, sums: _Sums) -> Dual:
         return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
 
-    def _added(self, before: Dual, sums: Sums) -> Dual:
+    def _added(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
         return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
@@ -184,7 +184,7 @@ class _Builder:
             self.rows.append(Define(name, terms))
         return self.known[terms]
 
-    def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[Sums], None]]:
+    def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[_Sums], None]]:
         """A constant, what it multiplies, and what takes the gradient of that."""
         if list(tail) == [()]:
             return tail[()], {0: None}, lambda sums: None
@@ -196,12 +196,12 @@ class _Builder:
             self.tails.append(exact)
         reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
 
-        def adjoint(sums: Sums) -> None:
+        def adjoint(sums: _Sums) -> None:
             self.rows += [Accumulate(_element(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
         return scale, {t: _element(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
 
-    def _weights(self, factors: Iterable[Variable], value: float) -> Sums:
+    def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component(f) for f in factors))
 
     def _fold_in(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
@@ -224,16 +224,16 @@ def _element(what: str, levels: int, n: int) -> Component:
     return Component(str(Slot(what, levels)), 0, n)
 
 
-def products(coefficient: float, *factors: Dual) -> Sums:
+def products(coefficient: float, *factors: Dual) -> _Sums:
     """The product of numbers of the algebra, as sums of products; levels that meet twice vanish.
 
     >>> x = {0: Local("x"), 1: Local("v")}
     >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
     {0: 1, 1: 2}
     """
-    found: Sums = {0: [Product(coefficient, ())]}
+    found: _Sums = {0: [Product(coefficient, ())]}
     for dual in factors:
-        longer: Sums = {}
+        longer: _Sums = {}
         for levels, terms in found.items():
             for more, value in dual.items():
                 if not levels & more:

@@ -12,7 +12,7 @@ from tpgen.kernels.cuda.polynomial_model import geometry_expected
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
 from tpgen.kernels.cuda.tasks import Geometry
-from tpgen.kernels.runtime.polynomials import CALLS, describe_polynomial, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.problems import POLYNOMIALS
 
 MACE = POLYNOMIALS["mace-contraction"]
@@ -24,7 +24,7 @@ def geometry(call: str, rows: int, elements: int = MACE.elements) -> Geometry:
     return geometry_expected(placement, Sizes(rows, elements, MACE.channels))
 
 
-@pytest.mark.parametrize("call, rows", [*product(CALLS, (2_000, 10_000, 20_000, 40_000))])
+@pytest.mark.parametrize("call, rows", [*product(POLYNOMIAL_CALLS, (2_000, 10_000, 20_000, 40_000))])
 def test_the_last_wave_is_full(call: str, rows: int) -> None:
     found = geometry(call, rows)
     waves = found.blocks[ENTRY] / found.at_once

@@ -17,7 +17,7 @@ from tests.polynomials import mixed, symmetric
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.cuda.prelude import header
+from tpgen.kernels.cuda.prelude import cuda_header
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 
@@ -37,7 +37,7 @@ def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaSource:
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     text, file = source_of(*GOLDEN[name]).text, FOLDER / f"{name}.cu"
     for constant in ("device", "numbers", "polynomial"):  # which can be read where they stand
-        text = text.replace(header(constant), f"// {constant}.h")
+        text = text.replace(cuda_header(constant), f"// {constant}.h")
     if request.config.getoption("--accept-golden"):
         FOLDER.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")

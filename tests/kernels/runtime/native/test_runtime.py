@@ -20,7 +20,7 @@ from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import OUT, X2, ProductCall
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.forms import products
+from tpgen.kernels.runtime.forms import product_operator
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -112,7 +112,7 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
     leaves = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
 
     def second() -> list[Tensor]:
-        (made,) = products.form(call)
+        (made,) = product_operator.form(call)
         first = torch.autograd.grad(made.sin().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
@@ -126,7 +126,7 @@ def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
     wanted, number = by_runtime(call), kernels_of(call.description)._number
     kernels_of.cache_clear()
     assert same(by_runtime(call), wanted)
-    assert kernels_of(call.description)._number == number != native.NOTHING
+    assert kernels_of(call.description)._number == number != native.NO_NUMBER
 
 
 # -- what it leaves to Python ------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from tpgen.kernels.cuda.driver import EntryPoints, entry_points
 from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
-NOTHING = -1  # the number of a product whose kernels are not in the table
+NO_NUMBER = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
     *("Python", "FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "Functionalize", "Tracer", "Batched"),
     *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
@@ -88,7 +88,7 @@ class Runtime:
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
-        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NOTHING
+        kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NO_NUMBER
         self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
         self._launches = driver is not None
 
