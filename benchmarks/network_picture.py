@@ -51,7 +51,7 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
     for atoms in often:
         ends = (atoms, 1e3 * ours[atoms]), (atoms, 1e3 * stock[atoms])
         panel.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6})
-        high = 1e3 * ours[atoms] ** 0.25 * stock[atoms] ** 0.75  # above the curve of another engine
+        high = 1e3 * ours[atoms] ** 0.2 * stock[atoms] ** 0.8  # above the curve of another engine
         panel.text(atoms * 1.08, high, f"{stock[atoms] / ours[atoms]:.0f}×", color=colour, fontsize=15, va="center")
     named = sorted({*often, max(stock)})
     panel.set_xticks(named, [f"{atoms:,}" for atoms in named], fontsize=11)
