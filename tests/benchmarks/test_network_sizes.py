@@ -37,7 +37,7 @@ def test_the_picture_is_drawn_from_figures(tmp_path: Path, monkeypatch: pytest.M
         for mode, seconds in ((STOCK, 8.0), (CONVERTED, 2.0), (PROGRAM, 1.0))
     ]
     file = tmp_path / "figures.json"
-    file.write_text(json.dumps({"once above": ONCE, "rows": rows}))
+    file.write_text(json.dumps({"machine": "here", "dtype": "float32", "once above": ONCE, "rows": rows}))
     monkeypatch.setattr(network_picture, "FIGURES", file)
     assert [*curves("mace")[PROGRAM]] == [*ATOMS]
     draw_networks(tmp_path / "drawn.png")

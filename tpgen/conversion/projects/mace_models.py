@@ -1,7 +1,7 @@
 """MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
 
 A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
-them, nothing is marked.  It imports MACE: `mace_swaps` of `conversion.projects.mace` loads it where a network holds a model.
+them, nothing is marked.  It imports MACE: `mace_swaps` loads it where a network holds a model.
 """
 
 from __future__ import annotations
