@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network_picture import CONVERTED, FIGURES, PROGRAM, STOCK, SYMMETRIX, draw_networks
+from benchmarks.network_picture import COMPILED, CONVERTED, FIGURES, PROGRAM, STOCK, SYMMETRIX, draw_networks
 from benchmarks.network_table import about
 from benchmarks.networks import Case
 
@@ -31,7 +31,7 @@ ATOMS = (8, 21, 40, 64, 128, 256, 512, 1000, 2000)
 ONCE = 512
 STEPS = 3  # in a turn, as dynamics makes one after the other; one, where a step takes a second
 ALIKE = {"task": "energy, forces, stress", "dtype": "float32", "threads": 1}
-EXAMPLE = 40  # atoms of the call that the program is built from
+EXAMPLE, SECOND = 40, 64  # atoms of the calls that programs are built from
 SIZES_SHOWN = {"mace": "128x0e+128x1o, MACE-OFF's blocks", "nequip": "l=2, 64 features"}
 OUTPUTS = {"mace": ("energy", "forces", "stress"), "nequip": ("total_energy", "forces", "stress")}
 
@@ -40,7 +40,7 @@ def measure_project(project: str, seconds: float, atoms: tuple[int, ...] = ATOMS
     """A row for each number of atoms and each way to compute; runs in the environment of the project."""
     import torch
 
-    from benchmarks.network_modes import converted
+    from benchmarks.network_modes import converted, mace_compiled, nequip_compiled
     from benchmarks.networks import SIZES
     from tpgen.networks.step import compile_step
 
@@ -51,10 +51,14 @@ def measure_project(project: str, seconds: float, atoms: tuple[int, ...] = ATOMS
     ours = converted(case)
     networks: dict[str, Any] = {
         STOCK: case.model,
+        COMPILED: {"mace": mace_compiled, "nequip": nequip_compiled}[project](case),
         CONVERTED: ours,
         PROGRAM: compile_step(ours, outputs=OUTPUTS[project]),
     }
-    case.run(networks[PROGRAM], False)
+    for atoms_of_example in (EXAMPLE, SECOND):  # torch.compile takes all sizes from the second on
+        example = build(atoms_of_example, torch.float32)
+        for mode in (COMPILED, PROGRAM):
+            example.run(networks[mode], False)
     rows = []
     for number in atoms:
         case = build(number, torch.float32)
@@ -79,12 +83,12 @@ def by_hand(project: str, case: Case) -> dict[str, Any]:
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], seconds: float, once: bool) -> dict[str, list[float]]:
-    """Seconds of calls that take turns until the time is over; where ``once``, stock has one call and no turns."""
+    """Seconds of calls in turns until the time is over; where ``once``, stock has one call a mode, and no turns."""
     for mode, call in calls.items():
         if not (once and mode == STOCK):
             call()  # the first calls of a network are slow
     first = {mode: seconds_of(call) for mode, call in calls.items()}
-    alone = {STOCK: [first[STOCK]]} if once else {}
+    alone = {mode: [first[mode]] for mode in (STOCK, COMPILED) if once and mode in first}
     turns: dict[str, list[float]] = {mode: [] for mode in calls if mode not in alone}
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or min(map(len, turns.values())) < 2:
