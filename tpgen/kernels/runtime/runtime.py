@@ -44,6 +44,7 @@ class Kernels:
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
         self._launched: Launched | None = None  # on GPUs
+        self._launch_form: Callable[[FormCall], Sequence[Tensor] | None] | None = None  # a polynomial's call
         self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NO_NUMBER
 
@@ -73,19 +74,20 @@ class Kernels:
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
         """Compute a call with its tensors as a list; nothing as above."""
+        launch = self._launch_form
+        if launch is not None and (made := launch(call)) is not None:
+            return made
         if not self.description.any_level and (fixed := call.fixed()):
             return self.quick(fixed)
         tensors, src, dst, _, text, elements, *_ = call
-        if self._launched and (launched := self._launched.of_form(call)) is not None:
-            return launched
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
         native = runtime() if numbers else None
         if numbers is None or native is None:
             return ()
         if len(numbers) == 1:
             return native.form(tensors, elements, numbers[0], src, dst)
-        made = [native.form(tensors, elements, number, src, dst) for number in numbers]
-        return [x for results in made for x in results] if all(made) else ()
+        results = [native.form(tensors, elements, number, src, dst) for number in numbers]
+        return [x for made in results for x in made] if all(results) else ()
 
     def _entered(self, native: Runtime, call: Slots, dtype: torch.dtype, indexed: bool) -> int:
         """The number by which the runtime knows a call of one kernel; that of a product is found by its mask too."""
@@ -129,6 +131,7 @@ class Kernels:
         native.set_launch(form, *launch(like))
         if self.description.any_level:
             launched.enter_form(form, call, self.signature(str(call), False), kernel, like)
+            self._launch_form = launched.of_form
         elif indexed:
             launched.enter_sorting(kernel, like, mask_of(call))
 
