@@ -17,6 +17,8 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
@@ -28,6 +30,7 @@ from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
 
+_INDICES = (torch.int64, torch.int32)
 _SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element
 
 
@@ -189,6 +192,17 @@ class Kernels:
             chosen = [p for p in parts if widens[p] == wide]
             kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
             _side_by_side([partial(k.compile, like) for k in kernels if hasattr(k, "compile")])
+
+    def sort_together(self, call: FormCall) -> None:
+        """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
+        x1, ends = call.tensors[0], [x for x in (call.src, call.dst) if x is not None and x.dim() == 1]
+        target = target_of(x1.device.type)
+        if target is None or not target.sorts or call.by_dst is not None or not x1.dim():
+            return
+        usual = [x for x in ends if x.dtype in _INDICES and x.is_contiguous() and x.device == x1.device]
+        if len(usual) == 2 and len({len(x) for x in usual}) == 1:
+            src, dst = usual
+            know_both(src, dst, x1.shape[0], max(0, call.nodes), captures.capture_of(x1.get_device()))
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
         """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
