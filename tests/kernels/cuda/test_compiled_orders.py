@@ -1,4 +1,4 @@
-"""Compiled networks of convolutions: their edges are sorted once by either end in a step, forward and backward."""
+"""Compiled networks of convolutions: their edges are sorted once in a step, by both ends, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import DecompositionInterpreter, make_fx
 
 from tests.kernels.cuda.fakes import Products
-from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network
+from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network, count_sorts
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.kernels.cuda import orders
@@ -21,7 +21,6 @@ from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan
 
 pytestmark = needs_compiler
-MAKE = orders.order_of
 UTILITIES = ("test_schema", "test_faketensor")
 BACKENDS = ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.slow)]
 
@@ -29,8 +28,7 @@ BACKENDS = ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.
 @pytest.fixture
 def sorts(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of owners of all sorts, on a machine whose CPU is a GPU; nothing may be kept, as in lent memory."""
-    made = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda index, owners: made.append(owners) or MAKE(index, owners))
+    made = count_sorts(monkeypatch)
     monkeypatch.setattr(orders, "_is_lent", lambda index: True)
     monkeypatch.setattr(ops, "SORTED_ON", {"cpu"})
     torch._dynamo.reset()
@@ -59,7 +57,7 @@ def step(given: Network, layers: Callable[..., Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("plan", [PLAN, WIDE], ids=["by sender", "by receiver"])
-def test_a_compiled_step_sorts_each_end_once(plan: Plan, dtype: torch.dtype, backend: str, sorts: list[int]) -> None:
+def test_a_compiled_step_sorts_ends_at_once(plan: Plan, dtype: torch.dtype, backend: str, sorts: list[int]) -> None:
     """Of three layers and both directions, edges in either dtype, also once they have been written to."""
     given, layers = network(plan)
     given.edge_index = given.edge_index.to(dtype)
@@ -71,9 +69,24 @@ def test_a_compiled_step_sorts_each_end_once(plan: Plan, dtype: torch.dtype, bac
         sorts.clear()
         for found, right in zip(step(given, compiled), wanted, strict=True):
             torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
-        assert len(sorts) == 2
+        assert sorts == [2 * NODES]
         given.edge_index[1] = given.edge_index[1].flip(0)
         wanted = given.step(given.definition)
+
+
+def test_a_first_layer_without_gradients_of_its_rows_shares_the_sort(sorts: list[int]) -> None:
+    """As of networks whose first features do not depend on positions."""
+    given, layers = network(PLAN)
+    y = given.y.clone().requires_grad_()
+
+    def step_of(layers: Callable[..., Tensor]) -> Tensor:
+        return torch.autograd.grad(layers(given.x.detach(), y, given.w, given.edge_index).square().sum(), y)[0]
+
+    wanted = step_of(layers)
+    sorts.clear()
+    found = step_of(torch.compile(layers, backend="aot_eager_decomp_partition", fullgraph=True))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    assert sorts == [2 * NODES]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", *BACKENDS])
@@ -153,6 +166,7 @@ def test_operators_on_sorted_edges_are_operators() -> None:
     by_src, by_dst = (torch.ops.tpgen.order(end, NODES) for end in (src, dst))
     for index in (src, dst.int(), dst[:0]):
         torch.library.opcheck(torch.ops.tpgen.order, (index, NODES), test_utils=UTILITIES)
+        torch.library.opcheck(torch.ops.tpgen.orders, (index, index.flip(0), NODES, 7), test_utils=UTILITIES)
     for cotangent, mask in ((None, OUT), (g, 7), (g, 15)):
         call = x1, given["x2"], given["w"], cotangent, describe(PLAN), mask, src, dst, NODES
         torch.library.opcheck(torch.ops.tpgen.sorted, (*call, by_src, by_dst), test_utils=UTILITIES)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.cuda.fakes import Products
+from tests.kernels.cuda.test_captures import count_sorts
 from tests.kernels.plans import operands
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
@@ -22,8 +23,7 @@ PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
 
 def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    sorted_ = list[int]()
-    monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
+    sorted_ = count_sorts(monkeypatch)
     given = operands(PLAN, 6)
     x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"], given["w"]
     src, dst = torch.tensor([0, 3, 3, 1, 0, 2]), torch.tensor([2, 1, 2, 0, 0, 4])
@@ -36,10 +36,10 @@ def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.M
     one, other = (torch.autograd.grad(y, x1, cotangent)[0] for y in (found, wanted))
     torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
-    assert sorted_ == [5, 4]  # by dst forwards, by src backwards, and then known
+    assert sorted_ == [9]  # by dst forwards, by src backwards, at once, and then known
     dst[0] = 3
     kernel_conv(x1.detach(), x2, w, src, dst, 5, text)
-    assert sorted_ == [5, 4, 5]
+    assert sorted_ == [9, 5]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["weights of edges", "shared weights"])
@@ -83,9 +83,9 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
 ) -> None:
     """As MACE and NequIP do: each layer takes ``edge_index[0]`` and ``edge_index[1]`` anew."""
     asked = list[str]()
-    for name in ("order_of", "in_range"):
+    for name in ("order_of", "orders_of", "in_range"):
         find = getattr(orders, name)
-        monkeypatch.setattr(orders, name, lambda i, n, name=name, find=find: asked.append(name) or find(i, n))
+        monkeypatch.setattr(orders, name, lambda *given, name=name, find=find: asked.append(name) or find(*given))
     given, text = operands(PLAN, 6), describe(PLAN)
     edge_index = torch.tensor([[0, 3, 3, 1, 0, 2], [2, 1, 2, 0, 0, 3]], dtype=dtype)
 
@@ -103,10 +103,10 @@ def test_layers_that_take_rows_of_one_edge_index_share_what_is_known(
         pairs = zip(*(torch.autograd.grad(y.sin().sum(), x1) for y in (found, wanted)), strict=True)
         for one, other in pairs:
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
-    assert sorted(asked) == ["in_range"] * 2 + ["order_of"] * 2  # both ends, each once
+    assert sorted(asked) == ["in_range"] * 2 + ["orders_of"]  # both ends, each once, and together
     edge_index[1] = edge_index[1].flip(0)
     torch.testing.assert_close(layer(x1), definition(x1), rtol=1e-12, atol=1e-12)
-    assert sorted(asked) == ["in_range"] * 4 + ["order_of"] * 3
+    assert sorted(asked) == ["in_range"] * 4 + ["orders_of"] * 2
 
 
 def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: Products) -> None:
@@ -122,6 +122,24 @@ def test_bfloat16_is_summed_over_edges_as_it_stands(gpu: Products) -> None:
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=1e-3)
     assert [source.placement.schedule.target.dtype for source in gpu.sources] == ["bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> None:
+    """Of other numbers of owners at each end, of no edge; what points nowhere is left to no owner of either end."""
+    generator = torch.Generator().manual_seed(0)
+    for edges, sources, nodes in ((0, 3, 2), (1, 1, 1), (300, 40, 7), (300, 1, 200)):
+        src, dst = (torch.randint(n, (edges,), generator=generator).to(dtype) for n in (sources, nodes))
+        found = orders.both_of(orders.orders_of(src, dst, sources, nodes), sources, nodes)
+        wanted = orders.order_of(dst, nodes), orders.order_of(src, sources)
+        assert all(map(torch.equal, (x.whole for x in found), (x.whole for x in wanted)))
+        src[::5], dst[::3], dst[1::3] = 10**6, 10**6, -7
+        found = orders.both_of(orders.orders_of(src, dst, sources, nodes), sources, nodes)
+        for order, index, owners in zip(found, (dst, src), (nodes, sources), strict=True):
+            assert sorted(order.order.tolist()) == list(range(edges))
+            for o in range(owners):
+                rows = order.order[order.first[o] : order.first[o + 1]]
+                assert torch.equal(rows, (index == o).nonzero().flatten())
 
 
 def test_an_order_is_known_to_the_stream_that_made_it(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:

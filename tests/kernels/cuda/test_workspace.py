@@ -87,7 +87,7 @@ def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
     assert product_workspace(placement, ROWS, {"x1": 30, "out": NODES}) == orders + ROWS * placement.row_bytes("x1")
-    assert order_bytes(10, [3, 2], 0) == 8 * ((10 + 3 + 1) + 6 * 10)  # while the second is sorted
+    assert order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from tpgen.kernels.cpp.parts import Arguments
 from tpgen.kernels.cpp.text import Writer
@@ -20,6 +21,31 @@ def row_arguments(p: ChannelPlacement) -> Arguments:
     if p.sums_weights:
         arguments.append(("num*", "a_w"))
     return arguments
+
+
+class Claim(NamedTuple):
+    """Text by which a row writes its gradient of weights: in memory, or beside it after the other edge of its pair."""
+
+    state: str  # addresses: of what others are told, of the gradient, and of room beside it
+    gradient: str
+    beside: str
+    size: int
+
+    @property
+    def asked(self) -> str:
+        return f"const bool first_of_pair = is_first({self.state});"
+
+    @property
+    def place(self) -> str:
+        return f"first_of_pair ? {self.gradient} : {self.beside}"
+
+    @property
+    def told(self) -> str:
+        return f"wrote({self.state});"
+
+    def added(self, written: str) -> str:
+        """Add what stands beside, which the first edge has been waited for."""
+        return f"add_second({self.gradient}, {written}, {self.size}, {self.state});"
 
 
 class RowBlocks:
@@ -108,15 +134,16 @@ class RowBlocks:
     def _row(self, lane: str) -> None:
         names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.areas(lane) | {name: self.place(name) for name in names}
+        claim = Claim("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.second_weights:
             self.w.line(f"char* const state = states + {self.weights};")
             self.w.line(f"real* const gradient = {values['d_w']};")
-            self.w.line("const bool first_of_pair = is_first(state);")
-            values["d_w"] = "first_of_pair ? gradient : second_w"
+            self.w.line(claim.asked)
+            values["d_w"] = claim.place
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
         if self.p.second_weights:
-            self.w.line("if (first_of_pair) wrote(state);")
-            self.w.line(f"else add_second(gradient, second_w, {self.p.dim['w']}, state);")
+            self.w.line(f"if (first_of_pair) {claim.told}")
+            self.w.line(f"else {claim.added(claim.beside)}")
 
 
 # -- groups of rows, where there are many paths ------------------------------------------------------------------------
@@ -188,27 +215,25 @@ class GroupBlocks(RowBlocks):
 
     def _rows(self, count: str) -> None:
         values = self.areas("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
+        size = self.p.dim["w"]
+        claim = Claim(f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size)
         if self.p.second_weights:
             values["d_w"] = "gradients"
-            self._claim(count)
+            self._ask(claim, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.second_weights:
-            self._settle()
+            self._settle(claim)
 
-    def _claim(self, count: str) -> None:
-        """Choose where the rows of a group write gradients of weights: in memory, or beside it after another edge."""
-        group, size = self.p.group, self.p.dim["w"]
-        self.w.line(f"real* gradients[{group}]; const int members = {count};")
+    def _ask(self, claim: Claim, count: str) -> None:
+        """Choose where the rows of a group write gradients of weights."""
+        self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            self.w.line(f"const bool first_of_pair = is_first(states + (p_d_w[r + k] - d_w) / {size});")
-            self.w.line(f"gradients[k] = first_of_pair ? p_d_w[r + k] : second_w + k * {size};")
+            self.w.line(claim.asked)
+            self.w.line(f"gradients[k] = {claim.place};")
 
-    def _settle(self) -> None:
+    def _settle(self, claim: Claim) -> None:
         """Say what was written, which others may wait for, and then add the rest to theirs."""
-        size = self.p.dim["w"]
-        state = f"states + (p_d_w[r + k] - d_w) / {size}"
-        self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == p_d_w[r + k]) wrote({state});")
+        self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == {claim.gradient}) {claim.told}")
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            added = f"add_second(p_d_w[r + k], gradients[k], {size}, {state});"
-            self.w.line(f"if (gradients[k] != p_d_w[r + k]) {added}")
+            self.w.line(f"if (gradients[k] != {claim.gradient}) {claim.added('gradients[k]')}")

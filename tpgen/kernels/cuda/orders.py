@@ -7,6 +7,8 @@ whole tensor, and of its version.  Tensors of inference mode have no version, so
 An order is made on the stream of the call that asks, and is known to that stream alone: another would read it before
 it is there.  A CUDA graph sorts for itself, in every replay, since it may find other edges in its tensors then: once
 for all its layers, forward and backward.  What is known in a graph is forgotten when it has ended.
+
+Gradients need edges by sender too: where a call is recorded for them, one sort of twice the keys makes both orders.
 """
 
 from __future__ import annotations
@@ -123,6 +125,29 @@ def order_of(index: Tensor, owners: int) -> Order:
     return Order.of(torch.cat([first, order]), owners)
 
 
+def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
+    """The edges by receiver and then by sender, in one sort: keys of senders stand behind all those of receivers.
+
+    An index that points nowhere is moved beside the owners of its end, so that both have the edges to themselves.
+
+    >>> by_dst, by_src = both_of(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
+    >>> by_dst.whole.tolist(), by_src.whole.tolist()
+    ([0, 1, 3, 2, 0, 1], [0, 1, 1, 3, 1, 0, 2])
+    """
+    edges, bounds = len(dst), nodes + sources + 3
+    kind = torch.int32 if bounds < _NARROW else torch.int64
+    keys = torch.cat([dst.clamp(-1, nodes).to(kind), src.clamp(-1, sources).to(kind) + (nodes + 2)])
+    found, order = torch.sort(keys, stable=True)
+    first = torch.searchsorted(found, torch.arange(bounds, device=dst.device, dtype=kind))
+    return torch.cat([first[: nodes + 1], order[:edges], first[nodes + 2 :] - edges, order[edges:] - edges])
+
+
+def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
+    """Take the orders by receiver and by sender apart."""
+    size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
+    return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
+
+
 def in_range(index: Tensor, rows: int) -> bool:
     """Whether all of an index is in range; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
@@ -134,6 +159,16 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
     return _orders.of(index, owners, order_of, capture)
+
+
+def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0) -> None:
+    """Sort edges by both ends at once, where neither order is known or needless, and both may be kept."""
+    ends = (dst, nodes), (src, sources)
+    if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
+        return
+    made = both_of(orders_of(src, dst, sources, nodes), sources, nodes)
+    for (x, owners), order in zip(ends, made, strict=True):
+        _orders.of(x, owners, lambda *_, order=order: order, capture)
 
 
 def note_ascending(index: Tensor) -> None:

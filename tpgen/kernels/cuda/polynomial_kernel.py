@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
-from tpgen.kernels.cuda.orders import Order, is_inside, known_order, recall_inside, recall_order
+from tpgen.kernels.cuda.orders import Order, is_inside, is_kept, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, place_polynomial
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.cuda.tasks import SPAN, Geometry, call_struct
 
 _MOST_SLOTS = 64  # as form.h has it
 _ELEMENTS = 2  # the fault of an index out of range
+
+
+class KnownRows(NamedTuple):
+    """Rows whose elements are sorted and in range."""
+
+    order: Tensor
+    stream: int | None  # to which that stays known; None: it is of this call alone
 
 
 class PolynomialKernel(CudaKernel):
@@ -48,10 +55,14 @@ class PolynomialKernel(CudaKernel):
         }
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
-    def recall(self, index: Tensor, elements: int, like: Tensor) -> Order | None:
+    def recall(self, index: Tensor, elements: int, like: Tensor) -> KnownRows | None:
         """The order of rows that is known of an index in range, which a recorded graph does not ask."""
-        capture = captures.capture_of(cuda_device_of([like]))
-        return recall_order(index, elements, capture) if capture or recall_inside(index, elements) else None
+        device = cuda_device_of([like])
+        capture = captures.capture_of(device)
+        order = recall_order(index, elements, capture) if capture or recall_inside(index, elements) else None
+        if order is None:
+            return None
+        return KnownRows(order.whole, None if capture or not is_kept(index) else driver.stream_of(device))
 
     def __call__(self, *given: Any) -> int:
         call = Given(*given)

@@ -11,7 +11,7 @@ from tpgen.kernels.cuda.launch import Join
 from tpgen.kernels.cuda.model import blocks_expected
 
 _INDEX = torch.int64.itemsize
-# Numbers of each edge while it is sorted: keys and places, each before, after and in the room of torch's own sort.
+# Numbers of each key while those of all ends are sorted: keys and places, each before, after and in torch's own room.
 _SORTED = 6
 
 
@@ -24,7 +24,7 @@ def product_workspace(p: AnyPlacement, rows: int, nodes: dict[str, int] | None =
     >>> from tpgen.kernels.placement.planning import plan_schedule
     >>> from tpgen.planner.problems import find_problem
     >>> schedule = plan_schedule(form_of(find_problem("mace-large").plan, "mul_ir"), cuda_target("float32"))
-    >>> product_bytes(place_cuda(schedule, ("out",), chip_of(90)), 40_000)
+    >>> product_workspace(place_cuda(schedule, ("out",), chip_of(90)), 40_000)
     0
     """
     blocks = blocks_expected(p, rows)
@@ -34,7 +34,7 @@ def product_workspace(p: AnyPlacement, rows: int, nodes: dict[str, int] | None =
 
 
 def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
-    """Orders of rows by their owners, which are kept, with what comes after them, or while the last is made."""
+    """Orders of rows by their owners, which are kept, with what comes after them, or while they are made."""
     kept = [rows + n + 1 for n in owners]
-    making = sum(kept[:-1]) + _SORTED * rows if kept else 0
+    making = _SORTED * rows * len(kept)
     return max(sum(kept) * _INDEX + working, making * _INDEX)

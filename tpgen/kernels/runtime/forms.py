@@ -10,7 +10,8 @@ each cotangent; where there is no such kernel, and for derivatives beyond, calls
 
 ``tpgen::form`` is any call.  Those of products without levels are known to graphs as ``tpgen::product`` and
 ``tpgen::gradients``, in a fixed number of arguments: so many small ones are made that a list shows.  Where kernels take
-edges by owner, graphs have ``tpgen::order`` of both ends, and ``tpgen::sorted`` is the product or its gradients.
+edges by owner, graphs have ``tpgen::order`` of receivers or, for gradients, ``tpgen::orders`` of both ends, and
+``tpgen::sorted`` is the product or its gradients.
 
 They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
 transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
@@ -48,6 +49,7 @@ _ON_SORTED_EDGES = (
     "sorted(Tensor x1, Tensor x2, Tensor w, Tensor? g, str description, int mask, Tensor edge_src, Tensor edge_dst, "
     "SymInt num_nodes, Tensor? by_src, Tensor? by_dst) -> Tensor[]",
     "order(Tensor index, SymInt owners) -> Tensor",
+    "orders(Tensor edge_src, Tensor edge_dst, SymInt sources, SymInt num_nodes) -> Tensor",
 )
 for _schema in (*SCHEMAS, *_ON_SORTED_EDGES):
     define(_schema)
@@ -96,6 +98,7 @@ class _Forms(Operator[FormCall]):
         parts = () if kernels.description.any_level else _sum_of(derived).parts
         more = [opening_text(_mask(part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.indexed)
+        kernels.sort_together(call)
 
     def pull_back(
         self, call: FormCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
@@ -291,5 +294,11 @@ def _order(index: Tensor, owners: int) -> Tensor:
     return orders.order_of(index, owners).whole
 
 
+def _shape_of_orders(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
+    return src.new_empty(nodes + sources + 2 + 2 * len(dst), dtype=torch.int64)
+
+
 define_function("order", _order, lambda index, owners: index.new_empty(owners + 1 + len(index), dtype=torch.int64))
-share_equal_calls("order")
+define_function("orders", lambda *call: orders.orders_of(*call), _shape_of_orders)
+for _name in ("order", "orders"):
+    share_equal_calls(_name)

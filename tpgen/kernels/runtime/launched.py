@@ -24,12 +24,12 @@ _CALLS = 32  # on parts of the same tensors, at most
 
 
 class _Seen(NamedTuple):
-    """Calls on edges whose ends are parts of two tensors, in these versions."""
+    """Calls on edges whose ends are parts of two tensors, or on elements that are of one, in these versions."""
 
     one: ref[Tensor]
     other: ref[Tensor]
     versions: tuple[int, int]
-    # by rows and parts: ends in int64 where they are copies, their orders, and the stream to which these are known
+    # by rows and parts: ends in int64 where they are copies, the orders, and the stream to which these are known
     known: dict[tuple, tuple]
 
 
@@ -40,10 +40,10 @@ class Launched:
         self._native = native
         # kernels that take edges sorted, by the type of device and the mask
         self._sorting: dict[tuple[str, int], Any] = {}
-        # edges of calls that were launched, by the tensors that both ends are parts of
+        # rows of calls that were launched, by the tensors that both ends of edges, or their elements, are parts of
         self._seen: dict[tuple[int, int], _Seen] = {}
         # calls of a polynomial: numbers, kernels, and the first of the tensors that count elements
-        self._forms: dict[tuple[str, torch.dtype, str], tuple[int, Any, int]] = {}
+        self._forms: dict[tuple[str, torch.dtype, int], tuple[int, Any, int]] = {}
 
     def enter_sorting(self, kernel: Any, like: Tensor, mask: int) -> None:
         """Remember a kernel that the runtime knows, which takes edges sorted."""
@@ -53,7 +53,7 @@ class Launched:
         """Remember a polynomial's call that the runtime knows, with what orders its rows."""
         counted = [shape.counts for _, shape in signature.given]
         place = counted.index(ELEMENTS) if ELEMENTS in counted else 0
-        self._forms[str(call), like.dtype, like.device.type] = (number, kernel, place)
+        self._forms[str(call), like.dtype, like.get_device()] = (number, kernel, place)
 
     def on_edges(self, call: ProductCall, number: int, check: bool) -> Sequence[Tensor] | None:
         """The open slots of a product on edges; nothing where they are new, None where it is not launched here.
@@ -113,13 +113,41 @@ class Launched:
         seen.known[key] = known
 
     def of_form(self, call: FormCall) -> Sequence[Tensor] | None:
-        """The open slots of a polynomial's call; nothing where its index is new, None where it is not launched here."""
+        """The open slots of a polynomial's call; nothing where its index is new, None where it is not launched here.
+
+        An index of a call before is found again in this one frame of Python, as edges are.
+        """
         tensors, index = call.tensors, call.elements
-        known = self._forms.get((call.call, tensors[0].dtype, tensors[0].device.type)) if tensors else None
-        if known is None:
+        entered = self._forms.get((call.call, tensors[0].dtype, tensors[0].get_device())) if tensors else None
+        if entered is None:
             return None
-        number, kernel, place = known
         if index is None:
-            return self._native.form(tensors, None, number)
-        order = kernel.recall(index, tensors[place].shape[0], tensors[0]) if tensors[place].dim() else None
-        return self._native.sorted_form(tensors, index, number, *order[:2]) if order else ()
+            return self._native.form(tensors, None, entered[0])
+        whole = index._base
+        if whole is None:
+            whole = index
+        place = id(whole)
+        seen = self._seen.get((place, place))
+        if seen is not None and seen.one() is whole and seen.versions[0] == whole._version:
+            # of how many elements, and in int64, is said by the size of the order, which C++ compares
+            known = seen.known.get((index.shape, index.stride(), index.storage_offset()))
+            if known is not None:
+                made = self._native.sorted_form(tensors, index, entered[0], *known)
+                if made:
+                    return made
+        return self._on_known_elements(tensors, index, entered, whole)
+
+    def _on_known_elements(
+        self, tensors: Sequence[Tensor], index: Tensor, entered: tuple[int, Any, int], whole: Tensor
+    ) -> Sequence[Tensor]:
+        """Launch a call by what kernels know of its rows' elements; remember that where it stays known."""
+        number, kernel, place = entered
+        if index.layout is not torch.strided or not tensors[place].dim():
+            return ()
+        found = kernel.recall(index, tensors[place].shape[0], tensors[0])
+        if found is None:
+            return ()
+        made = self._native.sorted_form(tensors, index, number, found.order)
+        if made and found.stream is not None:
+            self._remember((whole, whole), (index.shape, index.stride(), index.storage_offset()), found)
+        return made

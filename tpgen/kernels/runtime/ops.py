@@ -81,8 +81,12 @@ def _sorted_conv(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, no
 
     Outside of graphs an order is kept with its tensor; Inductor lends memory for one call, in which nothing may stay.
     """
-    by_src = torch.ops.tpgen.order(src, x1.shape[0]) if torch.is_grad_enabled() and x1.requires_grad else None
-    by_dst = torch.ops.tpgen.order(dst, nodes)
+    if torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad):
+        # of the first layer too, whose x1 may have no gradient: what layers share is one sort then
+        both, size = torch.ops.tpgen.orders(src, dst, x1.shape[0], nodes), nodes + 1 + dst.shape[0]
+        by_dst, by_src = both[:size], both[size:]
+    else:
+        by_dst, by_src = torch.ops.tpgen.order(dst, nodes), None
     return product_operator.form(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes, by_src, by_dst))[0]
 
 

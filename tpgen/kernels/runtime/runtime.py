@@ -17,6 +17,8 @@ from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cuda import captures
+from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
@@ -28,6 +30,7 @@ from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
 
+_INDICES = (torch.int64, torch.int32)
 _SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element
 
 
@@ -44,6 +47,7 @@ class Kernels:
         self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
         self._native: Callable[..., list[Tensor]] | None = None
         self._launched: Launched | None = None  # on GPUs
+        self._launch_form: Callable[[FormCall], Sequence[Tensor] | None] | None = None  # a polynomial's call
         self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NO_NUMBER
 
@@ -73,19 +77,20 @@ class Kernels:
 
     def quick_form(self, call: FormCall) -> Sequence[Tensor]:
         """Compute a call with its tensors as a list; nothing as above."""
+        launch = self._launch_form
+        if launch is not None and (made := launch(call)) is not None:
+            return made
         if not self.description.any_level and (fixed := call.fixed()):
             return self.quick(fixed)
         tensors, src, dst, _, text, elements, *_ = call
-        if self._launched and (launched := self._launched.of_form(call)) is not None:
-            return launched
         numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
         native = runtime() if numbers else None
         if numbers is None or native is None:
             return ()
         if len(numbers) == 1:
             return native.form(tensors, elements, numbers[0], src, dst)
-        made = [native.form(tensors, elements, number, src, dst) for number in numbers]
-        return [x for results in made for x in results] if all(made) else ()
+        results = [native.form(tensors, elements, number, src, dst) for number in numbers]
+        return [x for made in results for x in made] if all(results) else ()
 
     def _entered(self, native: Runtime, call: Slots, dtype: torch.dtype, indexed: bool) -> int:
         """The number by which the runtime knows a call of one kernel; that of a product is found by its mask too."""
@@ -129,6 +134,7 @@ class Kernels:
         native.set_launch(form, *launch(like))
         if self.description.any_level:
             launched.enter_form(form, call, self.signature(str(call), False), kernel, like)
+            self._launch_form = launched.of_form
         elif indexed:
             launched.enter_sorting(kernel, like, mask_of(call))
 
@@ -186,6 +192,17 @@ class Kernels:
             chosen = [p for p in parts if widens[p] == wide]
             kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
             _side_by_side([partial(k.compile, like) for k in kernels if hasattr(k, "compile")])
+
+    def sort_together(self, call: FormCall) -> None:
+        """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
+        x1, ends = call.tensors[0], [x for x in (call.src, call.dst) if x is not None and x.dim() == 1]
+        target = target_of(x1.device.type)
+        if target is None or not target.sorts or call.by_dst is not None or not x1.dim():
+            return
+        usual = [x for x in ends if x.dtype in _INDICES and x.is_contiguous() and x.device == x1.device]
+        if len(usual) == 2 and len({len(x) for x in usual}) == 1:
+            src, dst = usual
+            know_both(src, dst, x1.shape[0], max(0, call.nodes), captures.capture_of(x1.get_device()))
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
         """Whether second derivatives of a product's tensors of a dtype are one kernel there."""

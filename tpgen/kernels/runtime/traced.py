@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let graphs call an operator of a tensor and a number once for equal ones: it may depend on nothing else."""
+    """Let graphs call an operator of tensors and numbers once for equal ones: it may depend on nothing else."""
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
         torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _traced, lib=library)
@@ -23,17 +23,18 @@ def share_equal_calls(name: str) -> None:
 
 def _traced(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
     """A call while a graph is traced: the result of an equal one that stands there, or a node of its own."""
-    tracer, (x, number) = mode.tracer, args
+    tracer = mode.tracer
     if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})
-    same = _equal_call(tracer.graph, operator, getattr(tracer.unwrap_proxy(x), "node", None), number)
+    given = [getattr(tracer.unwrap_proxy(x), "node", None) if isinstance(x, torch.Tensor) else x for x in args]
+    same = None if any(x is None for x in given) else _equal_call(tracer.graph, operator, given)
     if same is None:
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})
     return _torch.track_tensors(operator(*args), tracer.proxy(same), constant=None, tracer=tracer)
 
 
-def _equal_call(graph: Any, operator: Any, x: Any, number: Any) -> Any:
-    """The first call of an operator on what a node holds, with nothing written since; None where there is none."""
+def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
+    """The first call of an operator on what nodes hold and on numbers, with nothing written since; None for none."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
@@ -44,8 +45,7 @@ def _equal_call(graph: Any, operator: Any, x: Any, number: Any) -> Any:
         elif node.op == "call_function" and not node.is_impure():
             first[node] = known.setdefault((node.target, _spelled((node.args, node.kwargs), first)), node)
             calls += [node] * (node.target is operator)
-    mine = first.get(x)
-    same = (n for n in calls if mine is not None and first.get(n.args[0]) is mine and _equal(n.args[1], number))
+    same = (n for n in calls if all(_equal(*pair, first) for pair in zip(n.args, given, strict=True)))
     return next(same, None)
 
 
@@ -62,7 +62,9 @@ def _spelled(x: Any, first: dict[Any, Any]) -> Any:
     return first[x] if hasattr(x, "op") else repr(x)
 
 
-def _equal(there: Any, number: Any) -> bool:
-    """Whether two numbers, one of them maybe a node, are equal for all sizes that a graph is for."""
+def _equal(there: Any, mine: Any, first: dict[Any, Any]) -> bool:
+    """Whether two nodes hold the same, or two numbers are equal for all sizes that a graph is for."""
+    if hasattr(mine, "op"):
+        return mine in first and first.get(there) is first[mine]
     value = there.meta["val"] if hasattr(there, "op") else there
-    return bool(_torch.symbolic_shapes.statically_known_true(value == number))
+    return bool(_torch.symbolic_shapes.statically_known_true(value == mine))

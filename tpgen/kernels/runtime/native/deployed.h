@@ -177,7 +177,7 @@ static void form_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     Tensor given[MOST_SLOTS];
-    Arguments a(given, stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
+    Arguments a(given, MOST_SLOTS, stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
     const u64 description = stack[form ? 3 : 2], call = stack[form ? 4 : 3];
     if (form) a.nodes = (i64)stack[6];
     stack[0] = (u64)compute(Text(description), Text(call), level, a, message);

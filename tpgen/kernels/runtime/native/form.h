@@ -84,8 +84,8 @@ struct Arguments {
   Tensor index, src, dst;
   u64 count;
   i64 nodes;  // rows of out, where no tensor says so; -1: not known
-  // On a GPU: where each owner's rows begin, and which they are.  Edges that somebody has checked have one for src and one
-  // for dst, a tensor each where they do not stand so; rows with elements have one, in two tensors.
+  // On a GPU: where each owner's rows begin, and which they are, in one tensor.  Edges that somebody has checked have one
+  // for src and one for dst, where they do not stand so; rows with elements have the first.
   Tensor orders[2];
   bool checked;
   i64 stream;  // on which all that is known, as long as no CUDA graph records it
@@ -95,14 +95,16 @@ struct Arguments {
       : x(x), src(optional(from)), dst(optional(to)), count(count), nodes(nodes), checked(false), stream(ANY_STREAM) {
     if (count == 4 && x[3].dim) this->nodes = x[3].sizes[0];
   }
-  // a list, which is emptied
-  Arguments(Tensor* x, u64 list, u64 elements, u64 from, u64 to)
+  // a list, which is emptied, as deleting it lets go of nothing in it: into the room that there is
+  Arguments(Tensor* x, u64 room, u64 list, u64 elements, u64 from, u64 to)
       : x(x), index(optional(elements)), src(optional(from)), dst(optional(to)), count(0), nodes(-1), checked(false),
         stream(ANY_STREAM) {
     u64 item = 0;
     torch_list_size((Handle)list, &count);
-    for (u64 n = 0; n < count && n < MOST_SLOTS; ++n)
-      if (!torch_list_get_item((Handle)list, n, &item)) x[n].take((Handle)item);
+    for (u64 n = 0; n < count; ++n) {
+      if (torch_list_get_item((Handle)list, n, &item)) continue;
+      n < room ? x[n].take((Handle)item) : (void)Tensor((Handle)item);
+    }
     torch_delete_list((Handle)list);
   }
 };
@@ -157,7 +159,7 @@ static bool make_results(const Form& f, const Arguments& a, const Sizes& s, Tens
     const Opened& o = f.opened[n];
     const Tensor& like = a.x[o.given < 0 ? 0 : o.given];
     const i64 flat[2] = {s.counts[o.count], o.dim * (o.channels ? s.channels : 1)};
-    results[n].take(room(f, o.given < 0 ? flat : like.sizes, o.given < 0 ? 2 : like.dim, like.dtype, limit, place));
+    results[n].hold(room(f, o.given < 0 ? flat : like.sizes, o.given < 0 ? 2 : like.dim, like.dtype, limit, place));
     if (!results[n]) return false;
   }
   return true;
@@ -175,7 +177,10 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     from[n] = a.x[n].data();
   }
   if (!s.channels) {  // results have no numbers, or are sums over none
-    for (i64 n = 0; n < f.opens; ++n) __builtin_memset(to[n], 0, results[n].count() * BYTES[f.dtype]);
+    for (i64 n = 0; n < f.opens; ++n) {
+      results[n].take(results[n].give());
+      __builtin_memset(to[n], 0, results[n].count() * BYTES[f.dtype]);
+    }
     return 0;
   }
   if (!make_dense(a.index) || !make_dense(a.src) || !make_dense(a.dst)) return UNFIT;

@@ -87,21 +87,21 @@ static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
   const i64 sizes[2] = {count, numbers};
   return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
 }
-// An order: where the edges of each owner begin, and which they are.
+// An order: where the rows of each owner begin, and which they are.
 struct ByOwner {
   i64 owners;
-  void *first, *edges;
-  ByOwner(const Tensor& order, i64 owners) : owners(owners), first(order.data()), edges(0) {
-    if (first) edges = (i64*)first + owners + 1;
+  void *first, *rows;
+  ByOwner(const Tensor& order, i64 owners) : owners(owners), first(order.data()), rows(0) {
+    if (first) rows = (i64*)first + owners + 1;
   }
 };
 static int launch(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
   const ByOwner by[] = {{a.orders[0], s.counts[SOURCES]}, {a.orders[1], s.counts[DESTINATIONS]}};
   KernelCall call = {{}, {}, s.counts[ROWS], 0, 0, place_in(a.src), place_in(a.dst), 0, 0};
-  if (a.src && l.by >= 0) call.order = by[l.by != 0].edges, call.owners = by[l.by != 0].owners;  // its owners together
+  if (a.src && l.by >= 0) call.order = by[l.by != 0].rows, call.owners = by[l.by != 0].owners;  // its owners together
   for (int n = 0, k = 0; n < 4; ++n) {
     call.given[n] = n < f.count ? place_in(a.x[n]) : 0;
-    call.opened[n] = f.mask >> n & 1 ? place_in(results[k++]) : 0;
+    call.opened[n] = f.mask >> n & 1 ? results[k++].data() : 0;  // none of no numbers
   }
   const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
   const i64 edges[2] = {call.rows, l.collected};
@@ -112,7 +112,7 @@ static int launch(const Launch& l, const Form& f, const Arguments& a, const Size
   if ((sums && !summed) || (joins && !ends) || (collects && !each)) return UNFIT;
   call.sums = summed.data(), call.ends = ends.data();
   int count = (int)blocks;
-  void *from = place_in(each), *to = call.opened[0], *first = by[0].first, *order = by[0].edges;
+  void *from = place_in(each), *to = call.opened[0], *first = by[0].first, *order = by[0].rows;
   if (collects) call.opened[0] = from;
   void *kernel[] = {&call}, *join[] = {&call, &count}, *sum[] = {&call.sums, &call.opened[2], &count};
   void* collect[] = {&from, &first, &order, &to};
@@ -126,8 +126,10 @@ static int launch(const Launch& l, const Form& f, const Arguments& a, const Size
 static bool fits_dense(const Tensor& index, i64 count) {
   return fits_index(index, count) && !is_narrow(index) && index.dense();
 }
-// Whether a stream is torch's current one, and no CUDA graph records it; the default stream cannot be recorded.
-static bool is_current(i64 stream, Place place) {
+// Whether what is known to a stream is so here: it is torch's current one, and no CUDA graph records it.  The default
+// stream cannot be recorded.
+static bool is_known(i64 stream, Place place) {
+  if (stream == ANY_STREAM) return true;
   void* found = 0;
   int recorded = 0;
   if (driver.stream_of(place.index, &found) || (i64)found != stream) return false;
@@ -138,7 +140,7 @@ static bool is_ready(const Launch& l, const Arguments& a, const Sizes& s, Place 
   const i64 rows = s.counts[ROWS], owners[] = {s.counts[SOURCES], s.counts[DESTINATIONS]};
   if (a.src && !(a.checked && fits_dense(a.src, rows) && fits_dense(a.dst, rows))) return false;
   for (int n = 0; n < 2; ++n) if (a.orders[n] && !fits_dense(a.orders[n], owners[n] + 1 + rows)) return false;
-  return (!l.collected || a.orders[0]) && (a.stream == ANY_STREAM || is_current(a.stream, place));
+  return (!l.collected || a.orders[0]) && is_known(a.stream, place);
 }
 
 // -- a call of a polynomial ------------------------------------------------------------------------------------------
@@ -157,11 +159,10 @@ struct Geometry {
   }
 };
 // Whether rows have elements and are ordered by them, or neither.
-static bool is_ready(const FormLaunch&, const Arguments& a, const Sizes& s, Place) {
+static bool is_ready(const FormLaunch&, const Arguments& a, const Sizes& s, Place place) {
   const i64 rows = s.counts[ROWS], elements = s.counts[ELEMENTS];
-  if (!rows || !s.channels) return false;
-  if (!a.index) return !a.orders[0] && !a.orders[1];
-  return a.orders[0] && a.orders[1] && fits_dense(a.orders[0], elements + 1) && fits_dense(a.orders[1], rows);
+  if (!rows || !s.channels || bool(a.index) != bool(a.orders[0])) return false;
+  return (!a.index || fits_dense(a.orders[0], elements + 1 + rows)) && is_known(a.stream, place);
 }
 static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
   const i64 rows = s.counts[ROWS], elements = s.counts[ELEMENTS];
@@ -170,15 +171,16 @@ static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const 
   for (i64 n = 0; n < f.count; ++n) *at++ = a.x[n].data();
   for (i64 n = 0; n < f.opens; ++n) *at++ = results[n].data();
   const Geometry g(l, rows, elements, s.channels);
-  Tensor room[MOST_SLOTS + 1];
+  const Tensors room(l.summed + 1);
   i64 widest = 0;
   for (i64 n = 0; n <= l.summed; *at++ = room[n++].data()) {
     const i64 dim = n ? l.dims[n - 1] : 0;
-    room[n].take(n ? scratch(l.number, g.chunks * rows, dim, place) : scratch(l.number, g.tasks * l.added, s.channels, place));
+    room[n].hold(n ? scratch(l.number, g.chunks * rows, dim, place) : scratch(l.number, g.tasks * l.added, s.channels, place));
     if (!room[n]) return UNFIT;
     widest = dim > widest ? dim : widest;
   }
-  *at++ = a.orders[0].data(), *at++ = a.orders[1].data();
+  const ByOwner by(a.orders[0], elements);
+  *at++ = by.first, *at++ = by.rows;
   const i64 counts[] = {rows, elements, s.channels, g.width, g.span};
   for (const i64 count : counts) *at++ = (void*)count;
   void* arguments[] = {call};

@@ -8,7 +8,7 @@ static const char* const SCHEMAS[] = {
     "sorted(Tensor x1, Tensor x2, Tensor w, int product, int mask, Tensor? g, Tensor? src, Tensor? dst, SymInt nodes,"
     " Tensor? by_src, Tensor? by_dst, int stream=-1) -> Tensor[]",
     "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
-    "sorted_form(Tensor[] tensors, Tensor? index, int call, Tensor? first, Tensor? order) -> Tensor[]",
+    "sorted_form(Tensor[] tensors, Tensor? index, int call, Tensor order, int stream=-1) -> Tensor[]",
     "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
     " SymInt nodes=0) -> Tensor[]",
     "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
@@ -93,8 +93,8 @@ static i64 find(Kind kind, u64 given, const i64& count) {
   const i64 number = kind == BY_NAME ? number_of((i64)given) : (i64)given;
   return number < __atomic_load_n(&count, __ATOMIC_ACQUIRE) ? number : -1;
 }
-static void sort(Arguments& a, u64 by_src, u64 by_dst, i64 stream) {
-  a.orders[0].take(optional(by_src)), a.orders[1].take(optional(by_dst)), a.checked = true, a.stream = stream;
+static void sort(Arguments& a, Handle by_src, Handle by_dst, u64 stream) {
+  a.orders[0].take(by_src), a.orders[1].take(by_dst), a.checked = true, a.stream = (i64)stream;
 }
 // Where some tensor is on a GPU, all are, or it is left to Python.
 template <bool cpu>
@@ -120,7 +120,7 @@ static void run_boxed(u64* stack, u64, u64) {
   {
     Tensor x[4] = {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2], optional(stack[5])}, results[4];
     Arguments a(x, x[3] ? 4 : 3, stack[6], stack[7], nodes);
-    if (kind == SORTED) sort(a, stack[9], stack[10], (i64)stack[11]);
+    if (kind == SORTED) sort(a, optional(stack[9]), optional(stack[10]), stack[11]);
     const Product& product = number < 0 ? none : *products[number];
     const i64 apart = a.src && mask & X1 ? mask & OUT : 0;  // both ends of a gather are sums in different orders
     const Form *first = call_of(product, a, mask & ~apart), *last = apart ? call_of(product, a, apart) : 0;
@@ -135,11 +135,12 @@ static void form_boxed(u64* stack, u64, u64) {
   const i64 number = find(kind, stack[2], known_forms);
   int count = 0;
   {
-    Tensor x[MOST_SLOTS], results[MOST_SLOTS];
-    Arguments a(x, stack[0], stack[1], kind == SORTED ? 0 : stack[3], kind == SORTED ? 0 : stack[4]);
-    if (kind == SORTED) sort(a, stack[3], stack[4], ANY_STREAM);
     const Form* f = number < 0 ? 0 : forms[number];
-    if (a.count && f && a.count == (u64)f->count && done<cpu>(f, a, results)) count = f->opens;
+    const i64 given = f ? f->count : 0;
+    const Tensors x(given), results(f ? f->opens : 0);
+    Arguments a(x, given, stack[0], stack[1], kind == SORTED ? 0 : stack[3], kind == SORTED ? 0 : stack[4]);
+    if (kind == SORTED) sort(a, (Handle)stack[3], 0, stack[4]);
+    if (given && a.count == (u64)given && done<cpu>(f, a, results)) count = f->opens;
     stack[0] = (u64)listed(results, count);
   }
   if (kind == BY_NAME) aoti_torch_check(count, "tpgen", "program", 0, UNFIT_CALL);

@@ -55,6 +55,8 @@ struct Tensor {
     aoti_torch_get_strides(handle, &strides);
     aoti_torch_get_dtype(handle, &dtype);
   }
+  // one that has just been made, of which nobody asks more than where it stands
+  void hold(Handle made) { handle = made; }
   Handle give() {
     Handle given = handle;
     handle = 0;
@@ -79,6 +81,15 @@ struct Tensor {
     if (handle) aoti_torch_get_data_ptr(handle, &found);
     return found;
   }
+};
+
+// As many tensors as a call has: room for the most that it may have takes as long to make as the call.
+struct Tensors {
+  Tensor* const at;
+  explicit Tensors(i64 count) : at(new Tensor[count]) {}
+  Tensors(const Tensors&) = delete;
+  ~Tensors() { delete[] at; }
+  operator Tensor*() const { return at; }
 };
 
 // of an argument that may be missing
