@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, ClassVar, Optional
 
 import torch
+from e3nn import o3
 from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.visualize import draw_product, mean_squares
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
 
@@ -310,15 +310,12 @@ class TensorProduct(FormModule):
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
-        """Draw the paths with matplotlib: inputs on the upper sides of a hexagon, the output below.
+        """Draw the paths with matplotlib, as e3nn does: inputs on the upper sides of a hexagon, the output below.
 
         Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
         Returns ``(figure, axes)``.
         """
-        sizes = None
-        if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
-            sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
-        return draw_product(self.plan, sizes, aspect_ratio, ax)
+        return o3.TensorProduct.visualize(self, weight, plot_weight and self.weight_numel > 0, aspect_ratio, ax)
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
