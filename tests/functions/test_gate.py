@@ -64,7 +64,8 @@ def test_four_orders_are_torchs_for_any_leading_dimensions(shape: tuple[int, ...
 @needs_compiler
 def test_each_order_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    counted = [lambda *given, n=n, k=k: (calls.append(n), k(*given))[1] for n, k in enumerate(gate_module._GATE.kernels)]
+    ours_by_order = enumerate(gate_module._GATE.kernels)
+    counted = [lambda *given, n=n, k=k: (calls.append(n), k(*given))[1] for n, k in ours_by_order]
     monkeypatch.setattr(gate_module, "_GATE", gate_module._GATE._replace(kernels=tuple(counted)))
     x = numbers(4)
     torch.autograd.grad(ours(x).sum(), x)

@@ -1,4 +1,4 @@
-"""Kernels that go over many numbers once (`numbers.h` and a header beside it), and derivatives by a kernel for each order."""
+"""Kernels that go over many numbers once: their text (`numbers.h` and a header beside it), and derivatives by them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class KernelFunction(NamedTuple):
 
 
 class _Derivative(torch.autograd.Function):
-    """A function (order 0, at x), its gradient (order 1, at g and x), or the gradients of that (order 2, at c, g, x)."""
+    """A function (order 0, at x), its gradient (order 1, at g, x), or the gradients of that (order 2, at c, g, x)."""
 
     @staticmethod
     def forward(ctx: Any, function: KernelFunction, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
