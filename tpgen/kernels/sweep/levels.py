@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpgen.form.call import Call, Slot
+from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
 from tpgen.kernels.sweep.monomials import make_polynomial_sweep, reads
 from tpgen.kernels.sweep.statements import (
@@ -31,13 +32,13 @@ from tpgen.kernels.sweep.statements import (
     Value,
 )
 from tpgen.kernels.sweep.tables import Table, fold
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
 from tpgen.remember import remembered
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
 
-def by_levels(term: PathTerm, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
+def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).of(_program(term, call, table))
@@ -68,7 +69,7 @@ def _raised(s: Tabulate, slot: Slot) -> Tabulate:
     return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
 
 
-def _program(term: PathTerm, call: Call, table: Table | None) -> tuple[Statement, ...]:
+def _program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ...]:
     there = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
@@ -118,7 +119,7 @@ def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(made)
 
 
-def _in_channels(term: PathTerm, table: Table | None) -> PolynomialForm:
+def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
     """The path as a polynomial of what one channel has."""
     weight = (("w", 0),) if term.weighted else ()
     if table is None:
@@ -134,7 +135,7 @@ def _in_channels(term: PathTerm, table: Table | None) -> PolynomialForm:
 class Naming:
     """Statements of a polynomial with the values of a path's."""
 
-    term: PathTerm
+    term: Term
     table: Table | None = None
     local: str = "v"  # how the names of values begin
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P

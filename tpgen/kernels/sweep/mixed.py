@@ -12,17 +12,18 @@ P and D stand between the stages, as operands of the path: each is the gradient 
 from __future__ import annotations
 
 from tpgen.form.call import Call, Slot
+from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
 from tpgen.kernels.sweep.levels import Naming, program
 from tpgen.kernels.sweep.statements import SweepStage
-from tpgen.kernels.sweep.terms import D, P, PathTerm
+from tpgen.kernels.sweep.terms import D, P
 
 
-def mixed(term: PathTerm, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
+def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
     """The stages that the open slots need."""
     weight = (("w", 0),) if term.weighted else ()
     coupling = polynomial({(("x1", e.i), ("x2", e.j), (D, e.k)): e.value for e in term.entries})
-    weights = polynomial({(*weight, (P, k), ("out", k)): 1.0 for k in term.indices("out")})
+    weights = polynomial({(*weight, (P, k), ("out", k)): 1.0 for k in sorted({e.k for e in term.entries})})
     gradients = tuple(o for o in ("x1", "x2") if o in opened)
     results = tuple(o for o in ("out", "w") if o in opened and term.leg(o))
     copies = "".join(a for a, _ in term.copies if a in term.inputs)

@@ -32,11 +32,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpgen.form.form import Term
 from tpgen.kernels.sweep.levels import by_levels, tabulated
 from tpgen.kernels.sweep.mixed import mixed
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
-from tpgen.kernels.sweep.terms import PathTerm, path_terms, raised_call
+from tpgen.kernels.sweep.terms import path_terms, raised_call
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
@@ -50,7 +51,7 @@ def raised_text(raised: tuple[str, ...]) -> str:
 class PathSweep:
     """The statements of one path, in stages."""
 
-    term: PathTerm
+    term: Term
     stages: tuple[SweepStage, ...]
 
     def __str__(self) -> str:
@@ -84,7 +85,7 @@ class Sweep(TextOfPaths):
 
 
 def make_sweep(
-    terms: tuple[PathTerm, ...],
+    terms: tuple[Term, ...],
     opened: tuple[str, ...],
     channels: tuple[str, ...] | None = None,
     raised: tuple[str, ...] = (),
