@@ -130,8 +130,8 @@ class PolynomialModule(PlannedModule):
 
     # -- programs --
 
-    def _write_programs(self) -> None:
-        self._forward_program = self.graph.module().to(device=self._like.device, dtype=self._like.dtype)
+    def _emission(self, direction: str) -> Emission:
+        return self.graph
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
         ends = dict(self._ends)

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
-from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
-from tpgen.form.form import Form
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
@@ -176,12 +174,6 @@ class TensorProduct(FormModule):
             self._right_program = self._program("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
-
-    def _form(self, direction: str) -> Form:
-        return DIRECTIONS[self.directions[direction]](self.plan, self.layout)
-
-    def _emission(self, direction: str) -> Emission:
-        return emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
 
     def _write_programs(self) -> None:
         """Write the forward program, and `right` again where it was written."""
