@@ -21,6 +21,7 @@ from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.native.one_hot import is_one_hot
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
@@ -301,7 +302,7 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
                 f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
             )
         index = y.argmax(dim=1)
-        if values_at_hand(y) and not _one_hot(y, index):
+        if values_at_hand(y) and not is_one_hot(y):
             raise InputError(
                 f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
@@ -313,11 +314,6 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
     if index.shape[0] != rows:
         raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
     return index
-
-
-def _one_hot(y: Tensor, index: Tensor) -> bool:
-    ones = y.gather(1, index.unsqueeze(1)).sum()
-    return bool((ones == y.shape[0]) & (y.count_nonzero() == y.shape[0])) if y.numel() else True
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:
