@@ -1,7 +1,7 @@
 """C++ of the batch schedule: tiles of rows as vectors, operands in scratch as ``[copy][irrep axis][R rows]``.
 
 A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  One that mixes them
-(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.mixed`: its middle stage is three matrix
+(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.levels`: its middle stage is three matrix
 products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block of input
 copies at a time, so that P stays in cache unless one copy of x1 alone has too many.
 """

@@ -7,7 +7,7 @@ differ in what is summed outside of the innermost loop, their *cut*:
 - none, where all copies are looped over: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
 - an input that lacks the channels, where vectors run over them: it stands in a table of each row;
 - both inputs, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient, see
-  `tpgen.kernels.sweep.mixed`.
+  `tpgen.kernels.sweep.levels.mixed`.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -33,8 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpgen.form.form import Term
-from tpgen.kernels.sweep.levels import by_levels, tabulated
-from tpgen.kernels.sweep.mixed import mixed
+from tpgen.kernels.sweep.levels import by_levels, mixed, tabulated
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
 from tpgen.kernels.sweep.terms import path_terms, raised_call
