@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.form.form import Form, LetteredLeg
+from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Edges, KernelSpec, Sizes, by_form
 from tpgen.kernels.runtime.load import Kernel
@@ -21,7 +21,7 @@ from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, S, operand_of
 from tpgen.planner.plan import Operand
 
 # -- products ----------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class _Values(dict[Value, Tensor]):
 
     def __init__(
         self,
-        term: PathTerm,
+        term: Term,
         form: Form,
         given: Mapping[str, Tensor],
         results: Mapping[str, Tensor],

@@ -10,6 +10,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from tpgen.form.polynomial import Monomial, PolynomialForm, Variable, collect_like_terms
 from tpgen.planner.generalized import generalized_couplings
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
@@ -131,3 +132,13 @@ def _written(o: Operand, x: Tensor) -> Tensor:
     if o.layout == "ir_mul":
         return x.transpose(1, 2).flatten(1)
     return torch.cat([x[..., s].flatten(1) for s in o.irreps.slices()], 1)
+
+
+def along(form: PolynomialForm, tensor: str, direction: str) -> PolynomialForm:
+    """The derivative along a direction, ``sum_i v_i dP/dt_i``, as a polynomial: the oracle of calls at levels."""
+    return collect_like_terms(
+        Monomial(m.coefficient, (*m.factors[:n], Variable(direction, f.component), *m.factors[n + 1 :]))
+        for m in form.monomials
+        for n, f in enumerate(m.factors)
+        if f.tensor == tensor
+    )

@@ -11,7 +11,7 @@ from torch import fx
 
 from tests.cases import CASES, MIXED, STRATEGIES, Case
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
-from tpgen.emitter.graph_writer import ROLES, GraphWriter
+from tpgen.emitter.graph_writer import GraphWriter
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
 from tpgen.errors import TpgenError
 from tpgen.form.form import form_of
@@ -46,6 +46,12 @@ def test_graphs_are_well_formed(case: Case) -> None:
         kinds = {n.target: n.type for n in nodes if n.op == "placeholder"}
         assert kinds == {name: int if name == "num_dst" else torch.Tensor for name in emission.arguments}
         assert {n.target for n in nodes if n.op == "get_attr"} == set(emission.constants)
+
+
+ROLES = (
+    *("broadcast", "gather", "scatter", "slice", "coupling", "contraction"),
+    *("weight", "sum", "reshape", "kernel", "stream"),
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

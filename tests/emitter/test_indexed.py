@@ -11,6 +11,7 @@ from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form, emit_forms
 from tpgen.form.form import SHARED, FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
+from tpgen.planner.modes import MATRIX
 from tpgen.planner.product import make_plan
 
 NODES, EDGES = 4, 7
@@ -84,6 +85,8 @@ def test_a_term_may_have_no_constant_and_no_second_input(strategy: str) -> None:
     w, out = FlatOperand("w", ((0, 8),), SHARED, "8"), FlatOperand("out", ((0, 12),), text="4x1o")
     term = Term(
         0,
+        "2x1o -> 4x1o",
+        MATRIX,
         (LetteredLeg("x1", 0, "uk"), LetteredLeg("w", 0, "uw"), LetteredLeg("out", 0, "wk")),
         (),
         (("u", 2), ("w", 4), ("k", 3)),

@@ -64,8 +64,9 @@ def test_four_orders_are_torchs_for_any_leading_dimensions(shape: tuple[int, ...
 @needs_compiler
 def test_each_order_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    counted = [lambda *given, n=n, k=k: (calls.append(n), k(*given))[1] for n, k in enumerate(gate_module._KERNELS)]
-    monkeypatch.setattr(gate_module, "_KERNELS", tuple(counted))
+    ours_by_order = enumerate(gate_module._GATE.kernels)
+    counted = [lambda *given, n=n, k=k: (calls.append(n), k(*given))[1] for n, k in ours_by_order]
+    monkeypatch.setattr(gate_module, "_GATE", gate_module._GATE._replace(kernels=tuple(counted)))
     x = numbers(4)
     torch.autograd.grad(ours(x).sum(), x)
     assert calls == [0, 1]
@@ -127,7 +128,7 @@ def test_autocast_leaves_it_as_it_is() -> None:
 @pytest.mark.parametrize("kernels", [True, False])
 def test_without_kernels_it_is_torchs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_module, "can_build" if kernels else "is_usual", lambda *given: None)
-    monkeypatch.setattr(gate_module, "_KERNELS", ())
+    monkeypatch.setattr(gate_module, "_GATE", gate_module._GATE._replace(kernels=()))
     x = numbers(3)
     torch.testing.assert_close(gate(TABLE, x, kernels), torchs(x))
 

@@ -72,6 +72,8 @@ def test_given_weights(strategy: str) -> None:
     shared = [torch.randn(1, *shape, dtype=torch.float64) for shape in made.weight_shapes]
     rows = [w.expand(5, -1, -1).contiguous() for w in shared]
     torch.testing.assert_close(made(x, y, weights=shared), made(x, y, weights=rows))
+    own = layer(strategy)  # has weights, and takes others for a call
+    torch.testing.assert_close(own(x, y, weights=shared), made(x, y, weights=rows))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -256,7 +258,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         made(x, y[:4])
     with pytest.raises(InputError, match="has no elements: leave it out"):
         made(x, y, index=torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(InputError, match="has its own"):
+    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes, got 1"):
         made(x, y, weights=[x])
     with pytest.raises(InputError, match="3 elements need the element of every row"):
         layer(weights="element", num_elements=3)(x, y)

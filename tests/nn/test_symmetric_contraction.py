@@ -285,7 +285,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         contraction(x.float(), INDEX)
     with pytest.raises(InputError, match="x: must be a tensor"):
         contraction([1.0], INDEX)
-    with pytest.raises(InputError, match="give the element of every row"):
+    with pytest.raises(InputError, match="y: weights of 3 elements need the element of every row"):
         contraction(x)
     with pytest.raises(InputError, match=r"y: must be one-hot \(rows, 3\)"):
         contraction(x, hot[:, :2])
@@ -297,10 +297,10 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         contraction(x, hot.requires_grad_())
     with pytest.raises(InputError, match="a row for each of the 5 rows of x, got 4"):
         contraction(x, INDEX[:4])
-    with pytest.raises(InputError, match="leave y out"):
+    with pytest.raises(InputError, match="y: this polynomial has no elements: leave it out"):
         module(num_elements=None)(x, INDEX)
     outside = module(internal_weights=False, num_elements=None)
-    with pytest.raises(InputError, match="has none of its own: give 6 tensors"):
+    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes, got NoneType"):
         outside(x)
     with pytest.raises(InputError, match="give 6 tensors, one for each of weight_shapes, got 1"):
         outside(x, weights=[x])

@@ -22,6 +22,7 @@ from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
 from tpgen.compiler.footprint import Footprint, without_values
 from tpgen.errors import InputError
+from tpgen.kernels.runtime.registration import Differentiable, record_call
 from tpgen.remember import Shelf
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
@@ -98,7 +99,7 @@ class RowFunction:
         return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
 
 
-class Chunked:
+class Chunked(Differentiable[Any]):
     """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
 
     ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators:
@@ -133,7 +134,22 @@ class Chunked:
             return function.run(self._plain, *arguments)
         if not torch.is_grad_enabled():
             return self.compute(function, arguments)
-        return _Open.apply(self, function, *arguments)
+        with torch.no_grad():
+            made = self.compute(function, arguments)
+        return record_call(self, made, (function,), *arguments)
+
+    def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
+        return arguments, *rest
+
+    def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        (arguments, function), there = call, [c for c in cotangents if c is not None]
+        places = [n for n, yes in enumerate(wanted) if yes]
+        found: list[Tensor | None] = [None] * len(arguments)
+        if there and places:
+            gradients = function.pulled_back([c is not None for c in cotangents], places)
+            for n, x in zip(places, self.open(gradients, (*arguments, *there)), strict=True):
+                found[n] = x
+        return found
 
     def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
         """Results of a function, some rows at a time where all would take too much."""
@@ -224,25 +240,3 @@ def _room(
         return torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32)), None, part.dtype
     shape = (*batch.shape, *part.shape[part.dim() - result.depth :]) if like is None else like.shape
     return part.new_empty(shape), axis, part.dtype
-
-
-class _Open(torch.autograd.Function):
-    """A function of rows, as autograd sees it."""
-
-    @staticmethod
-    def forward(ctx: Any, chunked: Chunked, function: RowFunction, *arguments: Tensor) -> tuple[Tensor, ...]:
-        ctx.chunked, ctx.function = chunked, function
-        ctx.save_for_backward(*arguments)
-        ctx.set_materialize_grads(False)
-        return tuple(chunked.compute(function, arguments))
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        there = [c for c in cotangents if c is not None]
-        wanted = [n for n, yes in enumerate(ctx.needs_input_grad[2:]) if yes]
-        found: list[Tensor | None] = [None] * len(ctx.saved_tensors)
-        if there and wanted:
-            gradients = ctx.function.pulled_back([c is not None for c in cotangents], wanted)
-            for n, x in zip(wanted, ctx.chunked.open(gradients, (*ctx.saved_tensors, *there)), strict=True):
-                found[n] = x
-        return (None, None, *found)

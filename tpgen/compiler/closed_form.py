@@ -30,13 +30,14 @@ from tpgen.emitter.emit import Emission, emit_forms
 from tpgen.form.derivative import pull_back
 from tpgen.form.form import Form
 from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
+from tpgen.kernels.runtime.registration import Differentiable, record_call
 
 _Program = Callable[..., Any]  # returns a tuple of tensors
 Compile = Callable[[torch.nn.Module], _Program]
 _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
-class ClosedForm:
+class ClosedForm(Differentiable[Any]):
     """The programs of one form, one for each choice of open slots, written and compiled when first needed.
 
     Programs have the dtype and device of ``like``.  With ``copies`` the results are copied out of memory that the next
@@ -75,7 +76,25 @@ class ClosedForm:
             return self._called(self._plain, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
-        return _Open.apply(self, opened, read, rows, *point)
+        with torch.no_grad():
+            made = self.run(opened, read, rows, point)
+        return record_call(self, made, (opened, read, rows), *point)
+
+    def call(self, point: Sequence[Any], rest: tuple) -> tuple:
+        return point, *rest
+
+    def asks(self, call: Any) -> bool:
+        return False  # an operand that is absent has no node to ask
+
+    def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        point, opened, read, rows = call
+
+        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
+            both = tuple(sorted({*read, *raised} & self.partly_read))
+            values = self.open(further, both, rows, moved)
+            return [_like(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)]
+
+        return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
     def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
         """Number of rows that each index points into: those of tensors at the point, and those given for open slots."""
@@ -154,31 +173,6 @@ class Rows:
 
     indices: Sequence[Tensor]
     sizes: dict[str, int]
-
-
-class _Open(torch.autograd.Function):
-    """Some slots of the form opened at a point: an operand for each slot, nothing where a single one is open."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, closed: ClosedForm, opened: _Slots, read: _Slots, rows: Rows, *point: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        ctx.closed, ctx.opened, ctx.read, ctx.rows = closed, opened, read, rows
-        ctx.save_for_backward(*point)
-        ctx.set_materialize_grads(False)
-        return closed.run(opened, read, rows, point)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        point = ctx.saved_tensors
-
-        def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], opened: _Slots) -> list[Tensor]:
-            read = tuple(sorted({*ctx.read, *raised} & ctx.closed.partly_read))
-            values = ctx.closed.open(opened, read, ctx.rows, moved)
-            return [_like(x, None if ctx.closed.shared[n] else point[n]) for n, x in zip(opened, values, strict=True)]
-
-        wanted = [n for n in range(len(point)) if ctx.needs_input_grad[4 + n]]
-        return (None, None, None, None, *pull_back(evaluate, point, ctx.opened, cotangents, wanted))
 
 
 def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:

@@ -32,11 +32,6 @@ from tpgen.text import table
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any
 
-ROLES = (
-    *("broadcast", "gather", "scatter", "slice", "coupling", "contraction"),
-    *("weight", "sum", "reshape", "kernel", "stream"),
-)
-
 
 @dataclass(frozen=True)
 class NodeOrigin:

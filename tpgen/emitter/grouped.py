@@ -25,7 +25,6 @@ from tpgen.emitter.lowering import (
     cross_vectors,
     lower,
     read_term,
-    segment_of,
     traced_operand,
     write_result,
 )
@@ -95,7 +94,7 @@ def _open_tables(
     for term, c, given in prepared:
         coupling = c.find(Coupling)
         if c.output == BATCH + "j" and coupling is not None and isinstance(coupling.source, Coupling):
-            keyed.setdefault((segment_of(term, "x2"), coupling.source, c.coefficient), []).append((term, c, given))
+            keyed.setdefault((term.segment("x2"), coupling.source, c.coefficient), []).append((term, c, given))
         else:
             rest.append((term, c, given))
     if len(keyed) < 2:
@@ -137,7 +136,7 @@ def _table_key(term: Term, c: Contraction) -> _TableKey | None:
     if coupling is None or x2 is None or x2.letters != BATCH + "j":
         return None
     assert isinstance(coupling.source, Coupling)
-    return segment_of(term, "x2"), coupling.source, c.coefficient
+    return term.segment("x2"), coupling.source, c.coefficient
 
 
 def _table_block(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
@@ -157,7 +156,7 @@ def _feature_groups(form: Form, prepared: list[Prepared]) -> tuple[list[list[Pre
     rest = []
     for entry in prepared:
         if _mixes_last(entry[1]):
-            by_output.setdefault(segment_of(entry[0], "out"), []).append(entry)
+            by_output.setdefault(entry[0].segment("out"), []).append(entry)
         else:
             rest.append(entry)
     return list(by_output.values()), rest
@@ -195,7 +194,7 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
         with writer.serving(term.path, "reshape"):
             features.append(tensor.reshape((inputs.rows * components, copies)))
         with writer.serving(term.path, "weight"):
-            w = inputs.segment("w", segment_of(term, "w"))
+            w = inputs.segment("w", term.segment("w"))
             weights.append(w.reshape((copies, dict(term.sizes)["w"])))
     first, every = group[0][0], tuple(term.path for term, _, _ in group)
     sizes = dict(first.sizes)
@@ -206,7 +205,7 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
         if first.legs[-1].letters.endswith("k"):
             mixed = mixed.transpose(1, 2)
         flat = mixed.reshape((inputs.rows, sizes["k"] * sizes["w"]))
-    return Result((segment_of(first, "out"),), flat, every)
+    return Result((first.segment("out"),), flat, every)
 
 
 def _side_by_side(tensors: list[Traced], dim: int) -> Traced:

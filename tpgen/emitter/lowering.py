@@ -56,7 +56,7 @@ class Inputs:
         """View the segment of a slot that a term reads as ``(rows, *shape)``."""
         slot = tuple(source.split("*"))
         if len(slot) == 1:
-            flat = self.segment(source, segment_of(term, source))
+            flat = self.segment(source, term.segment(source))
             if len(shape) == 1:
                 return flat
         else:
@@ -70,7 +70,7 @@ class Inputs:
         block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
             for axis, name in enumerate(slot, start=-len(slot)):
-                start, stop = self.form.operand(name).segments[segment_of(term, name)]
+                start, stop = self.form.operand(name).segments[term.segment(name)]
                 block = torch.narrow(block, axis, start, stop - start)
         return block
 
@@ -81,13 +81,6 @@ class Inputs:
             return result.tensor
         with self.writer.role("reshape"):
             return result.tensor.reshape(((self.rows,) if batch else ()) + dims)
-
-
-def segment_of(term: Term, name: str) -> int:
-    """Return the number of the segment of an operand that a term reads or writes."""
-    leg = term.leg(name)
-    assert leg is not None
-    return leg.segment
 
 
 def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
@@ -248,7 +241,7 @@ def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tu
 
 def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:
     """A term's result, flat, with the segment it belongs to."""
-    segments = tuple(segment_of(term, name) for name in form.opened)
+    segments = tuple(term.segment(name) for name in form.opened)
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=True))
     dims = tuple(stop - start for start, stop in bounds)
     return Result(segments, inputs.flatten(result, dims), (term.path,))

@@ -6,7 +6,7 @@ look up the current stream, create side streams, let them wait, make one current
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -55,9 +55,6 @@ def _need_cuda(device: torch.device) -> None:
             f"streams are CUDA streams, and the operands are on {device}: move the product and its operands to a "
             "CUDA device, or construct it with streams=0"
         )
-
-
-STREAM_FUNCTIONS: tuple[Callable, ...] = (current_stream, side_stream, wait, set_stream, hand_over)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
 from tpgen.notebook import Shown, html_table, lines
+from tpgen.planner.modes import Mode
 from tpgen.planner.plan import OUT, Path, Plan
 
 LAYOUTS: dict[str, str] = {
@@ -92,10 +93,28 @@ class LetteredLeg:
 
 
 @dataclass(frozen=True)
+class CouplingEntry:
+    """One non-zero of a coupling, the path's coefficient multiplied in."""
+
+    i: int
+    j: int
+    k: int
+    value: float
+
+    def at(self, letter: str) -> int:
+        return int(getattr(self, letter))
+
+
+@dataclass(frozen=True)
 class Term:
-    """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs."""
+    """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs.
+
+    As kernels read it: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``.
+    """
 
     path: int  # index of the instruction
+    text: str
+    mode: Mode
     legs: tuple[LetteredLeg, ...]
     constants: tuple[Factor, ...]
     sizes: tuple[tuple[str, int], ...]
@@ -103,6 +122,37 @@ class Term:
 
     def leg(self, operand: str) -> LetteredLeg | None:
         return next((leg for leg in self.legs if leg.operand == operand), None)
+
+    def segment(self, operand: str) -> int:
+        """Return the number of the segment of an operand that is read or written."""
+        return next(leg.segment for leg in self.legs if leg.operand == operand)
+
+    def size(self, letters: str) -> int:
+        sizes = dict(self.sizes)
+        return prod(sizes[a] for a in letters)
+
+    def reaches(self, opened: tuple[str, ...]) -> bool:
+        """Whether it has a part in some open slot: one without weights has none in theirs."""
+        return any(self.leg(slot) for slot in opened)
+
+    @property
+    def weighted(self) -> bool:
+        return self.leg("w") is not None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether weights fill copies of the output from a coupling of both inputs."""
+        return bool(self.mode.mixing) and self.leg("x2") is not None
+
+    @property
+    def copies(self) -> tuple[tuple[str, int], ...]:
+        """Letters and sizes of the multiplicity axes."""
+        return tuple((a, n) for a, n in self.sizes if a in self.mode.weight)
+
+    @property
+    def inputs(self) -> str:
+        """Input letters, the rows of a weight matrix."""
+        return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
 
     @property
     def coupling(self) -> Coupling:
@@ -113,6 +163,17 @@ class Term:
     def pairs(self) -> int:
         """Copies of each input, where the mode runs over their pairs."""
         return next((f.source.size for f in self.constants if isinstance(f.source, Pairs)), 0)
+
+    @cached_property
+    def entries(self) -> tuple[CouplingEntry, ...]:
+        """The non-zeros of the coupling, or of the identity of a single input."""
+        if self.leg("x2") is None:
+            return tuple(CouplingEntry(n, 0, n, self.coefficient) for n in range(self.size("k")))
+        c = self.coupling.array()
+        return tuple(
+            CouplingEntry(int(i), int(j), int(k), float(c[i, j, k]) * self.coefficient)
+            for i, j, k in zip(*c.nonzero(), strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -317,4 +378,5 @@ def _term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int])
     constants = [Factor(Coupling(*path.ls) if len(path.ls) == 3 else Delta(path.legs[0].dim), components)]
     if mode.paired:
         constants += [Factor(Pairs(path.in1.mul, second), "p" + copy) for second, copy in ((False, "a"), (True, "b"))]
-    return Term(path.index, tuple(legs), tuple(constants), tuple(sizes.items()), path.coefficient)
+    text = f"{' x '.join(map(str, path.inputs))} -> {path.out} ({mode.name or mode.weight})"
+    return Term(path.index, text, mode, tuple(legs), tuple(constants), tuple(sizes.items()), path.coefficient)

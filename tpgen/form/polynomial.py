@@ -2,14 +2,12 @@ r"""A polynomial as a value: monomials in the components of named tensors, of on
 
 .. math:: P = \sum_n c_n \prod_f t_f[i_f]
 
-The same tensor may occur several times in a monomial.  This is the whole rule of differentiation: derivatives along a
-direction, and gradients with respect to a tensor, are such polynomials again.
+The same tensor may occur several times in a monomial.  This is the whole rule of differentiation: gradients with
+respect to a tensor are such polynomials again.
 
 >>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
 >>> print(P)
 3 x0 x1 g0
->>> print(P.along("x", "v"))
-3 v0 x1 g0 + 3 v1 x0 g0
 >>> print(P.gradient("x")[1])
 3 x0 g0
 """
@@ -72,19 +70,6 @@ class PolynomialForm:
         2
         """
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
-
-    def along(self, tensor: str, direction: str) -> PolynomialForm:
-        """The derivative along a direction, :math:`D_v P = \\sum_i v_i \\, \\partial P / \\partial t_i`.
-
-        >>> print(polynomial({(("x", 0), ("x", 0)): 1.0}).along("x", "v"))
-        2 v0 x0
-        """
-        return collect_like_terms(
-            Monomial(m.coefficient, (*m.factors[:n], Variable(direction, f.component), *m.factors[n + 1 :]))
-            for m in self.monomials
-            for n, f in enumerate(m.factors)
-            if f.tensor == tensor
-        )
 
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
         """The derivative by each component of a tensor that occurs.

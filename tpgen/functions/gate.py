@@ -10,21 +10,19 @@ as is all that is transformed, traced or compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tpgen.errors import InputError
-from tpgen.functions.numbers import can_build, run_kernel, text_of
+from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, text_of
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import literal
 from tpgen.kernels.cpp.tiles import tile
 from tpgen.kernels.runtime.memory import empty
-from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.multilinear import is_usual
 from tpgen.remember import remembered
 
@@ -151,7 +149,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build()):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
-    (made,) = _recorded(table, 0, x) if recorded else gate_value(table, x)
+    (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)
     return made
 
 
@@ -171,41 +169,4 @@ def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
     return torch.cat(made, -1) if made else x
 
 
-class _Derivative(torch.autograd.Function):
-    """A gate (order 0, at x), its gradient (order 1, at g and x), or the gradients of that (order 2, at c, g and x)."""
-
-    @staticmethod
-    def forward(ctx: Any, table: GateTable, order: int, *point: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*point)
-        ctx.table, ctx.order = table, order
-        return _KERNELS[order](table, *point)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        table, point, order = ctx.table, ctx.saved_tensors, ctx.order + 1
-        if order == len(_KERNELS) or not is_usual(*cotangents):
-            found = _pulled_back(table, ctx.order, point, cotangents)
-        elif torch.is_grad_enabled():
-            found = _Derivative.apply(table, order, *cotangents, *point)
-        else:
-            found = _KERNELS[order](table, *cotangents, *point)
-        return None, None, *found
-
-
-_KERNELS: tuple[Callable[..., tuple[Tensor, ...]], ...] = (gate_value, gate_first, gate_second)  # by order
-_recorded = apply_of(_Derivative)
-
-
-def _by_torch(table: GateTable, order: int, *point: Tensor) -> tuple[Tensor, ...]:
-    """Compute a gate (order 0) or its derivative of an order, in torch's operations."""
-    if order == 0:
-        return (gate_by_torch(table, *point),)
-    return _pulled_back(table, order - 1, point[1:], point[:1])
-
-
-def _pulled_back(
-    table: GateTable, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """The gradients of an order at a point, in any transform, and with a graph where one is wanted of them."""
-    pull = torch.func.vjp(partial(_by_torch, table, order), *point)[1]
-    return pull(tuple(cotangents))
+_GATE = KernelFunction(gate_by_torch, (gate_value, gate_first, gate_second))

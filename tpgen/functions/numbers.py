@@ -1,10 +1,12 @@
-"""The text of a kernel that goes over many numbers once: `numbers.h` and a header beside it."""
+"""Kernels that go over many numbers once: their text (`numbers.h` and a header beside it), and derivatives by them."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header, type_names
 from tpgen.kernels.cpp.text import read_header
+from tpgen.kernels.runtime.registration import apply_of
+from tpgen.nn.multilinear import is_usual
 from tpgen.remember import remembered
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
@@ -57,3 +61,53 @@ def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Ar
         if x is not None:
             addresses[n] = x.data_ptr() if isinstance(x, Tensor) else ctypes.addressof(x)
     kernel(*addresses, count)
+
+
+class KernelFunction(NamedTuple):
+    """A function of a tensor x, and of a table that does not change, with a kernel for each order of derivatives.
+
+    The kernels compute the value at x, the gradient at (g, x) for a cotangent g, the gradients of that by g and x at
+    (c, g, x), and so on.  Further derivatives are those of the ``definition`` in torch's operations, as is all that is
+    transformed.
+    """
+
+    definition: Callable[[Any, Tensor], Tensor]
+    kernels: tuple[Callable[..., tuple[Tensor, ...]], ...]
+
+    def by_torch(self, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
+        """Compute the function (order 0) or its derivative of an order, in torch's operations."""
+        if order == 0:
+            return (self.definition(table, *point),)
+        return self.pulled_back(table, order - 1, point[1:], point[:1])
+
+    def pulled_back(
+        self, table: Any, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """The gradients of an order at a point, in any transform, and with a graph where one is wanted of them."""
+        pull = torch.func.vjp(partial(self.by_torch, table, order), *point)[1]
+        return pull(tuple(cotangents))
+
+
+class _Derivative(torch.autograd.Function):
+    """A function (order 0, at x), its gradient (order 1, at g, x), or the gradients of that (order 2, at c, g, x)."""
+
+    @staticmethod
+    def forward(ctx: Any, function: KernelFunction, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*point)
+        ctx.of = function, table, order
+        return function.kernels[order](table, *point)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        (function, table, before), point = ctx.of, ctx.saved_tensors
+        order = before + 1
+        if order >= len(function.kernels) or not is_usual(*cotangents):
+            found = function.pulled_back(table, before, point, cotangents)
+        elif torch.is_grad_enabled():
+            found = _Derivative.apply(function, table, order, *cotangents, *point)
+        else:
+            found = function.kernels[order](table, *cotangents, *point)
+        return None, None, None, *found
+
+
+recorded_function = apply_of(_Derivative)  # of a `KernelFunction`, its table, the order 0, and x

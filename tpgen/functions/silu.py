@@ -9,14 +9,11 @@ or traced.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from tpgen.functions.numbers import can_build, kernel_of, run_kernel
+from tpgen.functions.numbers import KernelFunction, can_build, kernel_of, recorded_function, run_kernel
 from tpgen.kernels.runtime.memory import empty
-from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.multilinear import is_usual
 
@@ -31,39 +28,9 @@ def silu(x: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling() or not is_usual(x) or x.numel() < WORTH_SILU or autocasting(x.device):
         return nn.functional.silu(x)
-    return _recorded(x) if x.requires_grad and torch.is_grad_enabled() else _value(x)
-
-
-class _Silu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    if not (x.requires_grad and torch.is_grad_enabled()):
         return _value(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return _first(g, x) if torch.is_grad_enabled() or not is_usual(g) else _slope(g, x)
-
-
-_recorded = apply_of(_Silu)
-
-
-class _First(torch.autograd.Function):
-    """``g * f'(x)``."""
-
-    @staticmethod
-    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(g, x)
-        return _slope(g, x)
-
-    @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:
-        g, x = ctx.saved_tensors
-        if not torch.is_grad_enabled() and is_usual(c, g) and can_build():
-            return silu_second(c, g, x)
-        s = torch.sigmoid(x)
-        return _first(c, x), c * g * (s * (1 - s) * (2 + x * (1 - 2 * s)))
+    return recorded_function(_SECOND if can_build() else _FIRST, None, 0, x)[0]
 
 
 def _value(x: Tensor) -> Tensor:
@@ -72,13 +39,6 @@ def _value(x: Tensor) -> Tensor:
 
 def _slope(g: Tensor, x: Tensor) -> Tensor:
     return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=empty(tuple(x.shape), x.dtype))
-
-
-def _first(g: Tensor, x: Tensor) -> Tensor:
-    if is_usual(g):
-        return _First.apply(g, x)
-    s = torch.sigmoid(x)
-    return g * (s * (1 + x * (1 - s)))
 
 
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,3 +55,8 @@ def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     by_g, by_x = (empty(tuple(x.shape), x.dtype) for _ in range(2))
     run_kernel(kernel_of("silu", x.dtype), (*given, None, by_g, by_x), x.numel())
     return by_g, by_x
+
+
+# torch's own has no tangents of its gradient
+_FIRST = KernelFunction(lambda _, x: x * torch.sigmoid(x), (lambda _, x: (_value(x),), lambda _, g, x: (_slope(g, x),)))
+_SECOND = _FIRST._replace(kernels=(*_FIRST.kernels, lambda _, c, g, x: silu_second(c, g, x)))  # where one can be built

@@ -161,13 +161,6 @@ def check_parameter(
         )
 
 
-def check_index(instruction: int, count: int) -> int:
-    """The position of an instruction, which may be counted from the end."""
-    if not -count <= instruction < count:
-        raise InputError(f"instruction {instruction} is out of range: this product has {count} instructions")
-    return instruction % count
-
-
 def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     """Weights given as one tensor for each weighted instruction, flattened and joined."""
     if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):

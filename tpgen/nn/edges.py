@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,19 +122,13 @@ def _known(edges: EdgeOrder) -> EdgeOrder:
     return edges
 
 
-def _flat(edges: EdgeOrder) -> tuple[list[Any], int]:
-    return [getattr(edges, name) for name in _TENSORS], edges.num_nodes
-
-
-def _unflat(tensors: Any, num_nodes: int) -> EdgeOrder:
-    senders, receivers, order, first = tensors
-    return EdgeOrder(senders, receivers, order, first, num_nodes)
-
-
-def _keyed(edges: EdgeOrder) -> tuple[list[Any], int]:
-    return [(pytree.GetAttrKey(name), getattr(edges, name)) for name in _TENSORS], edges.num_nodes
-
-
 pytree.register_pytree_node(
-    EdgeOrder, _flat, _unflat, serialized_type_name="tpgen.EdgeOrder", flatten_with_keys_fn=_keyed
+    EdgeOrder,
+    lambda edges: ([getattr(edges, name) for name in _TENSORS], edges.num_nodes),
+    lambda tensors, num_nodes: EdgeOrder(**dict(zip(_TENSORS, tensors, strict=True)), num_nodes=num_nodes),
+    serialized_type_name="tpgen.EdgeOrder",
+    flatten_with_keys_fn=lambda edges: (
+        [(pytree.GetAttrKey(name), getattr(edges, name)) for name in _TENSORS],
+        edges.num_nodes,
+    ),
 )

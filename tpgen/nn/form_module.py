@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
-from tpgen.emitter.emit import Emission
+from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.errors import InputError, PlanError
-from tpgen.form.form import Form, layouts_of
+from tpgen.form.form import layouts_of
 from tpgen.kernels.runtime.call import OUT, ProductCall
 from tpgen.kernels.runtime.forms import product_operator
-from tpgen.nn.checks import check_index
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Plan
 
@@ -28,22 +27,16 @@ from tpgen.planner.plan import Plan
 class FormModule(PlannedModule):
     """A plan whose form is written by a strategy and run by a backend, with its weights in one tensor.
 
-    Subclasses give the form (`_form`) and the program (`_emission`) of each direction, say what a call lacks that gives
-    no weights (`_lack`), and make flat what it gives (`_given_weight`).
+    Subclasses say what a call lacks that gives no weights (`_lack`), and make flat what it gives (`_given_weight`).
     """
 
     output_mask: Tensor
     layout: tuple[str, ...]
     instructions: list[Any]
+    streams: int = 0
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program", "_right_program")
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
-
-    def _form(self, direction: str) -> Form:
-        raise NotImplementedError
-
-    def _emission(self, direction: str) -> Emission:
-        raise NotImplementedError
 
     def _lack(self) -> str:
         raise NotImplementedError
@@ -81,15 +74,13 @@ class FormModule(PlannedModule):
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _write_programs(self) -> None:
-        self._forward_program = self._program("forward")
-
-    def _program(self, direction: str) -> nn.Module:
-        like = self.output_mask
-        return self._emission(direction).module().to(device=like.device, dtype=like.dtype)
+    def _emission(self, direction: str) -> Emission:
+        written = self.directions.get(direction, direction)
+        return emit_plan(self.plan, written, self.choice.strategy, self.layout, self.streams)
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
-        return run_form(self._form(direction), program, config, self.output_mask)
+        form = DIRECTIONS[self.directions.get(direction, direction)](self.plan, self.layout)
+        return run_form(form, program, config, self.output_mask)
 
     def _quick_call(
         self, text: str, x: Any, y: Any, weight: Any, src: Tensor | None = None, dst: Any = None, nodes: Any = 0
@@ -154,7 +145,10 @@ class FormModule(PlannedModule):
 
         Raises `InputError` where the instruction has no weights.
         """
-        index, slices = check_index(instruction, len(self.instructions)), self.plan.weight_slices
+        count, slices = len(self.instructions), self.plan.weight_slices
+        if not -count <= instruction < count:
+            raise InputError(f"instruction {instruction} is out of range: this product has {count} instructions")
+        index = instruction % count  # which may be counted from the end
         if index >= len(slices):  # biases stand after the paths
             raise InputError(f"instruction {index} is a bias, {self.instructions[index]}: it has no weights to view")
         where = slices[index]

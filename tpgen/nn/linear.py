@@ -14,9 +14,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
-from tpgen.emitter.emit import Emission, emit_form
 from tpgen.errors import InputError
-from tpgen.form.form import Form, form_of
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
@@ -188,13 +186,6 @@ class Linear(FormModule):
         self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
-
-    def _form(self, direction: str) -> Form:
-        return form_of(self.plan, self.layout)
-
-    def _emission(self, direction: str) -> Emission:
-        strategy = self.choice.strategy
-        return emit_form(self._form(direction), strategy, title=f"{direction} of {self.plan.digest}, {strategy}")
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen._torch import dispatch_modes, has_tangents, is_functorch_wrapped_tensor, is_legacy_batchedtensor, is_tracing
+from tpgen._torch import (
+    dispatch_modes,
+    forward_mode,
+    has_tangents,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    is_tracing,
+)
 from tpgen.form.derivative import pull_back, push_forward
-from tpgen.kernels.runtime.registration import added, apply_of, asked_for
+from tpgen.kernels.runtime.registration import Differentiable, added, apply_of, record_call
 
 Point = Sequence[Any]  # a tensor for each slot; None for the last one where it is open alone
 Opens = Callable[[Point, tuple[int, ...]], list[Tensor]]  # results that nothing else holds
@@ -73,39 +80,32 @@ def open_slots(fast: Opens, general: Opens, point: Point, opened: tuple[int, ...
     (tensor(3.),)
     """
     if all(has_plain_numbers(x) for x in point if x is not None):
-        return list(_Recorded.apply(fast, general, opened, *point))
+        with torch.no_grad(), forward_mode(False):
+            made = fast(point, opened)
+        return list(record_call(_Form(fast, general), made, (opened,), *point))
     return general(point, opened)
 
 
-class _Recorded(torch.autograd.Function):
+class _Form(Differentiable[Any]):
     """The open slots of a form at a point."""
 
-    @staticmethod
-    def forward(ctx: Any, fast: Opens, general: Opens, opened: tuple[int, ...], *point: Any) -> tuple:
-        ctx.save_for_backward(*point)
-        if has_tangents():
-            ctx.save_for_forward(*point)
-        ctx.form = fast, general, opened
-        ctx.set_materialize_grads(False)
-        return tuple(fast(point, opened))
+    def __init__(self, fast: Opens, general: Opens) -> None:
+        self._fast, self._general = fast, general
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        # the nodes behind the tensors among the inputs, so none for a cotangent that is not there
-        asked = asked_for(ctx.needs_input_grad[3:], ctx.next_functions)
-        wanted = tuple(n for n, yes in enumerate(asked) if yes)
-        return (None, None, None, *pull_back(_at(ctx), ctx.saved_tensors, ctx.form[2], cotangents, wanted, added))
+    def call(self, point: Point, rest: tuple) -> tuple:
+        return point, *rest
 
-    @staticmethod
-    def jvp(ctx: Any, _fast: Any, _general: Any, _opened: Any, *tangents: Tensor | None) -> tuple:
-        point, opened = ctx.saved_tensors, ctx.form[2]
-        found = push_forward(_at(ctx), point, opened, tangents)
-        return tuple(torch.zeros_like(point[n]) if t is None else t for n, t in zip(opened, found, strict=True))
+    def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        point, opened = call
+        return pull_back(self._at, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes], added)
 
+    def push_forward(self, call: Any, tangents: Sequence[Tensor | None]) -> list[Tensor]:
+        point, opened = call
+        found = push_forward(self._at, point, opened, tangents)
+        return [torch.zeros_like(point[n]) if t is None else t for n, t in zip(opened, found, strict=True)]
 
-def _at(ctx: Any) -> Any:
-    fast, general, _ = ctx.form
-    return lambda _raised, moved, opened: open_slots(fast, general, moved, opened)
+    def _at(self, _raised: Any, moved: Point, opened: tuple[int, ...]) -> list[Tensor]:
+        return open_slots(self._fast, self._general, moved, opened)
 
 
 class _Linear(torch.autograd.Function):

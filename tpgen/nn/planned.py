@@ -14,6 +14,7 @@ from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.constants import Constants
+from tpgen.emitter.emit import Emission
 from tpgen.errors import TpgenError
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class PlannedModule(Constants):
     """A plan, options, and programs that the module writes itself; these are no part of its state.
 
-    Subclasses write programs (`_write_programs`) for the strategy that is chosen, and say what runs them (`_run_by`).
+    Subclasses emit programs (`_emission`) for the strategy that is chosen, and say what runs them (`_run_by`).
     Where tensors of a state took the place of others, programs are written for where these are: its own, or those of
     the module that it computes for.
     """
@@ -59,8 +60,16 @@ class PlannedModule(Constants):
         self._config = config
         self.backend = config.backend
 
-    def _write_programs(self) -> None:
+    def _emission(self, direction: str) -> Emission:
+        """Emit the program of a direction."""
         raise NotImplementedError
+
+    def _program(self, direction: str) -> nn.Module:
+        like = self.get_buffer(self._place)
+        return self._emission(direction).module().to(device=like.device, dtype=like.dtype)
+
+    def _write_programs(self) -> None:
+        self._forward_program = self._program("forward")
 
     def _rewrite(self) -> None:
         self._runners = {}

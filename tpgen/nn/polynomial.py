@@ -17,13 +17,9 @@ from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.polynomial_module import (
     PolynomialModule,
-    check_count,
     check_ends,
     check_own_options,
     check_stored,
-    elements_of,
-    ends_of_call,
-    row_shape,
 )
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -118,8 +114,6 @@ class Polynomial(PolynomialModule):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"
             )
-        if num_elements is not None:
-            check_count(num_elements)
         _check_kinds(tensors, terms, layout)
         irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
         irreps[OUT] = parse_irreps(irreps_out, OUT)
@@ -158,8 +152,6 @@ class Polynomial(PolynomialModule):
         check_plan(plan, {POLYNOMIAL: "make_polynomial_plan or make_contraction_plan"})
         if channels < 1:
             raise PlanError(f"channels: a polynomial has one at least, got {channels}")
-        if num_elements is not None:
-            check_count(num_elements)
         made = cls.__new__(cls)
         made._setup(plan, channels, num_elements, bool(plan.weights) and not internal_weights, edges, **options)
         return made
@@ -173,13 +165,9 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None,
         **options: Unpack[RunOptions],
     ) -> None:
-        super().__init__(plan, num_elements is not None, check_ends(edges or {}, plan), **options)
+        super().__init__(plan, channels, num_elements, not given, check_ends(edges or {}, plan), **options)
         self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
         self.irreps_out = _copied(plan.out, channels)
-        self.channels, self.num_elements = channels, num_elements
-        self._shapes = {o.name: row_shape(o, channels) for o in plan.inputs}
-        self.weight_shapes = [(o.dim, channels) for o in plan.weights]  # paths and channels of each tensor of weights
-        self.internal_weights = not given
         self.weights = nn.ParameterDict()
         if not given:
             for o in plan.weights:
@@ -199,8 +187,8 @@ class Polynomial(PolynomialModule):
         """The polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
 
         They are given in the order of construction, or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.
-        ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, where they are given to each
-        call, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
+        ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, which take the place of the
+        module's own where it has some, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
 
         Rows of a convolution are edges; ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` are those of
         `TensorProductConv`.
@@ -215,20 +203,7 @@ class Polynomial(PolynomialModule):
             node = leaf_call(self, *tensors, index=index, weights=weights, **said)
             if node is not None:
                 return node
-        given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
-        first, ends = next(iter(given)), ends_of_call(self._ends, given, edge_src, edge_dst, num_nodes, check_index)
-        rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
-        for name, shape in self._shapes.items():
-            self._check_tensor(name, shape, given[name], rows, of)
-        if self.num_elements is not None:
-            if index is None:
-                raise InputError(f"index: weights of {self.num_elements} elements need the element of every row")
-            index = elements_of("index", index, self.num_elements, rows, of)
-        elif index is not None:
-            raise InputError(
-                "index: this polynomial has no elements: leave it out, or construct it with weights='element'"
-            )
-        return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
+        return self._of_tensors(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
     def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The tensors of a call that gives some by name."""
@@ -240,21 +215,8 @@ class Polynomial(PolynomialModule):
             )
         return (*tensors, *(named[name] for name in rest))
 
-    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
-        if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
-            raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
-        if x.shape[0] != rows and name not in dict(self._ends):
-            why = "one for each edge" if self._ends else f"as {of} has"
-            raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
-
-    def _weights(self, given: Sequence[Tensor] | None, rows: int) -> list[Tensor]:
-        if self.internal_weights:
-            if given is not None:
-                raise InputError(
-                    "weights: this polynomial has its own: leave them out, or construct it with weights='given'"
-                )
-            return list(self.weights.values())
-        return self._fit_weights(given, rows)
+    def _own_weights(self) -> list[Tensor]:
+        return list(self.weights.values())
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         """Load as usual; weights of other shapes are named."""

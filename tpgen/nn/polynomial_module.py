@@ -21,6 +21,7 @@ from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.native.one_hot import is_one_hot
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
@@ -48,10 +49,23 @@ class PolynomialModule(PlannedModule):
     weight_shapes: list[tuple[int, int]]  # paths and channels of each tensor of weights
     _ends: Ends = ()  # operands of a convolution, and the ends of edges that find their rows
 
-    def __init__(self, plan: Plan, indexed: bool, ends: Ends = (), **options: Unpack[RunOptions]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        channels: int,
+        num_elements: int | None,
+        internal_weights: bool,
+        ends: Ends = (),
+        **options: Unpack[RunOptions],
+    ) -> None:
         super().__init__()
-        self.plan = plan
-        self._indexed, self._ends = indexed, ends
+        if num_elements is not None:
+            check_count(num_elements)
+        self.plan, self.channels, self.num_elements = plan, channels, num_elements
+        self._indexed, self._ends = num_elements is not None, ends
+        self._shapes = _row_shapes(plan, channels)
+        self.weight_shapes = [(o.dim, channels) for o in plan.weights]
+        self.internal_weights = internal_weights
         self._take(Config(**options))
         self._hold({"_like": np.zeros(0)})
         self._rewrite()
@@ -89,8 +103,9 @@ class PolynomialModule(PlannedModule):
         ends = dict(self._ends)
         if not ends:
             self._no_nodes(nodes)
-        count = {o.name: rows if nodes is None or o.name not in ends else nodes for o in self.plan.inputs}
-        shapes = [(count[o.name], *row_shape(o, self.channels)) for o in self.plan.inputs]
+        shapes: list[tuple[int, ...]] = [
+            (rows if nodes is None or name not in ends else nodes, *shape) for name, shape in self._shapes.items()
+        ]
         if not self.internal_weights:
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
         indices = bool(self.num_elements) + len(self._arguments)
@@ -116,17 +131,46 @@ class PolynomialModule(PlannedModule):
 
     # -- programs --
 
-    def _write_programs(self) -> None:
-        self._forward_program = self.graph.module().to(device=self._like.device, dtype=self._like.dtype)
+    def _emission(self, direction: str) -> Emission:
+        return self.graph
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
         ends = dict(self._ends)
         if config.strategy == "kernel" and not ends:  # it keeps nothing
             config = replace(config, max_bytes=None)
-        inputs = [None if o.name in ends else len(row_shape(o, self.channels)) for o in self.plan.inputs]
+        inputs = [None if name in ends else len(shape) for name, shape in self._shapes.items()]
         weights = [None if self._indexed else 2 for _ in self.plan.weights]
         indices = [0] * (self._indexed + len(self._arguments))
         return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
+
+    # -- evaluation --
+
+    def _of_tensors(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
+        """The polynomial of the inputs in their order; ``edges`` are both ends, the number of nodes, and the check."""
+        given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
+        ends = ends_of_call(self._ends, given, *edges) if edges else []
+        first = next(iter(given))
+        rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
+        for name, shape in self._shapes.items():
+            self._check_tensor(name, shape, given[name], rows, of)
+        if self.num_elements is not None:
+            if index is None:
+                raise InputError(
+                    f"{self._index}: weights of {self.num_elements} elements need the element of every row"
+                )
+            index = elements_of(self._index, index, self.num_elements, rows, of)
+        elif index is not None:
+            raise InputError(
+                f"{self._index}: this polynomial has no elements: leave it out, or construct it with num_elements"
+            )
+        return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
+
+    def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
+        if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
+            raise InputError(f"{name}: must have shape (rows, {', '.join(map(str, shape))}), got {tuple(x.shape)}")
+        if x.shape[0] != rows and name not in dict(self._ends):
+            why = "one for each edge" if self._ends else f"as {of} has"
+            raise InputError(f"{name}: must have {rows} rows{',' if self._ends else ''} {why}, got {x.shape[0]}")
 
     def _run(self, tensors: Sequence[Tensor], index: Tensor | None, edges: Sequence[Any] = ()) -> Tensor:
         if index is None:
@@ -168,17 +212,22 @@ class PolynomialModule(PlannedModule):
     def __prepare_scriptable__(self) -> nn.Module:
         """Called by `torch.jit.script`, for any network that holds the module."""
         names = {id(p): name for name, p in self.named_parameters()}
-        own = [names[id(w)] for w in self._weights(None, 0)] if self.internal_weights else None
+        own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
         return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
 
-    def _weights(self, given: Any, rows: int) -> list[Tensor]:
-        """The weights of a call: the module's own where none are given."""
+    def _own_weights(self) -> list[Tensor]:
+        """The module's own weights that terms read, in the order of the plan."""
         raise NotImplementedError
+
+    def _weights(self, given: Any, rows: int) -> list[Tensor]:
+        """The weights of a call: the module's own where it has some and none are given."""
+        return self._own_weights() if given is None and self.internal_weights else self._fit_weights(given, rows)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_strategy" in state:  # as 0.1 wrote it
             state = {**state, "_config": Config(strategy=state["_strategy"])}
             state.setdefault("internal_weights", not state.get("_given"))
+            state.setdefault("_shapes", _row_shapes(state["plan"], state["channels"]))
         super().__setstate__(state)
 
     def _fit(self, name: str, x: Any) -> Tensor:
@@ -204,6 +253,10 @@ def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
+
+
+def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
+    return {o.name: row_shape(o, channels) for o in plan.inputs}
 
 
 _follow = follow  # the name of the hook in pickles of 0.1
@@ -249,7 +302,7 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
                 f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
             )
         index = y.argmax(dim=1)
-        if values_at_hand(y) and not _one_hot(y, index):
+        if values_at_hand(y) and not is_one_hot(y):
             raise InputError(
                 f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
             )
@@ -261,11 +314,6 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
     if index.shape[0] != rows:
         raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
     return index
-
-
-def _one_hot(y: Tensor, index: Tensor) -> bool:
-    ones = y.gather(1, index.unsqueeze(1)).sum()
-    return bool((ones == y.shape[0]) & (y.count_nonzero() == y.shape[0])) if y.numel() else True
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:

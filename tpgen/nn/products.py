@@ -61,9 +61,6 @@ class _Preset(TensorProduct):
         """A plain `TensorProduct` of the plan, whose instructions need not be those of a preset."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
-    def _build(self, plan: Plan, module_options: dict[str, Any]) -> None:
-        self._setup(plan, **module_options)
-
 
 @compile_mode("script")
 class FullyConnectedTensorProduct(_Preset):
@@ -85,7 +82,7 @@ class FullyConnectedTensorProduct(_Preset):
         **options: Unpack[PresetOptions],
     ) -> None:
         planning, told = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
-        self._build(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), told)
+        self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
 class _Filtered(_Preset):
@@ -102,7 +99,7 @@ class _Filtered(_Preset):
         **options: Unpack[WeightlessOptions],
     ) -> None:
         planning, told = _split(options, irrep_normalization)
-        self._build(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), told)
+        self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
 @compile_mode("script")
@@ -146,7 +143,7 @@ class TensorSquare(_Preset):
         **options: Unpack[WeightlessOptions],
     ) -> None:
         planning, told = _split(options, irrep_normalization)
-        self._build(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), told)
+        self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:
         super()._setup(plan, internal_weights, **options)

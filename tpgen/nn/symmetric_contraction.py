@@ -12,8 +12,8 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.errors import InputError, PlanError, unknown
-from tpgen.nn.polynomial_module import PolynomialModule, check_count, check_own_options, check_stored, elements_of
+from tpgen.errors import PlanError, unknown
+from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings
 from tpgen.planner.instruction import parse_irreps
@@ -93,18 +93,12 @@ class SymmetricContraction(PolynomialModule):
                 "cuequivariance, with conventions of its own: give "
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
-        if num_elements is not None:
-            check_count(num_elements)
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channels(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
-        super().__init__(make_contraction_plan(irreps_in, irreps_out, degrees), num_elements is not None, **options)
-        self.irreps_in, self.irreps_out = irreps_in, irreps_out
-        self.channels, self.num_elements, self.degrees = channels, num_elements, degrees
-        self._components = self.plan.inputs[0].dim
-        # paths and channels of each tensor of weights, highest degree first for each output irrep
-        self.weight_shapes = [(o.dim, channels) for o in self.plan.weights]
-        self.internal_weights = internal_weights is None or internal_weights
+        plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
+        super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
+        self.irreps_in, self.irreps_out, self.degrees = irreps_in, irreps_out, degrees
         self.contractions = nn.ModuleList()
         if self.internal_weights:
             self.contractions.extend(
@@ -116,38 +110,17 @@ class SymmetricContraction(PolynomialModule):
         """The contraction of ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
         ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None where all rows share
-        weights.  ``weights``, where they are not internal, are `weight_shapes` with the number of elements in front;
-        where there are no elements, with 1 (shared by all rows) or rows.
+        weights.  ``weights``, which take the place of the module's own where it has some, are `weight_shapes` with the
+        number of elements in front; where there are no elements, with 1 (shared by all rows) or rows.
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
             if node is not None:
                 return node
-        x = self._fit("x", x)
-        dims = (self.channels, self._components)
-        if x.dim() != 3 or x.shape[1:] != dims:
-            raise InputError(
-                f"x: must have shape (rows, {dims[0]}, {dims[1]}), channels before components, got {tuple(x.shape)}"
-            )
-        index = None
-        if self.num_elements is not None:
-            if y is None:
-                raise InputError(
-                    f"y: this contraction has weights of {self.num_elements} elements: give the element of every row"
-                )
-            index = elements_of("y", y, self.num_elements, x.shape[0], "x")
-        elif y is not None:
-            raise InputError("y: this contraction has no elements (num_elements=None): leave y out")
-        return self._run([x, *self._weights(weights, x.shape[0])], index)
+        return self._of_tensors((x,), y, weights)
 
-    def _weights(self, given: list[Tensor] | None, rows: int) -> list[Tensor]:
-        if given is None:
-            if not self.internal_weights:
-                raise InputError(
-                    f"weights: this contraction has none of its own: give {len(self.weight_shapes)} tensors"
-                )
-            return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
-        return self._fit_weights(given, rows)
+    def _own_weights(self) -> list[Tensor]:
+        return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
 
     def extra_repr(self) -> str:
         elements = "" if self.num_elements is None else f", {self.num_elements} elements"

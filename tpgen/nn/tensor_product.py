@@ -9,22 +9,20 @@ from math import prod
 from typing import Any, ClassVar, Optional
 
 import torch
+from e3nn import o3
 from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
-from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError
-from tpgen.form.form import Form
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.visualize import draw_product, mean_squares
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
 
@@ -177,12 +175,6 @@ class TensorProduct(FormModule):
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _form(self, direction: str) -> Form:
-        return DIRECTIONS[self.directions[direction]](self.plan, self.layout)
-
-    def _emission(self, direction: str) -> Emission:
-        return emit_plan(self.plan, self.directions[direction], self.choice.strategy, self.layout, self.streams)
-
     def _write_programs(self) -> None:
         """Write the forward program, and `right` again where it was written."""
         super()._write_programs()
@@ -310,15 +302,12 @@ class TensorProduct(FormModule):
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
-        """Draw the paths with matplotlib: inputs on the upper sides of a hexagon, the output below.
+        """Draw the paths with matplotlib, as e3nn does: inputs on the upper sides of a hexagon, the output below.
 
         Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
         Returns ``(figure, axes)``.
         """
-        sizes = None
-        if plot_weight and self.weight_numel > 0 and (self.internal_weights or weight is not None):
-            sizes = mean_squares(self.weight_views(weight, yield_instruction=True), len(self.instructions))
-        return draw_product(self.plan, sizes, aspect_ratio, ax)
+        return o3.TensorProduct.visualize(self, weight, plot_weight and self.weight_numel > 0, aspect_ratio, ax)
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)

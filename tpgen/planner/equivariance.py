@@ -42,25 +42,21 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
     True
     """
     with without_modes():  # a number is wanted, also while shapes alone are computed
-        return _violation(inputs, output, path)
-
-
-def _violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
-    normal = np.random.default_rng(0).standard_normal  # torch's random numbers are refused under vmap
-    keys = torch.tensor(list(path), dtype=torch.int64)
-    values = torch.tensor(list(path.values()), dtype=torch.float64)
-    points = [torch.from_numpy(normal((8, irreps.dim))) for irreps in inputs]
-    mapped = _apply(keys, values, points, output.dim)
-    scale = float(mapped.abs().max())
-    if scale == 0.0:
-        return 0.0
-    worst = 0.0
-    for n in range(_ROTATIONS):
-        rotation = rotation_of(torch.from_numpy(normal((3, 3)))) * (-1) ** n
-        turned = [x @ representation(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
-        difference = _apply(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
-        worst = max(worst, float(difference.abs().max()) / scale)
-    return worst
+        normal = np.random.default_rng(0).standard_normal  # torch's random numbers are refused under vmap
+        keys = torch.tensor(list(path), dtype=torch.int64)
+        values = torch.tensor(list(path.values()), dtype=torch.float64)
+        points = [torch.from_numpy(normal((8, irreps.dim))) for irreps in inputs]
+        mapped = _apply(keys, values, points, output.dim)
+        scale = float(mapped.abs().max())
+        if scale == 0.0:
+            return 0.0
+        worst = 0.0
+        for n in range(_ROTATIONS):
+            rotation = rotation_of(torch.from_numpy(normal((3, 3)))) * (-1) ** n
+            turned = [x @ representation(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
+            difference = _apply(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
+            worst = max(worst, float(difference.abs().max()) / scale)
+        return worst
 
 
 def rotation_of(matrix: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from math import prod
 import pytest
 
 from tpgen.errors import EmitError
-from tpgen.form.form import form_of
+from tpgen.form.form import Term, form_of
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import CHIPS, chip_of
@@ -23,7 +23,6 @@ from tpgen.kernels.cuda.polynomial_placement import place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import terms_of
-from tpgen.kernels.sweep.terms import PathTerm
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, find_problem
@@ -166,7 +165,7 @@ def test_no_chip_is_predicted_to_beat_its_arithmetic(dtype: str) -> None:
                 )
 
 
-def least_flops(plan: Plan, terms: Iterable[PathTerm]) -> int:
+def least_flops(plan: Plan, terms: Iterable[Term]) -> int:
     """Those of the plan, where entries with the same components of x1 and the output are added up before copies."""
     merged = 0
     for term in terms:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.interpreter import interpret_polynomial
-from tests.polynomials import PLANS, components, operands_of, slow, symmetric
+from tests.polynomials import PLANS, along, components, operands_of, slow, symmetric
 from tpgen.form.call import Call
 from tpgen.form.polynomial import polynomial_of
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
@@ -56,9 +56,9 @@ def test_it_does_what_derivatives_of_the_value_do() -> None:
     shapes = dict.fromkeys(("x", "x.1", "out"), (1, 4, 1))
     rows = {name: x.reshape(1, -1, 1) for name, x in values.items()}
     found = interpret_polynomial(sweep_of(plan, call), rows, shapes, torch.zeros(1, dtype=torch.int64))
-    along = polynomial_of(plan).along("x", "x.1")
+    directed = along(polynomial_of(plan), "x", "x.1")
     for slot in shapes:
-        expected = along.gradient(slot)
+        expected = directed.gradient(slot)
         for i, value in enumerate(found[slot].flatten()):
             torch.testing.assert_close(value, torch.as_tensor(expected[i].at(values)))
 

@@ -1,7 +1,7 @@
 """C++ of the batch schedule: tiles of rows as vectors, operands in scratch as ``[copy][irrep axis][R rows]``.
 
 A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  One that mixes them
-(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.mixed`: its middle stage is three matrix
+(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.levels`: its middle stage is three matrix
 products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block of input
 copies at a time, so that P stays in cache unless one copy of x1 alone has too many.
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling, Sums, runs
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
 
 LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
 _ROWS = "for (int r = 0; r < R; r += W)"
@@ -26,7 +27,7 @@ _ROWS = "for (int r = 0; r < R; r += W)"
 class BatchVectors:
     """Writes the statements of one path of a placement."""
 
-    def __init__(self, placement: BatchPlacement, term: PathTerm, w: Writer) -> None:
+    def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
@@ -293,7 +294,7 @@ class BatchText:
                 else:
                     self._plain(path)
 
-    def _pair_tables(self, term: PathTerm) -> None:
+    def _pair_tables(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
 from tpgen.kernels.cpp.expressions import Spelling, Sums, components, runs
 from tpgen.kernels.cpp.parts import Parts, declared
@@ -14,7 +15,7 @@ from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_
 from tpgen.kernels.placement.values import PlacedTable, View
 from tpgen.kernels.sweep.statements import Accumulate, Define, Load, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import INDEX, PathTerm, S, operand_of
+from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
@@ -60,7 +61,7 @@ class ChannelText:
             with group.each(self.w):
                 self._end()
 
-    def _ahead(self, term: PathTerm) -> None:
+    def _ahead(self, term: Term) -> None:
         """Ask for what the row's next path has in memory."""
         for view in self.p.ahead(term):
             size = view.outer * view.channels * view.inner
@@ -176,7 +177,7 @@ class ChannelText:
                 for stage in behind:
                     self._fold(placed, stage)
 
-    def _channels(self, term: PathTerm, stage: SweepStage) -> None:
+    def _channels(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_local(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         for kind, operand, run in runs(stage.statements):
@@ -234,7 +235,7 @@ def _local(slot: str) -> str:
     return identifier(_LOCAL[operand] + slot[len(operand) :])
 
 
-def _fetch(w: Writer, p: ChannelPlacement, term: PathTerm, slot: str, indices: list[int]) -> None:
+def _fetch(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
     """Declare the vectors of a slot."""
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
@@ -251,7 +252,7 @@ def _fetch(w: Writer, p: ChannelPlacement, term: PathTerm, slot: str, indices: l
     w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
 
 
-def _deliver(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, values: dict[int, str]) -> None:
+def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]) -> None:
     """Store or add the vectors computed for one open slot; what is stored is stored whole."""
     view = p.schedule.view(term, operand)
     assert view is not None
@@ -269,7 +270,7 @@ def _deliver(w: Writer, p: ChannelPlacement, term: PathTerm, operand: str, value
         w.line(f"Tile<{view.inner}>::put_items({_memory(p, view, term, 0, f'd_{operand}')}, o_{operand});")
 
 
-def _scratch(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
+def _scratch(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
     """Address of vector ``c`` of one component in scratch."""
     strides = view.strides()
     offset = view.scratch + index * strides.get(INDEX.get(view.operand, ""), 0)
@@ -277,7 +278,7 @@ def _scratch(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: 
     return f"{base} + {offset} + " + (f"v * {loop} + c" if loop else "c")
 
 
-def _memory(p: ChannelPlacement, view: View, term: PathTerm, index: int, base: str) -> str:
+def _memory(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
     """Address of vector ``c`` in memory, or of the tile that starts there, for segments that are not staged."""
     strides = view.memory_strides()
     offset = view.start + index * strides.get(INDEX.get(view.operand, ""), 0)

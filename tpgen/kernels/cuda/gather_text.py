@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
+from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import owner_by_owner
@@ -14,7 +15,7 @@ from tpgen.kernels.cuda.gathers import Gather, GatherPart
 from tpgen.kernels.cuda.group_text import place_text
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS
 
 _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
@@ -197,7 +198,7 @@ class _GatherText:
                 case Accumulate():
                     self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
 
-    def _read(self, term: PathTerm, c: Component) -> str:
+    def _read(self, term: Term, c: Component) -> str:
         """A number of an operand, or one that an earlier stage has left, at the copies at hand."""
         if c.operand not in BETWEEN:
             return f"widen(row_{c.operand}[{self._address(term, c)}])"
@@ -206,7 +207,7 @@ class _GatherText:
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
         return f"{c.operand}[{place_text(start + c.index, sizes)}]"
 
-    def _address(self, term: PathTerm, c: Component) -> str:
+    def _address(self, term: Term, c: Component) -> str:
         leg = term.leg(c.operand)
         assert leg is not None
         variables = {INDEX.get(c.operand, ""): str(c.index)}

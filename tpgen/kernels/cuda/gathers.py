@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from tpgen.form.form import Term
 from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, PathTerm
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
 from tpgen.remember import remembered
 
 # Weights come last: their gradients stand where they stood.
@@ -28,7 +29,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 class GatherPart:
     """Statements by which one path adds to an item, for each of the copies that the item does not have."""
 
-    term: PathTerm
+    term: Term
     own: str  # letters of the item's copies
     over: tuple[tuple[str, int], ...]  # letters and sizes of the others
     statements: tuple[Statement, ...]
@@ -141,7 +142,7 @@ def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
     }
 
 
-def _collect(found: dict[tuple[str, int], list[GatherPart]], term: PathTerm, stage: SweepStage) -> None:
+def _collect(found: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
     """A stage as a part of what it fills; two slots may need the same P or D."""
     target, segment = _target(stage)
     if target in BETWEEN and (target, segment) in found:
@@ -156,13 +157,13 @@ def _target(stage: SweepStage) -> tuple[str, int]:
     return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _letters(term: PathTerm, target: str) -> str:
+def _letters(term: Term, target: str) -> str:
     """Letters of the copies of what is filled, in the order of memory."""
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _unpaired(term: PathTerm, letters: str, own: str) -> str:
+def _unpaired(term: Term, letters: str, own: str) -> str:
     """Letters of a stage, where an item that has one copy of a pair runs over the other one."""
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import spelled
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
@@ -21,7 +22,7 @@ from tpgen.kernels.sweep.statements import (
     Value,
 )
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.kernels.sweep.terms import INDEX, PathTerm, S
+from tpgen.kernels.sweep.terms import INDEX, S
 
 _MOST = 32  # numbers that are summed over lanes together
 
@@ -92,7 +93,7 @@ class GroupText:
 
     # -- what all rows add to --
 
-    def _carried(self) -> list[tuple[PathTerm, Held]]:
+    def _carried(self) -> list[tuple[Term, Held]]:
         """Segments that stand in registers for all rows of a step, each with a path that has it."""
         return [
             (self.group.paths[h.first].term, h)
@@ -136,7 +137,7 @@ class GroupText:
                     self._fold_copy(*summed)
             self._end(term, [h for h in outside if h.last == n])
 
-    def _begin(self, term: PathTerm, held: list[Held]) -> None:
+    def _begin(self, term: Term, held: list[Held]) -> None:
         carried = [h for _, h in self._carried()]
         for h in held:
             o, segment = h.view.operand, h.view.segment
@@ -145,7 +146,7 @@ class GroupText:
             if h.opened and h not in carried:
                 self._zero(h)
 
-    def _end(self, term: PathTerm, held: list[Held]) -> None:
+    def _end(self, term: Term, held: list[Held]) -> None:
         carried = [h for _, h in self._carried()]
         for h in held:
             if h.opened and h not in carried:
@@ -155,7 +156,7 @@ class GroupText:
         for n in range(h.view.components):
             self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
 
-    def _add(self, term: PathTerm, h: Held) -> None:
+    def _add(self, term: Term, h: Held) -> None:
         """Registers to where their numbers belong."""
         o = h.view.operand
         put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
@@ -165,7 +166,7 @@ class GroupText:
             for n in range(h.view.components):
                 self.w.line(put.format(o, self._address(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
 
-    def _address(self, term: PathTerm, held: Held, component: int) -> str:
+    def _address(self, term: Term, held: Held, component: int) -> str:
         """Address of a component in its row."""
         leg = term.leg(held.view.operand)
         assert leg is not None
@@ -178,7 +179,7 @@ class GroupText:
 
     # -- tables --
 
-    def _found(self, term: PathTerm) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
+    def _found(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
         """The set that a path's table is in, the table, its first entry, and the places of all behind it."""
         for found in self.p.table_sets:
             for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
@@ -186,7 +187,7 @@ class GroupText:
                     return found, table, first, places
         return None
 
-    def _table(self, term: PathTerm) -> None:
+    def _table(self, term: Term) -> None:
         """Find a path's table; gradients read a long one bit by bit: they have so much else in registers."""
         self.quads, found = dict[int, str](), self._found(term)
         if found is None:
@@ -207,7 +208,7 @@ class GroupText:
 
     # -- statements --
 
-    def _statement(self, term: PathTerm, statement: Statement) -> None:
+    def _statement(self, term: Term, statement: Statement) -> None:
         self._read(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
@@ -217,7 +218,7 @@ class GroupText:
             case Accumulate():
                 self.w.line(f"{self._target(term, statement.component)} += {self._sum(statement.terms)};")
 
-    def _target(self, term: PathTerm, c: Component) -> str:
+    def _target(self, term: Term, c: Component) -> str:
         if self.s.view(term, c.operand):
             return f"d_{c.operand}_{c.segment}_{c.index}"
         placed = self.s.table(term)
@@ -251,7 +252,7 @@ class GroupText:
                 start, stop = min(t.start for t in tables), max(t.start + self._components(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _sums_into(self, term: PathTerm, operand: str) -> PlacedTable | None:
+    def _sums_into(self, term: Term, operand: str) -> PlacedTable | None:
         table = self.s.table(term)
         return table if table and table.operand == operand else None
 
@@ -274,7 +275,7 @@ class GroupText:
                 self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
-    def _summed_copy(self, term: PathTerm) -> tuple[PlacedTable, int] | None:
+    def _summed_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
         """The table of an operand that is open and has several copies, and its components."""
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:

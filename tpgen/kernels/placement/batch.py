@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
-from tpgen.kernels.sweep.terms import PathTerm
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit
@@ -66,23 +66,23 @@ class BatchPlacement(OpenedSlots):
 
     # -- how much at a time --
 
-    def block(self, term: PathTerm) -> int:
+    def block(self, term: Term) -> int:
         """Input copies q taken at a time: whole sets that share their first copy."""
         inner = term.size(term.inputs[1:])
         first = max(1, _BLOCK // max(1, inner * term.size("k") * self.schedule.rows))
         return inner * min(term.size(term.inputs[0]), first)
 
-    def chunk(self, term: PathTerm) -> int:
+    def chunk(self, term: Term) -> int:
         """Weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
-    def staged(self, term: PathTerm) -> int:
+    def staged(self, term: Term) -> int:
         """First copies whose per-row weights are staged at a time; as many each time, or nearly."""
         size = term.size(term.mode.weight[0])
         times = -(-size // max(1, _STAGED // self.chunk(term)))
         return -(-size // times)
 
-    def flips(self, term: PathTerm) -> bool:
+    def flips(self, term: Term) -> bool:
         """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return False
@@ -104,7 +104,7 @@ class BatchPlacement(OpenedSlots):
         yield f"  scratch: {areas_text(self.scratch)}", ()
         yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: PathTerm) -> str:
+    def _path_text(self, term: Term) -> str:
         copies = " x ".join(f"{a} {term.size(a)}" for a, _ in term.copies)
         if not term.mode.mixing:
             return f"  path {term.path}: copies {copies}, one by one"

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tpgen.form.call import Slot
+from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, given_slots, operand_of
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32
@@ -171,7 +172,7 @@ class ChannelPlacement(OpenedSlots):
         staged = sum(size for name, size in self._areas.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
-    def ahead(self, term: PathTerm) -> list[View]:
+    def ahead(self, term: Term) -> list[View]:
         """Segments in memory of the path behind this one; none where rows go alone, from end to end."""
         if self.group == 1:
             return []
@@ -190,14 +191,14 @@ class ChannelPlacement(OpenedSlots):
 
     # -- who writes first --
 
-    def assigns(self, view: View, term: PathTerm) -> bool:
+    def assigns(self, view: View, term: Term) -> bool:
         """Whether a term writes each vector of a view once."""
         letter, size = self.schedule.loop(term)
         return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first(self) -> dict[View, PathTerm]:
-        first: dict[View, PathTerm] = {}
+    def _first(self) -> dict[View, Term]:
+        first: dict[View, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
                 view = self.schedule.view(term, leg.operand)
@@ -205,7 +206,7 @@ class ChannelPlacement(OpenedSlots):
                     first.setdefault(view, term)
         return first
 
-    def stores(self, view: View, term: PathTerm) -> bool:
+    def stores(self, view: View, term: Term) -> bool:
         """Whether a term finds nothing in scratch yet, so that it stores where later ones add."""
         return self._first[view] is term and self.assigns(view, term)
 
@@ -238,7 +239,7 @@ class ChannelPlacement(OpenedSlots):
             yield text, tuple(term.path for term in table.table.terms)
         yield from ((self._path_text(path.term), (path.term.path,)) for path in self.sweep.paths)
 
-    def _path_text(self, term: PathTerm) -> str:
+    def _path_text(self, term: Term) -> str:
         letter, size = self.schedule.loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
         parts = [f"{v.operand}[{v.segment}] {self._access(v, term)}" for v in seen if self._access(v, term)]
@@ -246,7 +247,7 @@ class ChannelPlacement(OpenedSlots):
         vectors = self.schedule.padded(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _access(self, view: View, term: PathTerm) -> str:
+    def _access(self, view: View, term: Term) -> str:
         """Text of a path's access to a segment: reads, then writes."""
         place = "in scratch" if self.staged(view) else "in memory" if view.inner == 1 else "in tiles of memory"
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))

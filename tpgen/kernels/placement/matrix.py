@@ -7,16 +7,16 @@ they are read there, and written where they fill whole vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpgen.form.form import Form, LetteredLeg, Term
+from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
 from tpgen.kernels.sweep.statements import TextOfPaths
-from tpgen.kernels.sweep.terms import row_lengths
+from tpgen.kernels.sweep.terms import path_terms, row_lengths
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
 _TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights
@@ -107,33 +107,26 @@ def is_linear(form: Form) -> bool:
 
 def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Place every path of a linear form."""
-    terms = [t for t in form.terms if t.coefficient != 0.0]
+    terms = path_terms(form)
     shared = not form.operand("w").row
     segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
-        source, end = (segments[name][_leg(term, name).segment] for name in ("x1", "out"))
-        start, _ = form.operand("w").segments[_leg(term, "w").segment]
-        text = f"{_text(form, term, 'x1')} -> {_text(form, term, 'out')}"
-        made.append(MatrixTerm(term.path, text, source, end, start, kept, flipped, term.coefficient))
+        source, end = (segments[name][term.segment(name)] for name in ("x1", "out"))
+        start, _ = form.operand("w").segments[term.segment("w")]
+        made.append(
+            MatrixTerm(term.path, term.text.partition(" (")[0], source, end, start, kept, flipped, term.coefficient)
+        )
         kept, flipped = kept + source.mul * end.padded, flipped + end.mul * source.padded
     numbers = sum(s.size for found in segments.values() for s in found.values() if not s.whole)
     rows = next((n for n in _TILES if n * numbers <= _TILE_NUMBERS), _TILES[-1])
     return MatrixSchedule(target, row_lengths(form), shared, tuple(made), rows)
 
 
-def _leg(term: Term, operand: str) -> LetteredLeg:
-    leg = term.leg(operand)
-    assert leg is not None
-    return leg
-
-
-def _text(form: Form, term: Term, operand: str) -> str:
-    return form.operand(operand).text.split("+")[_leg(term, operand).segment].strip()
-
-
-def _segments(form: Form, terms: list[Term], operand: str, target: Target, shared: bool) -> dict[int, MatrixSegment]:
-    legs = {_leg(term, operand).segment: (term, _leg(term, operand)) for term in terms}
+def _segments(
+    form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
+) -> dict[int, MatrixSegment]:
+    legs = {leg.segment: (term, leg) for term in terms for leg in term.legs if leg.operand == operand}
     found: dict[int, MatrixSegment] = {}
     at = 0
     for index, (term, leg) in sorted(legs.items()):

@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import Form
+from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import (
     BatchSchedule,
@@ -18,7 +18,7 @@ from tpgen.kernels.placement.values import (
     View,
 )
 from tpgen.kernels.sweep.tables import Table, make_tables
-from tpgen.kernels.sweep.terms import INDEX, SLOTS, PathTerm, path_terms, row_lengths
+from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 from tpgen.remember import remembered
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
@@ -52,7 +52,7 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
     return _channel_schedule(form, terms, target) or _batch_schedule(form, terms, target)
 
 
-def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> ChannelSchedule | None:
+def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> ChannelSchedule | None:
     """The channel schedule, or None where it does not fit: see `plan_schedule`."""
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
         return None
@@ -67,7 +67,7 @@ def _channel_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
-def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
+def _channel_letter(term: Term, terms: tuple[Term, ...]) -> str:
     letters = CHANNEL_LETTER[term.mode.name]
     if len(letters) == 1:
         return letters
@@ -76,7 +76,7 @@ def _channel_letter(term: PathTerm, terms: tuple[PathTerm, ...]) -> str:
     return max(letters, key=lambda a: (min(sizes[a] for sizes in full), a == "u"))
 
 
-def _count_touches(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
+def _count_touches(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counter[tuple[str, int]]:
     touches: Counter[tuple[str, int]] = Counter()
     for term, channel in zip(terms, channels, strict=True):
         loop = [(a, n) for a, n in term.copies if a != channel]
@@ -86,7 +86,7 @@ def _count_touches(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> Co
     return touches
 
 
-def _views(form: Form, terms: tuple[PathTerm, ...], channels: tuple[str, ...], lanes: int) -> tuple[View, ...] | None:
+def _views(form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int) -> tuple[View, ...] | None:
     """One view per vectorised segment; None where two paths see a segment in different ways."""
     touches = _count_touches(terms, channels)
     views: dict[tuple[str, int], View] = {}
@@ -128,7 +128,7 @@ def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
     return form.operand(table.operand).segments[leg.segment][0], copies, *strides
 
 
-def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> BatchSchedule:
+def _batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> BatchSchedule:
     starts = tuple(((o.name, n), start) for o in form.operands for n, (start, _) in enumerate(o.segments))
     segments = tuple((name, _segments(form, terms, name)) for name in ("x1", "x2", "out"))
     shared = not form.operand("w").row
@@ -137,7 +137,7 @@ def _batch_schedule(form: Form, terms: tuple[PathTerm, ...], target: Target) -> 
     return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)
 
 
-def _segments(form: Form, terms: tuple[PathTerm, ...], operand: str) -> tuple[ScratchSegment, ...]:
+def _segments(form: Form, terms: tuple[Term, ...], operand: str) -> tuple[ScratchSegment, ...]:
     """The segments that some path touches."""
     found: dict[int, ScratchSegment] = {}
     for term in terms:

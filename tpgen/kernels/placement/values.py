@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tpgen.form.form import Term
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
-from tpgen.kernels.sweep.terms import INDEX, PathTerm
+from tpgen.kernels.sweep.terms import INDEX
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class ChannelSchedule(TextOfPaths):
     target: Target
     dims: tuple[int, int, int, int]
     shared_weights: bool
-    terms: tuple[PathTerm, ...]
+    terms: tuple[Term, ...]
     channels: tuple[str, ...]  # the letter that vectors run over, of each term
     views: tuple[View, ...]  # every vectorised segment
     tables: tuple[PlacedTable, ...]
@@ -127,22 +128,22 @@ class ChannelSchedule(TextOfPaths):
     def _found(self) -> dict[tuple[str, int], View]:
         return {(v.operand, v.segment): v for v in self.views}
 
-    def view(self, term: PathTerm, operand: str) -> View | None:
+    def view(self, term: Term, operand: str) -> View | None:
         """The segment of an operand that a path vectorises; None where it is tabulated, or not there."""
         leg = term.leg(operand)
         return self._found.get((operand, leg.segment)) if leg else None
 
-    def channel(self, term: PathTerm) -> str:
+    def channel(self, term: Term) -> str:
         return self.channels[self.terms.index(term)]
 
-    def table(self, term: PathTerm) -> PlacedTable | None:
+    def table(self, term: Term) -> PlacedTable | None:
         return next((t for t in self.tables if term in t.table.terms), None)
 
-    def loop(self, term: PathTerm) -> tuple[str, int]:
+    def loop(self, term: Term) -> tuple[str, int]:
         """Letter and size of the copies around the channels."""
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
-    def padded(self, term: PathTerm) -> int:
+    def padded(self, term: Term) -> int:
         """Channels of a path, in whole vectors."""
         return self.target.whole(term.size(self.channel(term)))
 
@@ -188,7 +189,7 @@ class BatchSchedule(TextOfPaths):
     target: Target
     dims: tuple[int, int, int, int]
     shared_weights: bool
-    terms: tuple[PathTerm, ...]
+    terms: tuple[Term, ...]
     starts: tuple[tuple[tuple[str, int], int], ...]  # of each segment of each operand
     segments: tuple[tuple[str, tuple[ScratchSegment, ...]], ...]  # those that some path touches
     rows: int
@@ -198,7 +199,7 @@ class BatchSchedule(TextOfPaths):
     def _starts(self) -> dict[tuple[str, int], int]:
         return dict(self.starts)
 
-    def start(self, term: PathTerm, operand: str) -> int:
+    def start(self, term: Term, operand: str) -> int:
         return self._starts[operand, term.segment(operand)]
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:

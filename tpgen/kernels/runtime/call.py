@@ -152,63 +152,13 @@ def mask_of(call: Slots) -> int:
     return sum(SLOT_BITS[SLOTS.index(slot.operand)] for slot in call.opened)
 
 
-# -- arguments of the operators ----------------------------------------------------------------------------------------
-
-
-def product_call(
-    x1: Tensor,
-    x2: Tensor,
-    w: Tensor,
-    description: str,
-    src: Tensor | None = None,
-    dst: Tensor | None = None,
-    nodes: int = 0,
-) -> ProductCall:
-    """A call from the arguments of ``tpgen::product``."""
-    return ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes)
-
-
-def gradients_call(
-    x1: Tensor,
-    x2: Tensor,
-    w: Tensor,
-    g: Tensor,
-    description: str,
-    mask: int,
-    src: Tensor | None = None,
-    dst: Tensor | None = None,
-) -> ProductCall:
-    """A call from the arguments of ``tpgen::gradients``."""
-    return ProductCall(x1, x2, w, g, src, dst, description, mask)
-
-
-def sorted_call(
-    x1: Tensor,
-    x2: Tensor,
-    w: Tensor,
-    g: Tensor | None,
-    description: str,
-    mask: int,
-    src: Tensor,
-    dst: Tensor,
-    nodes: int,
-    by_src: Tensor | None,
-    by_dst: Tensor | None,
-) -> ProductCall:
-    """A call from the arguments of ``tpgen::sorted``."""
-    return ProductCall(x1, x2, w, g, src, dst, description, mask, nodes, by_src, by_dst)
-
-
-def polynomial_call(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> FormCall:
-    """A call from the arguments of ``tpgen::polynomial``."""
-    return FormCall(tensors, None, None, description, call, index)
-
-
-# what each operator is given, as a call
+# What each operator is given, in the order of its schema, as a call.
 CALLS: dict[str, Callable[..., ProductCall | FormCall]] = {
-    "product": product_call,
-    "gradients": gradients_call,
-    "sorted": sorted_call,
+    "product": lambda x1, x2, w, text, src=None, dst=None, nodes=0: ProductCall(
+        x1, x2, w, None, src, dst, text, OUT, nodes
+    ),
+    "gradients": lambda x1, x2, w, g, text, mask, src=None, dst=None: ProductCall(x1, x2, w, g, src, dst, text, mask),
+    "sorted": lambda x1, x2, w, g, text, mask, src, dst, *more: ProductCall(x1, x2, w, g, src, dst, text, mask, *more),
     "form": FormCall,
-    "polynomial": polynomial_call,
+    "polynomial": lambda tensors, index, text, call: FormCall(tensors, None, None, text, call, index),
 }

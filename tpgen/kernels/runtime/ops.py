@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, product_call
+from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms, product_operator
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
@@ -46,7 +46,7 @@ def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -
     torch.Size([2, 24])
     """
     x1, x2, w = _alike(x1, x2, w)
-    return product_operator.form(product_call(x1, x2, w, description))[0]
+    return product_operator.form(ProductCall(x1, x2, w, None, None, None, description, OUT))[0]
 
 
 def kernel_conv(
@@ -73,7 +73,8 @@ def kernel_conv(
     _check_index("edge_dst", edge_dst)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         return _sorted_conv(x1, x2, w, edge_src.long(), edge_dst.long(), num_nodes, description)
-    return product_operator.form(product_call(x1, x2, w, description, edge_src, edge_dst, num_nodes))[0]
+    call = ProductCall(x1, x2, w, None, edge_src, edge_dst, description, OUT, num_nodes)
+    return product_operator.form(call)[0]
 
 
 def _sorted_conv(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int, description: str) -> Tensor:

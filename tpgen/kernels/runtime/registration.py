@@ -55,17 +55,35 @@ C = TypeVar("C", bound=NamedTuple)  # the calls of an operator
 Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
-class Operator(Generic[C]):
-    """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
+class Differentiable(Generic[C]):
+    """Calls as autograd records them (`record_call`), by methods that each take a call."""
 
-    indices: int  # how many of the tensors of a call have no derivative: they stand behind those that have
+    indices: int = 0  # how many of the tensors of a call have no derivative: they stand behind those that have
+
+    def call(self, tensors: Sequence[Any], rest: tuple) -> C:
+        """The call of such tensors, and of all else."""
+        raise NotImplementedError
+
+    def asks(self, call: C) -> bool:
+        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
+        return True
+
+    def pull_back(
+        self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> Sequence[Tensor | None]:
+        """Gradients of the tensors of a call, but for indices, for cotangents of its results."""
+        raise NotImplementedError
+
+    def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Tangents of the results of a call for tangents of its tensors."""
+        raise NotImplementedError
+
+
+class Operator(Differentiable[C]):
+    """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
 
     def split(self, call: C) -> tuple[tuple[Tensor | None, ...], tuple]:
         """The tensors of a call, and all else: autograd sees those alone that are arguments of their own."""
-        raise NotImplementedError
-
-    def call(self, tensors: Sequence[Any], rest: tuple) -> C:
-        """The call of such tensors."""
         raise NotImplementedError
 
     def evaluate(self, call: C) -> list[Tensor]:
@@ -86,20 +104,6 @@ class Operator(Generic[C]):
 
     def ahead(self, call: C, wanted: Sequence[bool]) -> None:
         """Build the kernels of a call and of the gradients that it is wanted for."""
-
-    def asks(self, call: C) -> bool:
-        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
-        return True
-
-    def pull_back(
-        self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
-    ) -> Sequence[Tensor | None]:
-        """Gradients of the tensors of a call, but for indices, for cotangents of its results."""
-        raise NotImplementedError
-
-    def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Tangents of the results of a call for tangents of its tensors."""
-        raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: C) -> tuple[C, Unfold]:
         """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of its tensors."""
@@ -125,7 +129,7 @@ class Operator(Generic[C]):
         made = self.quick(call)
         if made and torch.is_grad_enabled() and self.needs_grad(call):
             tensors, rest = self.split(call)
-            return _record(self, made, rest, *tensors)
+            return record_call(self, made, rest, *tensors)
         return made
 
     def form(self, call: C) -> Sequence[Tensor]:
@@ -211,17 +215,20 @@ def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[
 
 
 class _Recorded(torch.autograd.Function):
-    """An operator as autograd records it: ``made`` are the results of the call, computed already."""
+    """A call as autograd records it: ``made`` are its results, computed already."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, made: Sequence[Tensor], rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, operator: Differentiable, made: Sequence[Tensor], rest: tuple, *tensors: Any
+    ) -> tuple[Tensor, ...]:
         _remember(ctx, operator, rest, tensors)
         return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         operator, rest = ctx.made_by
-        call, wanted = operator.call(ctx.saved_tensors, rest), ctx.needs_input_grad[3 : -operator.indices]
+        tensors, count = ctx.saved_tensors, 3 + len(ctx.saved_tensors) - operator.indices
+        call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3:count]
         if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
             wanted = asked_for(wanted, ctx.next_functions)
         return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * operator.indices)
@@ -240,7 +247,7 @@ def apply_of(function: Any) -> Callable[..., Any]:
     return super(torch.autograd.Function, function).apply
 
 
-_record = apply_of(_Recorded)
+record_call = apply_of(_Recorded)  # of what differentiates calls, results, all else of a call, and its tensors
 
 
 class _Transformed(torch.autograd.Function):
@@ -273,7 +280,7 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _remember(ctx: Any, operator: Operator, rest: tuple, tensors: Sequence[Any]) -> None:
+def _remember(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(*tensors)
     if has_tangents():
         ctx.save_for_forward(*tensors)
@@ -283,7 +290,8 @@ def _remember(ctx: Any, operator: Operator, rest: tuple, tensors: Sequence[Any])
 
 def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     operator, rest = ctx.made_by
-    return tuple(operator.push_forward(operator.call(ctx.saved_tensors, rest), tangents[: -operator.indices]))
+    tensors = ctx.saved_tensors
+    return tuple(operator.push_forward(operator.call(tensors, rest), tangents[: len(tensors) - operator.indices]))
 
 
 def added(total: Tensor, more: Tensor) -> Tensor:

@@ -175,14 +175,6 @@ def _cpp_text(spec: KernelSpec, _chip: None) -> str:
     return "" if spec.call.levels and _no_schedule(spec, None) else load.source_of(spec).text
 
 
-def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-def _reused(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return memory.empty(shape, dtype)
-
-
 KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cpp": KernelTarget(
         device="cpu",
@@ -190,7 +182,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         missing=_no_compiler,
         obstacle=by_form(_no_schedule, lambda *_: None),
         load=load.CompiledKernel,
-        empty=_reused,
+        empty=lambda shape, dtype, _device: memory.empty(shape, dtype),
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
         text=by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
@@ -205,7 +197,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         obstacle=cuda.kernel_obstacle,
         chip=cuda.chip_at,
         load=cuda.load_gpu_kernel,
-        empty=_plain,
+        empty=lambda shape, dtype, device: torch.empty(shape, dtype=dtype, device=device),
         remedy="",
         language="CUDA C++",
         text=cuda.kernel_text,

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpgen.form.call import Call, Slot
+from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
 from tpgen.kernels.sweep.monomials import make_polynomial_sweep, reads
 from tpgen.kernels.sweep.statements import (
@@ -31,13 +32,13 @@ from tpgen.kernels.sweep.statements import (
     Value,
 )
 from tpgen.kernels.sweep.tables import Table, fold
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, PathTerm, S, operand_of
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, operand_of
 from tpgen.remember import remembered
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
 
-def by_levels(term: PathTerm, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
+def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).of(_program(term, call, table))
@@ -68,7 +69,7 @@ def _raised(s: Tabulate, slot: Slot) -> Tabulate:
     return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
 
 
-def _program(term: PathTerm, call: Call, table: Table | None) -> tuple[Statement, ...]:
+def _program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ...]:
     there = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
@@ -118,7 +119,7 @@ def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(made)
 
 
-def _in_channels(term: PathTerm, table: Table | None) -> PolynomialForm:
+def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
     """The path as a polynomial of what one channel has."""
     weight = (("w", 0),) if term.weighted else ()
     if table is None:
@@ -134,7 +135,7 @@ def _in_channels(term: PathTerm, table: Table | None) -> PolynomialForm:
 class Naming:
     """Statements of a polynomial with the values of a path's."""
 
-    term: PathTerm
+    term: Term
     table: Table | None = None
     local: str = "v"  # how the names of values begin
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
@@ -176,3 +177,38 @@ class Naming:
             return TableEntry(self.table.number, value.index, sum(1 << int(n) - 1 for n in level))
         segment = self.term.path if operand in BETWEEN else self.term.segment(operand)
         return replace(value, segment=segment)
+
+
+def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
+    """The stages that open slots need of a path whose output has copies of its own, which only the weights fill.
+
+    P[q, k]   += sum_ij C x1 x2                     for every copy q of the inputs
+    out[w, k] += sum_q W[q, w] P[q, k]              matrix products where rows share W
+    dW[q, w]  += sum_k P[q, k] g[w, k]
+    D[q, k]   += sum_w W[q, w] g[w, k]
+    dx1, dx2   = the gradients of P at the cotangent D
+
+    P and D stand between the stages, as operands of the path: each is the gradient of what the other one multiplies.
+    """
+    weight = (("w", 0),) if term.weighted else ()
+    coupling = polynomial({(("x1", e.i), ("x2", e.j), (D, e.k)): e.value for e in term.entries})
+    weights = polynomial({(*weight, (P, k), ("out", k)): 1.0 for k in sorted({e.k for e in term.entries})})
+    gradients = tuple(o for o in ("x1", "x2") if o in opened)
+    results = tuple(o for o in ("out", "w") if o in opened and term.leg(o))
+    copies = "".join(a for a, _ in term.copies if a in term.inputs)
+
+    def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
+        call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
+        return SweepStage(letters, naming.of(program(form, call)))
+
+    stages = [
+        stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
+        stage(
+            copies + term.mode.mixing,
+            Naming(term, local="q", written=(P, D)),
+            weights,
+            (*results, *(P for _ in gradients[:1])),
+        ),
+        stage(copies, Naming(term, local="h"), coupling, gradients),
+    ]
+    return tuple(made for made in stages if made.statements)

@@ -77,7 +77,7 @@ def make_polynomial_sweep(
 
     >>> from tpgen.form.polynomial import polynomial
     >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
-    >>> print(make_sweep(L, Call.parse("x out.1 -> x")))
+    >>> print(make_polynomial_sweep(L, Call.parse("x out.1 -> x")))
     x out.1 -> x: 8 operations a row
     rows:
       v1 = out.1[0].0 * x[0].0

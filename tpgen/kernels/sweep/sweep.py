@@ -7,7 +7,7 @@ differ in what is summed outside of the innermost loop, their *cut*:
 - none, where all copies are looped over: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
 - an input that lacks the channels, where vectors run over them: it stands in a table of each row;
 - both inputs, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient, see
-  `tpgen.kernels.sweep.mixed`.
+  `tpgen.kernels.sweep.levels.mixed`.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -32,11 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tpgen.kernels.sweep.levels import by_levels, tabulated
-from tpgen.kernels.sweep.mixed import mixed
+from tpgen.form.form import Term
+from tpgen.kernels.sweep.levels import by_levels, mixed, tabulated
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
-from tpgen.kernels.sweep.terms import PathTerm, path_terms, raised_call
+from tpgen.kernels.sweep.terms import path_terms, raised_call
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
@@ -50,7 +50,7 @@ def raised_text(raised: tuple[str, ...]) -> str:
 class PathSweep:
     """The statements of one path, in stages."""
 
-    term: PathTerm
+    term: Term
     stages: tuple[SweepStage, ...]
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Sweep(TextOfPaths):
 
 
 def make_sweep(
-    terms: tuple[PathTerm, ...],
+    terms: tuple[Term, ...],
     opened: tuple[str, ...],
     channels: tuple[str, ...] | None = None,
     raised: tuple[str, ...] = (),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tpgen.form.form import Term
 from tpgen.kernels.sweep.statements import Accumulate, Component, Product, TableEntry, Tabulate
-from tpgen.kernels.sweep.terms import INDEX, PathTerm, S
+from tpgen.kernels.sweep.terms import INDEX, S
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Table:
 
     number: int
     operand: str  # the tabulated input
-    terms: tuple[PathTerm, ...]  # that share it
+    terms: tuple[Term, ...]  # that share it
 
     @property
     def vector(self) -> str:
@@ -60,16 +61,16 @@ class Table:
         )
 
 
-def make_tables(terms: tuple[PathTerm, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
+def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
     """The tables of a form, whatever is open; a path whose inputs both have the channels has none."""
-    shared: dict[tuple, list[PathTerm]] = {}
+    shared: dict[tuple, list[Term]] = {}
     for term, channel in zip(terms, channels, strict=True):
         for leg in [leg for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters][:1]:
             shared.setdefault((leg.operand, leg.segment, term.entries), []).append(term)
     return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
 
 
-def fold(term: PathTerm, table: Table) -> tuple[Accumulate, ...]:
+def fold(term: Term, table: Table) -> tuple[Accumulate, ...]:
     """The gradient of the tabulated input, from the sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 
@@ -77,5 +78,5 @@ def fold(term: PathTerm, table: Table) -> tuple[Accumulate, ...]:
         found = ((table.places[e.at(table.letter), e.k], e.value) for e in term.entries if e.at(index) == b)
         return tuple(Product(value, (Component(S, term.path, n),)) for n, value in found)
 
-    places = {b: Component(operand, term.segment(operand), b) for b in term.indices(operand)}
+    places = {b: Component(operand, term.segment(operand), b) for b in sorted({e.at(index) for e in term.entries})}
     return tuple(Accumulate(place, sums(b), (term.path,)) for b, place in places.items())

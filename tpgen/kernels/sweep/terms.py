@@ -1,16 +1,11 @@
-"""The paths of a form as a kernel sees them: legs, copies, and the coupling as a list of its non-zeros."""
+"""Names of what a kernel reads and writes: slots, their calls, the axes of their components."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 from tpgen.form.call import Call, Slot
-from tpgen.form.form import Form, LetteredLeg, Term
-from tpgen.planner.modes import MODES, Mode
+from tpgen.form.form import Form, Term
 
 SLOTS = ("x1", "x2", "w", "out")
-_LINEAR = Mode("uw", "u", "", "w", needs_weight=True)  # a linear layer's: a product without a second input
 P, D = BETWEEN = ("P", "D")  # between the stages of a path that mixes copies: inputs coupled, and weighted cotangents
 S = "S"  # sums over channels that a later stage folds into the gradient of a table's operand
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
@@ -51,98 +46,6 @@ def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
     return Call(given, tuple(Slot(name) for name in opened))
 
 
-@dataclass(frozen=True)
-class CouplingEntry:
-    """One non-zero of a coupling, the path's coefficient multiplied in."""
-
-    i: int
-    j: int
-    k: int
-    value: float
-
-    def at(self, letter: str) -> int:
-        return int(getattr(self, letter))
-
-
-@dataclass(frozen=True)
-class PathTerm:
-    """One path: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``."""
-
-    path: int
-    text: str
-    mode: Mode
-    legs: tuple[LetteredLeg, ...]
-    sizes: tuple[tuple[str, int], ...]
-    entries: tuple[CouplingEntry, ...]
-    pairs: int  # copies of each input, where the mode runs over their pairs
-
-    @property
-    def weighted(self) -> bool:
-        return self.leg("w") is not None
-
-    @property
-    def copies(self) -> tuple[tuple[str, int], ...]:
-        """Letters and sizes of the multiplicity axes."""
-        mode = self.mode
-        return tuple((a, n) for a, n in self.sizes if a in mode.in1 + mode.in2 + mode.out + mode.weight)
-
-    @property
-    def inputs(self) -> str:
-        """Input letters, the rows of a weight matrix."""
-        return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
-
-    @property
-    def mixes(self) -> bool:
-        """Whether weights fill copies of the output from a coupling of both inputs."""
-        return bool(self.mode.mixing) and self.leg("x2") is not None
-
-    def leg(self, operand: str) -> LetteredLeg | None:
-        return next((leg for leg in self.legs if leg.operand == operand), None)
-
-    def segment(self, operand: str) -> int:
-        return next(leg.segment for leg in self.legs if leg.operand == operand)
-
-    def size(self, letters: str) -> int:
-        sizes = dict(self.sizes)
-        return prod(sizes[a] for a in letters)
-
-    def indices(self, operand: str) -> list[int]:
-        """Components of an operand that some entry reads."""
-        return sorted({e.at(INDEX[operand]) for e in self.entries}) if operand in INDEX else [0]
-
-    def reaches(self, opened: tuple[str, ...]) -> bool:
-        """Whether the path has a part in some open slot: one without weights has none in theirs."""
-        return any(self.leg(slot) for slot in opened)
-
-
-def path_terms(form: Form) -> tuple[PathTerm, ...]:
+def path_terms(form: Form) -> tuple[Term, ...]:
     """The terms of a form that contribute."""
-    return tuple(_path_term(form, t) for t in form.terms if t.coefficient != 0.0)
-
-
-def mode_of(term: Term) -> Mode:
-    """The mode that wrote a term, read off its letters."""
-    letters = {leg.operand: "".join(a for a in leg.letters if a not in "ijk") for leg in term.legs}
-    if "x2" not in letters:
-        return _LINEAR
-    if term.pairs:
-        return MODES["uvu<v" if letters["out"] == "p" else "u<vw"]
-    key = (letters["x1"], letters["x2"], letters["out"])
-    return next(m for m in MODES.values() if (m.in1, m.in2, m.out) == key)
-
-
-def _path_term(form: Form, term: Term) -> PathTerm:
-    mode = mode_of(term)
-    names = [form.operand(leg.operand).text.split("+")[leg.segment].strip() for leg in term.legs if leg.operand != "w"]
-    text = f"{' x '.join(names[:-1])} -> {names[-1]} ({mode.name})"
-    return PathTerm(term.path, text, mode, term.legs, term.sizes, _entries(term), term.pairs)
-
-
-def _entries(term: Term) -> tuple[CouplingEntry, ...]:
-    if all(leg.operand != "x2" for leg in term.legs):  # the identity
-        return tuple(CouplingEntry(n, 0, n, term.coefficient) for n in range(dict(term.sizes)["k"]))
-    c = term.coupling.array()
-    return tuple(
-        CouplingEntry(int(i), int(j), int(k), float(c[i, j, k]) * term.coefficient)
-        for i, j, k in zip(*c.nonzero(), strict=True)
-    )
+    return tuple(t for t in form.terms if t.coefficient != 0.0)

@@ -22,10 +22,11 @@ def find_ones(y: Tensor) -> Tensor | None:
     """
     find = native_function("one_hot", _ENTRIES[y.dtype], "piip") if y.dtype in _ENTRIES else None
     if find is None:
-        return y.argmax(1) if _is_one_hot(y) else None
+        return y.argmax(1) if is_one_hot(y) else None
     y, place = y.detach().contiguous(), torch.empty(len(y), dtype=torch.int64)
     return place if find(y.data_ptr(), *y.shape, place.data_ptr()) == len(y) else None
 
 
-def _is_one_hot(y: Tensor) -> bool:
+def is_one_hot(y: Tensor) -> bool:
+    """Whether every row is 1 at one place and 0 elsewhere."""
     return bool((y.amax(1) == 1).all() & (y.count_nonzero() == len(y)))
