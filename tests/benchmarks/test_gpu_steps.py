@@ -22,7 +22,7 @@ from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.verification.tensors import change_layout
+from tpgen.verification.subject import change_layout
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
 

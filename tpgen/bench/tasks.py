@@ -13,7 +13,7 @@ from tpgen.errors import check_known
 from tpgen.form.form import Layout, layouts_of
 from tpgen.form.sampling import random_operands
 from tpgen.planner.plan import Plan
-from tpgen.verification.tensors import change_layout
+from tpgen.verification.subject import change_layout
 
 TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -171,3 +171,10 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
     if graph.counts is not None:
         within &= (graph.counts == 0).all(-1)
     return replace(with_edges(graph, within), points=points)
+
+
+def spacing(graph: AtomGraph) -> float:
+    """The length of the shortest edge, or the distance of the nearest points; one where there is neither."""
+    if graph.ends is not None and graph.ends.shape[1]:
+        return float(graph.vectors.norm(dim=-1).min())
+    return float(torch.pdist(graph.points).min()) if len(graph.points) > 1 else 1.0

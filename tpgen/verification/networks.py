@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
 from tpgen.inspection.training import is_floating, is_index
+from tpgen.verification.potentials import floors
 from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
-from tpgen.verification.rounding import floors
 from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
 from tpgen.verification.systems import permuted_atoms
 

@@ -12,8 +12,7 @@ from tpgen._e3nn import default_dtype
 from tpgen.planner.plan import Plan
 from tpgen.verification.findings import Pair
 from tpgen.verification.laws import Outcomes
-from tpgen.verification.subject import Named, Subject
-from tpgen.verification.tensors import change_layout
+from tpgen.verification.subject import Named, Subject, change_layout
 
 MAX_RIGHT = 2**23  # entries of a result of `right` that is compared
 # e3nn raises NotImplementedError for `right` of these; tpgen's is compared with its forward all the same.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import rotation_of
-from tpgen.verification.derivatives import PARAMETER, NamedFunction, differentiable, draws, gradients, with_parameters
+from tpgen.verification.derivatives import PARAMETER, contracted, differentiable, draws, gradients, with_parameters
 from tpgen.verification.findings import NotCompared, Outcome
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.reading import CELLS, rows_read
 from tpgen.verification.subject import STILL, Frame, Named, Subject, another_order, short
-from tpgen.verification.systems import taken
+from tpgen.verification.systems import are_numbers, taken
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
@@ -93,14 +91,9 @@ def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tenso
     tracked = differentiable(function, leaves)
     if tracked is not None:
         cotangents = draws(tracked(leaves), seed=7)
-        slopes = gradients(1, partial(_dotted, tracked), {**leaves, **given}, cotangents)
+        slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
-    return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
-
-
-def _dotted(function: NamedFunction, given: Named, cotangents: Named) -> Tensor:
-    found = function(given)
-    return torch.stack([(found[name] * c).sum() for name, c in cotangents.items()]).sum()
+    return are_numbers(found)
 
 
 def _symmetric(how: Frame, x: Tensor) -> Tensor:

@@ -6,21 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tpgen.verification import (
-    company,
-    derivatives,
-    dynamics,
-    history,
-    laws,
-    moments,
-    parameters,
-    periodic,
-    products,
-    rows,
-    runs,
-    surroundings,
-    systems,
-)
+from tpgen.verification import derivatives, laws, moments, potentials, products, rows, runs, surroundings, systems
 from tpgen.verification.laws import Law
 from tpgen.verification.subject import Subject
 from tpgen.verification.systems import needs
@@ -105,7 +91,7 @@ LAWS: dict[str, Law] = {
         slack=5,
         lacks=needs("edges or cell", "axes"),
     ),
-    "batch": Law("graphs together are as each alone", company.batch, is_network, slack=5, lacks=needs("batch", "axes")),
+    "batch": Law("graphs together are as each alone", systems.batch, is_network, slack=5, lacks=needs("batch", "axes")),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         _of_points_or_rows(systems.finite, rows.numbers),
@@ -123,7 +109,7 @@ LAWS: dict[str, Law] = {
     "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
     "forces": Law(
         "forces are the slope of the energy",
-        dynamics.forces,
+        potentials.forces,
         is_network,
         limit=5e-8,
         lacks=_lacking("points", "energy", "forces"),
@@ -131,22 +117,22 @@ LAWS: dict[str, Law] = {
     ),
     "stress": Law(
         "stress is the slope by strain over the volume",
-        periodic.stress,
+        potentials.stress,
         is_network,
         limit=5e-8,
         lacks=_lacking("energy", "stress"),
         slopes=True,
     ),
     "smooth": Law(
-        "no step of energy or forces where edges grow", periodic.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
+        "no step of energy or forces where edges grow", potentials.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
     ),
     "conservation": Law(
-        "a trajectory keeps its energy", dynamics.conservation, is_network, limit=dynamics.DRIFT, lacks=_POTENTIAL
+        "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
     ),
-    "parameters": Law("what results depend on has gradients", parameters.tracked, is_network, limit=0.0),
+    "parameters": Law("what results depend on has gradients", derivatives.tracked, is_network, limit=0.0),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
-    "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
+    "history": Law("results do not depend on calls before", surroundings.forgets, is_network, slack=5),
     "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),

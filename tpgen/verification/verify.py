@@ -39,7 +39,7 @@ from tpgen.verification.findings import (
 from tpgen.verification.laws import Law
 from tpgen.verification.modules import module_subject
 from tpgen.verification.networks import copies_of, network_subject
-from tpgen.verification.rounding import SLOPE
+from tpgen.verification.potentials import SLOPE
 from tpgen.verification.subject import Subject
 from tpgen.verification.table import LAWS, UNSEEN, is_network
 
