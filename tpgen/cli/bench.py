@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -58,11 +59,10 @@ def bench_command(
     tasks: tuple[str, ...],
     dtype: str,
     device: str,
-    rows: int | None,
-    seconds: float,
     records_file: Path | None,
     plot_file: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure contenders on problems, once they are right.
 
@@ -78,9 +78,8 @@ def bench_command(
         tasks,
         dtype=DTYPE_OPTIONS[dtype],
         device=torch.device(device),
-        seconds=seconds,
-        rows=rows,
         progress=True,
+        **options,
     )
     if as_json:
         click.echo(report.to_json())

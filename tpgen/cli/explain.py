@@ -13,12 +13,9 @@ from tpgen.cli.options import RUN_NAMES, inspected, json_option, run_options, su
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, PictureFile
 from tpgen.inspection.costs.explain import explain as explain_plan
-from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
-from tpgen.inspection.costs.explanation import Explanation
+from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.kernels.cuda.chips import NAMED
 from tpgen.planner.problems import Problem
-
-_GPUS = list(NAMED)
 
 
 @click.command("explain")
@@ -26,7 +23,7 @@ _GPUS = list(NAMED)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
-@click.option("--gpu", type=OneOf("GPU", _GPUS), help="Predict its kernels too; it need not be there.")
+@click.option("--gpu", type=OneOf("GPU", NAMED), help="Predict its kernels too; it need not be there.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain_command(
@@ -44,7 +41,7 @@ def explain_command(
     Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
     problem, a polynomial, a linear layer or a network.  Of a network, a table of its products, as they are called.
     """
-    found: Explanation | NetworkExplanation
+    found: Any
     if problem is None:
         refuse_options(
             (*RUN_NAMES, "rows", "plot"),
@@ -56,12 +53,8 @@ def explain_command(
     else:
         asked = inspected(problem, options)
         with working("explain: time the product" if measure else "explain: ask the machine"):
-            found = explained = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
-        _draw(explained, plot)
+            found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
+        if plot is not None:
+            found.plot(plot)
+            click.echo(str(plot), err=True)
     click.echo(found.to_json() if as_json else str(found))
-
-
-def _draw(found: Explanation, plot: Path | None) -> None:
-    if plot is not None:
-        found.plot(plot)
-        click.echo(str(plot), err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -23,18 +24,11 @@ from tpgen.inspection.costs.flat_times import time_flat
     "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="Calls of each for each task."
 )
 @json_option
-def flat_command(network: Network, strategy: str, backend: str, rounds: int, as_json: bool) -> None:
+def flat_command(network: Network, as_json: bool, **options: Any) -> None:
     """Time a network as it is, inlined, and flat.
 
     Inlined, its products stand in one graph; flat, what they have in common is computed once.
     """
     with working("flat: write the graphs, time each"):
-        times = time_flat(
-            network.module,
-            network.inputs,
-            strategy=strategy,
-            backend=backend,
-            functions=network.functions,
-            rounds=rounds,
-        )
+        times = time_flat(network.module, network.inputs, functions=network.functions, **options)
     click.echo(json.dumps(asdict(times)) if as_json else str(times))
