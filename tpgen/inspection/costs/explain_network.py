@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -228,12 +228,11 @@ def explain_network(
     return NetworkExplanation(type(network).__name__, products, not_called, forward, named, whole.spread)
 
 
-@dataclass(frozen=True)
-class NetworkCall:
+class NetworkCall(NamedTuple):
     """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
 
     rows: int
-    nodes: int | None = None
+    nodes: int | None
 
 
 def _explained(

@@ -61,36 +61,6 @@ class Ceilings:
         )
 
 
-class UnderCeilings:
-    """Consequences for a batch of its operations, its bytes and the ceilings, where there are any."""
-
-    flops: int
-    bytes: int
-    ceilings: Ceilings | None
-
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.bytes if self.bytes else 0.0
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """The least time of a forward pass that the ceilings allow."""
-        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
-
-    @property
-    def bound(self) -> str | None:
-        """Resource that takes the time: ``memory`` or ``arithmetic``."""
-        if not self.ceilings:
-            return None
-        return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
-
-    @property
-    def derived(self) -> dict[str, float | str | None]:
-        """Intensity, prediction and bound by name."""
-        return {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}
-
-
 def machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
     """The ceilings of this machine, measured at the first call for a dtype, a device and a number of threads."""
     return _remembered(dtype, str(torch.device(device)), torch.get_num_threads())
