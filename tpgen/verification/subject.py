@@ -115,7 +115,7 @@ def short(name: str) -> str:
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
 
 
-def copies(found: Named) -> Named:
+def cloned(found: Named) -> Named:
     return {name: x.clone() for name, x in found.items()}
 
 
@@ -195,7 +195,7 @@ class Subject:
 
     def arguments(self) -> Named:
         """Copies of all tensors of a call: operands as the module takes them, and integers."""
-        return {**self.own(self.given), **copies(self.fixed)}
+        return {**self.own(self.given), **cloned(self.fixed)}
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""

@@ -17,7 +17,7 @@ from tpgen.verification.findings import Pair
 from tpgen.verification.graphs import backwards
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.reading import Reading
-from tpgen.verification.subject import Named, Subject, copies
+from tpgen.verification.subject import Named, Subject, cloned
 from tpgen.verification.systems import another, shorter
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
@@ -174,25 +174,25 @@ def forgets(subject: Subject) -> Outcomes:
     found: dict = {}
     for part, second in _others(subject, first).items():
         try:
-            wanted = [copies(subject.called(deepcopy(subject.fresh), given)) for given in (first, second)]
+            wanted = [cloned(subject.called(deepcopy(subject.fresh), given)) for given in (first, second)]
         except Exception as error:
             found[part] = f"the network does not take them: {type(error).__name__}"
             continue
         if not all(bool(y.isfinite().all()) for one in wanted for y in one.values()):
             found[part] = "a fresh copy gives no numbers"
             continue
-        used, held = deepcopy(subject.fresh), copies(first)
+        used, held = deepcopy(subject.fresh), cloned(first)
         for _ in range(_CALLS):
             last = subject.called(used, held)
-        found |= named(f"{part}, {_CALLS} calls", pairs(copies(last), wanted[0]))
+        found |= named(f"{part}, {_CALLS} calls", pairs(cloned(last), wanted[0]))
         found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
         for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
             with torch.no_grad():
                 for name, x in given.items():
                     held[name].copy_(x)
-            found |= named(f"{part}, {when}", pairs(copies(subject.called(used, held)), expected))
+            found |= named(f"{part}, {when}", pairs(cloned(subject.called(used, held)), expected))
             if given is second:
-                found |= named(f"{part}, a result that was kept", pairs(copies(last), wanted[0]))
+                found |= named(f"{part}, a result that was kept", pairs(cloned(last), wanted[0]))
     return found | _with_other_edges(subject, first) | _with_new_weights(subject, first)
 
 
@@ -233,13 +233,13 @@ def _with_other_edges(subject: Subject, first: Named) -> dict[str, Pair | str]:
     for part, graph in (("another graph", another(reading.graph)), ("fewer edges", shorter(reading.graph))):
         given = {**first, **subject.own(reading.written(graph))}
         try:
-            wanted = copies(subject.called(deepcopy(fresh), given))
+            wanted = cloned(subject.called(deepcopy(fresh), given))
         except Exception as error:
             found[part] = f"the network does not take it: {type(error).__name__}"
             continue
-        straight = copies(subject.called(used, first))
-        found |= named(part, pairs(copies(subject.called(used, given)), wanted))
-        found |= named(f"after {part}", pairs(copies(subject.called(used, first)), straight))
+        straight = cloned(subject.called(used, first))
+        found |= named(part, pairs(cloned(subject.called(used, given)), wanted))
+        found |= named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
     return found
 
 
@@ -254,17 +254,17 @@ def _with_new_weights(subject: Subject, first: Named) -> dict[str, Pair | str]:
         if mode is not None:
             used, fresh = used.train(mode), fresh.train(mode)
         try:
-            subject.called(used, copies(first))
+            subject.called(used, cloned(first))
             for network in (used, fresh):
                 _step(network)
-            wanted = copies(subject.called(fresh, copies(first)))
+            wanted = cloned(subject.called(fresh, cloned(first)))
         except Exception as error:
             found[part] = f"the network does not take them: {type(error).__name__}"
             continue
         if not all(bool(y.isfinite().all()) for y in wanted.values()):
             found[part] = "a fresh copy gives no numbers"
             continue
-        found |= named(part, pairs(copies(subject.called(used, copies(first))), wanted))
+        found |= named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
     return found
 
 
