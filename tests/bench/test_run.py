@@ -118,7 +118,7 @@ def test_every_strategy_and_auto_has_contenders():
     for strategy in (*STRATEGIES, "auto"):
         for backend in ("eager", "script", "inductor", "cudagraphs"):
             contender = CONTENDERS[f"tpgen-{strategy}/{backend}"]
-            assert (contender.family, contender.backend) == (f"tpgen-{strategy}", backend)
+            assert contender.name == f"tpgen-{strategy}/{backend}"
     assert all(name == contender.name for name, contender in CONTENDERS.items())
 
 

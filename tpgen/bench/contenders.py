@@ -47,14 +47,6 @@ class Contender:
     cuda_only: bool = False
     lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    @property
-    def family(self) -> str:
-        return self.name.split("/")[0]
-
-    @property
-    def backend(self) -> str:
-        return self.name.split("/")[-1]
-
     def obstacle(self, task: str, device: torch.device) -> str | None:
         """Why it does not take part in a task on a device; None where it does."""
         if self.cuda_only and device.type != "cuda":

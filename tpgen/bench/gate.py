@@ -56,10 +56,8 @@ def largest_error(
 
     Infinite where a shape is wrong or a number is not finite.
     """
-    errors = []
-    for name, result, right in zip(task.results, results, expected, strict=False):
-        right = reorder(plan, layout, name, right)
-        errors.append((_relative_error(result, right), name))
+    triples = zip(task.results, results, expected, strict=False)
+    errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]
     if len(results) != len(expected):
         errors.append((math.inf, "number of results"))
     return max(errors)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,30 +68,17 @@ def run_benchmarks(
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
-    with _machine_state(dtype), _shown(progress, len(problems) * len(chosen)) as show:
+    shown = bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
+    # products are built in the dtype they run in; contenders' warnings are not ours to show
+    with default_dtype(dtype), warnings.catch_warnings(), shown as show:
+        warnings.simplefilter("ignore")
         for problem in problems:
             stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
             records += stage.run(contenders, chosen)
-            _forget_compiled()
+            # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
+            if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
+                torch.compiler.reset()
     return Report(environment(), settings, tuple(records))
-
-
-def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
-    return bar(total) if progress is True else nullcontext(progress or Progress())
-
-
-@contextmanager
-def _machine_state(dtype: torch.dtype) -> Iterator[None]:
-    """Products are built in the dtype they run in; contenders' warnings are not ours to show."""
-    with default_dtype(dtype), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _forget_compiled() -> None:
-    """e3nn's products share one code object, of which Dynamo keeps eight compilations at most."""
-    if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
-        torch.compiler.reset()
 
 
 @dataclass(frozen=True)

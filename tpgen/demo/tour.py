@@ -69,17 +69,18 @@ WHOLE = Tour(
 )
 MAIN = ("Convert a whole network by one line", "Read the code of one product")
 QUICK = replace(WHOLE, parts=MAIN, potential=(6, 32, 1))
-SHORT = Tour(
-    ("article",),
-    (),
-    3,
-    1,
-    False,
-    ("e3nn/eager", "tpgen-auto/eager"),
-    ("forward",),
-    0.1,
-    (2, 4, 2),
-    ("equivariant", "forces"),
+SHORT = replace(
+    WHOLE,
+    problems=("article",),
+    compiled=(),
+    steps=3,
+    layers=1,
+    must_solve=False,
+    contenders=("e3nn/eager", "tpgen-auto/eager"),
+    tasks=("forward",),
+    seconds=0.1,
+    potential=(2, 4, 2),
+    laws=("equivariant", "forces"),
     deploys=False,
 )
 

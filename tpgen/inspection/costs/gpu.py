@@ -61,15 +61,10 @@ class OnGpu:
 
     def least(self, flops: float, nbytes: float) -> str:
         """The shortest time of a forward pass that the chip allows, and what the kernels should take."""
-        seconds = self.ceilings.seconds(flops, nbytes)
-        return f"{duration(seconds)} forward at least; {self._kernels}; predicted, not measured"
-
-    @property
-    def _kernels(self) -> str:
-        if not self.passes:
-            return str(self)
-        most = max(one.workspace for one in self.passes.values())
-        return f"kernels: {self}" + (f"; {quantity(most, 'B')} beside operands and results" if most else "")
+        most = max((one.workspace for one in self.passes.values()), default=0)
+        beside = f"; {quantity(most, 'B')} beside operands and results" if most else ""
+        least = duration(self.ceilings.seconds(flops, nbytes))
+        return f"{least} forward at least; {'kernels: ' * bool(self.passes)}{self}{beside}; predicted, not measured"
 
 
 def plan_on(

@@ -79,8 +79,12 @@ def measured_together(
     Calls, a copy and a matrix product are timed in turn, so that whatever else the machine does falls on all of them.
     Each has about ``seconds``.
     """
-    moved, worked = _copy(dtype, device), _matrices(dtype, device)
-    tasks = {"\0copy": moved, "\0matrices": worked, **calls}
+    source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
+    target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
+    matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)
+    product = torch.empty_like(matrix)
+    ours = {"\0copy": lambda: target.copy_(source), "\0matrices": lambda: torch.mm(matrix, matrix, out=product)}
+    tasks: dict[str, Callable[[], object]] = {**ours, **calls}
     found = time_in_turns(tasks, device, len(tasks) * seconds)
     threads = torch.get_num_threads()
     ceilings = Ceilings(
@@ -90,15 +94,3 @@ def measured_together(
         scatter=max(timing.spread for timing in found.values()),
     )
     return {name: found[name].median for name in calls}, ceilings
-
-
-def _copy(dtype: torch.dtype, device: str) -> Callable[[], object]:
-    source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
-    target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
-    return lambda: target.copy_(source)
-
-
-def _matrices(dtype: torch.dtype, device: str) -> Callable[[], object]:
-    matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)
-    product = torch.empty_like(matrix)
-    return lambda: torch.mm(matrix, matrix, out=product)

@@ -56,20 +56,17 @@ def product_sheet(
 def _panes(request: Request, inductor: bool) -> list[Pane]:
     """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
-    traced = _traced(readable, (*_GRAPHS, *(["inductor"] if inductor else [])))
+    traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
     notes = _notes(readable)
     remark = f"as strategy {readable.strategy} writes it"
     graphs = [Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
-    kernels = _traced(replace(request, strategy="kernel"), _KERNELS)
+    written = replace(request, strategy="kernel")
+    kernels = {name: trace(name, written) for name in _KERNELS}
     reason = request.why_no_kernel()
     if reason:
         kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
     return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
-
-
-def _traced(request: Request, names: tuple[str, ...]) -> dict[str, TracedStage]:
-    return {name: trace(name, request) for name in names}
 
 
 def _notes(request: Request) -> dict[str, Mapping[str, object]]:

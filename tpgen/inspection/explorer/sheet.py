@@ -47,11 +47,11 @@ class Pane:
     stage: TracedStage
     remark: str = ""
     notes: Mapping[str, object] = field(default_factory=dict)
-    first: tuple[str, ...] = ("code", "joint", "cpp")  # stages that are open at first, beside the costs
 
     @property
     def is_open(self) -> bool:
-        return self.stage.name in self.first and not self.stage.missing
+        """Whether it is open at first, beside the costs."""
+        return self.stage.name in ("code", "joint", "cpp") and not self.stage.missing
 
 
 @dataclass(frozen=True)
