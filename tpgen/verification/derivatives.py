@@ -56,7 +56,7 @@ def _by_definition(order: int, subject: Subject) -> Outcomes:
 def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
     """The results with their cotangents, which are leaves themselves."""
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
-    return _sum([(found[name] * leaves[f"cotangent {name}"]).sum() for name in cotangents])
+    return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
 def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named, cotangents: Named) -> Named:
@@ -78,10 +78,7 @@ def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_
 
 def contracted(gradient: Named, along: Named) -> Tensor:
     """The sum of all entries of tensors, each times one along a direction, or a cotangent."""
-    return _sum([(g * along[name]).sum() for name, g in gradient.items()])
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
+    terms = [(g * along[name]).sum() for name, g in gradient.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
@@ -139,13 +136,10 @@ def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, 
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(contracted({name: gradient[name] for name in names}, along))
-        at = [function(_moved(leaves, along, n * STEP)) for n in (-2, -1, 1, 2)]
+        moved = ({name: leaves[name] + n * STEP * along[name] for name in names} for n in (-2, -1, 1, 2))
+        at = [function({**leaves, **changed}) for changed in moved]
         expected.append((8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP))
     return torch.stack(got), torch.stack(expected)
-
-
-def _moved(leaves: Named, along: Named, step: float) -> Named:
-    return {name: x + step * along[name] if name in along else x for name, x in leaves.items()}
 
 
 def _parts(leaves: Named) -> dict[str, list[str]]:

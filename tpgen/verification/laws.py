@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import rotation_of
-from tpgen.verification.findings import Outcome, Pair
+from tpgen.verification.findings import NotCompared, Outcome, Pair
 from tpgen.verification.subject import STILL, Named, Subject
 
 Outcomes = Mapping[str, Outcome]
@@ -43,6 +43,14 @@ def pairs(got: Named, expected: Named) -> dict[str, Pair]:
 def named(part: str, found: Mapping[str, Of]) -> dict[str, Of]:
     """Pairs of a part of a law, which its name stands before."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}
+
+
+def tried(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
+    """Pairs of a part of a law, of inputs that a network need not take; or why it was not compared."""
+    try:
+        return named(part, compare())
+    except NotCompared as why:
+        return {part: str(why)}
 
 
 def definition(subject: Subject) -> Outcomes:

@@ -39,7 +39,9 @@ def permuted(subject: Subject) -> Outcomes:
     alone = _of_rows(subject, _some(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    beside = _of_rows(subject, _among_others(subject, first), number)
+    # the others in another order, and smaller
+    mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
+    beside = _of_rows(subject, taken(subject, mixed), number)
     if any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items()):
         raise NotCompared("rows know of each other, as by a mean over them that may be meant")
     moved = pairs(_some(subject, order), {name: y[order] for name, y in straight.items()})
@@ -55,11 +57,6 @@ def _of_rows(subject: Subject, found: Named, number: int) -> Named:
 
 def _some(subject: Subject, index: Tensor) -> Named:
     return taken(subject, {name: x[index] for name, x in subject.given.items()})
-
-
-def _among_others(subject: Subject, first: int) -> Named:
-    """Results of the first rows, where the others are in another order, and smaller."""
-    return taken(subject, {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()})
 
 
 def numbers(subject: Subject) -> Outcomes:

@@ -165,9 +165,8 @@ def _of_modes(subject: Subject) -> dict[str, str]:
     """Results that training and evaluation give otherwise, as dropout means to and another energy may not."""
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
-    fresh = subject.fresh
     try:
-        one, other = (subject.called(deepcopy(fresh).train(mode), subject.arguments()) for mode in (True, False))
+        one, other = (subject.called(subject.copied().train(mode), subject.arguments()) for mode in (True, False))
     except Exception as error:
         return {"modes": f"it does not run in both modes: {reason(error)}"}
     apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
@@ -251,14 +250,12 @@ def _plain_tensors(subject: Subject) -> list[str]:
 
 def _moves(subject: Subject, places: list[Place]) -> bool:
     """Whether results are others when these tensors are."""
-    changed = deepcopy(subject.fresh)
-    assert changed is not None
+    changed = subject.copied()
     with torch.no_grad():
         for place, x in _plain(changed):
             if place in places:
                 x.data.add_(CHANGE * max(1.0, float(x.abs().max())))
-    fresh = deepcopy(subject.fresh)
-    assert fresh is not None
+    fresh = subject.copied()
     try:
         found = subject.called(changed, subject.arguments())
     except Exception:  # as of a table that must hold what it holds

@@ -179,6 +179,12 @@ class Subject:
         found = self.call(self.module if run is None else run, self.own(operands))
         return {name: y.to("cpu", torch.float64) for name, y in found.items()}
 
+    def copied(self) -> nn.Module:
+        """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
+        if self.fresh is None:
+            raise NotCompared("the network cannot be copied")
+        return deepcopy(self.fresh)
+
     def in_float64(self) -> Subject:
         """Returns the subject of a copy in float64."""
         if self.dtype == torch.float64 and self.exact is None:

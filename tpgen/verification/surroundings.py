@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.verification.derivatives import draws
-from tpgen.verification.findings import Pair
-from tpgen.verification.graphs import backwards
+from tpgen.verification.findings import NotCompared, Outcome, Pair
+from tpgen.verification.graphs import AtomGraph, backwards
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject, cloned
@@ -48,9 +48,7 @@ class Touched(Exception):
 
 def untouched(subject: Subject) -> Outcomes:
     """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
-    if subject.fresh is None:
-        return {"": "the network cannot be copied"}
-    module, given = deepcopy(subject.fresh), subject.arguments()
+    module, given = subject.copied(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
@@ -168,32 +166,50 @@ def forgets(subject: Subject) -> Outcomes:
 
     Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
     """
-    if subject.fresh is None:
-        return {"": "the network cannot be copied"}
-    first = subject.arguments()
-    found: dict = {}
-    for part, second in _others(subject, first).items():
+    first, found = subject.arguments(), dict[str, Outcome]()
+    cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
+        **{part: partial(_often, subject, first, second) for part, second in _others(subject, first).items()},
+        **_with_other_edges(subject, first),
+        "new weights": partial(_with_new_weights, subject, first, None),
+    }
+    if any(module.training for module in subject.module.modules()):
+        cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
+    for part, compared in cases.items():
         try:
-            wanted = [cloned(subject.called(deepcopy(subject.fresh), given)) for given in (first, second)]
-        except Exception as error:
-            found[part] = f"the network does not take them: {type(error).__name__}"
-            continue
-        if not all(bool(y.isfinite().all()) for one in wanted for y in one.values()):
-            found[part] = "a fresh copy gives no numbers"
-            continue
-        used, held = deepcopy(subject.fresh), cloned(first)
-        for _ in range(_CALLS):
-            last = subject.called(used, held)
-        found |= named(f"{part}, {_CALLS} calls", pairs(cloned(last), wanted[0]))
-        found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
-        for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
-            with torch.no_grad():
-                for name, x in given.items():
-                    held[name].copy_(x)
-            found |= named(f"{part}, {when}", pairs(cloned(subject.called(used, held)), expected))
-            if given is second:
-                found |= named(f"{part}, a result that was kept", pairs(cloned(last), wanted[0]))
-    return found | _with_other_edges(subject, first) | _with_new_weights(subject, first)
+            found |= compared(part)
+        except NotCompared as why:
+            found[part] = str(why)
+    return found
+
+
+def _expected(what: str, result: Callable[[], Named]) -> Named:
+    """Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers."""
+    try:
+        found = cloned(result())
+    except Exception as error:
+        raise NotCompared(f"the network does not take {what}: {type(error).__name__}") from error
+    if not all(bool(y.isfinite().all()) for y in found.values()):
+        raise NotCompared("a fresh copy gives no numbers")
+    return found
+
+
+def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
+    """After many calls, of other inputs in the same memory, and back: as a fresh copy."""
+    wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
+    found: dict[str, Outcome] = {}
+    used, held = subject.copied(), cloned(first)
+    for _ in range(_CALLS):
+        last = subject.called(used, held)
+    found |= named(f"{part}, {_CALLS} calls", pairs(cloned(last), wanted[0]))
+    found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
+    for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
+        with torch.no_grad():
+            for name, x in given.items():
+                held[name].copy_(x)
+        found |= named(f"{part}, {when}", pairs(cloned(subject.called(used, held)), expected))
+        if given is second:
+            found |= named(f"{part}, a result that was kept", pairs(cloned(last), wanted[0]))
+    return found
 
 
 def _others(subject: Subject, first: Named) -> dict[str, Named]:
@@ -221,51 +237,36 @@ def _mixed(subject: Subject, first: Named) -> Named:
     return mixed | {name: turned[name] for name in first if reading.roles[name] in roles}
 
 
-def _with_other_edges(subject: Subject, first: Named) -> dict[str, Pair | str]:
+def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
-    found: dict[str, Pair | str] = {}
-    fresh, used = subject.fresh, deepcopy(subject.fresh)
-    assert fresh is not None
-    assert used is not None
-    for part, graph in (("another graph", another(reading.graph)), ("fewer edges", shorter(reading.graph))):
+    used = subject.copied()
+
+    def compared(graph: AtomGraph, part: str) -> dict[str, Pair]:
         given = {**first, **subject.own(reading.written(graph))}
-        try:
-            wanted = cloned(subject.called(deepcopy(fresh), given))
-        except Exception as error:
-            found[part] = f"the network does not take it: {type(error).__name__}"
-            continue
+        wanted = _expected("it", partial(subject.called, subject.copied(), given))
         straight = cloned(subject.called(used, first))
-        found |= named(part, pairs(cloned(subject.called(used, given)), wanted))
-        found |= named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
-    return found
+        found = named(part, pairs(cloned(subject.called(used, given)), wanted))
+        return found | named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
+
+    graphs = {"another graph": another(reading.graph), "fewer edges": shorter(reading.graph)}
+    return {part: partial(compared, graph) for part, graph in graphs.items()}
 
 
-def _with_new_weights(subject: Subject, first: Named) -> dict[str, Pair | str]:
-    """After a call and a step of its parameters: as a fresh copy with those, as given and in evaluation."""
-    found: dict[str, Pair | str] = {}
-    training = any(module.training for module in subject.module.modules())
-    for part, mode in {"new weights": None, **({"new weights in evaluation": False} if training else {})}.items():
-        used, fresh = deepcopy(subject.fresh), deepcopy(subject.fresh)
-        assert used is not None
-        assert fresh is not None
-        if mode is not None:
-            used, fresh = used.train(mode), fresh.train(mode)
-        try:
-            subject.called(used, cloned(first))
-            for network in (used, fresh):
-                _step(network)
-            wanted = cloned(subject.called(fresh, cloned(first)))
-        except Exception as error:
-            found[part] = f"the network does not take them: {type(error).__name__}"
-            continue
-        if not all(bool(y.isfinite().all()) for y in wanted.values()):
-            found[part] = "a fresh copy gives no numbers"
-            continue
-        found |= named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
-    return found
+def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
+    """After a call and a step of its parameters: as a fresh copy with those, as given or in a mode."""
+    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
+
+    def stepped() -> Named:
+        subject.called(used, cloned(first))
+        for network in (used, fresh):
+            _step(network)
+        return subject.called(fresh, cloned(first))
+
+    wanted = _expected("them", stepped)
+    return named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
 
 
 def _step(network: nn.Module) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from tpgen.verification.graphs import (
     with_atoms,
     with_edges,
 )
-from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.laws import Outcomes, pairs, tried
 from tpgen.verification.potentials import at_points
 from tpgen.verification.reading import Reading, rows_read
 from tpgen.verification.subject import STILL, Named, Subject, another_order
@@ -197,16 +198,13 @@ def finite(subject: Subject) -> Outcomes:
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
-    found: dict = {}
+    found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        try:
-            found |= named(name, _numbers(subject, reading.written(case)))
-        except NotCompared as why:
-            found[name] = str(why)
+        found |= tried(name, partial(_numbers, subject, reading.written(case)))
     return found or {"": "there are no edges, and less than three points"}
 
 
-def _numbers(subject: Subject, values: Named) -> Mapping[str, Pair]:
+def _numbers(subject: Subject, values: Named) -> dict[str, Pair]:
     """Whether the entries of results are numbers; of a potential without forces, whether slopes are."""
     found = taken(subject, values)
     if subject.energy is not None and subject.forces is None:
@@ -256,17 +254,9 @@ def batch(subject: Subject) -> Outcomes:
     given = parts if len(parts) > 1 else [graph, another(graph)]
     found = _together(subject, given)
     if len({len(one.points) for one in given}) == 1:
-        found |= _case(subject, UNLIKE, [parts[0], _unlike(reading, parts[0])])
+        found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
     pure = _of_one_species(reading, parts[0])
-    return found if pure is None else found | _case(subject, ONE_SPECIES, [parts[0], pure])
-
-
-def _case(subject: Subject, name: str, parts: list[AtomGraph]) -> dict[str, Outcome]:
-    """Other graphs than were given, which a network need not take alone."""
-    try:
-        return named(name, _together(subject, parts))
-    except NotCompared as why:
-        return {name: str(why)}
+    return found if pure is None else found | tried(ONE_SPECIES, lambda: _together(subject, [parts[0], pure]))
 
 
 def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
@@ -274,25 +264,16 @@ def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
     try:
         together = _joined(subject, parts)
     except NotCompared as why:
-        if _takes(subject, [parts[0], parts[0]]):
-            return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
-        raise
+        try:
+            _joined(subject, [parts[0], parts[0]])
+        except NotCompared:
+            raise why from None
+        return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
     return _side_by_side(subject, together, each)
 
 
 def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
-    together = parts[0]
-    for one in parts[1:]:
-        together = joined(together, one)
-    return taken(subject, read(subject).written(together))
-
-
-def _takes(subject: Subject, parts: list[AtomGraph]) -> bool:
-    try:
-        _joined(subject, parts)
-    except NotCompared:
-        return False
-    return True
+    return taken(subject, read(subject).written(reduce(joined, parts)))
 
 
 def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[str, Outcome]:
