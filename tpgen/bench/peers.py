@@ -21,7 +21,7 @@ from tpgen.compiler.config import Config
 from tpgen.errors import BackendError
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Path, Plan
-from tpgen.verification.products import e3nn_product
+from tpgen.verification.laws import e3nn_product
 
 
 @contextmanager

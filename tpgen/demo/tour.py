@@ -20,8 +20,7 @@ from tpgen.bench.contenders import select_contenders
 from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.bench.tables import ReportTables, markdown_report
-from tpgen.demo.deployed import called_from_cpp
-from tpgen.demo.potential import convert_potential, verify_potential
+from tpgen.demo.potential import called_from_cpp, convert_potential, verify_potential
 from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tpgen.verification import derivatives, laws, moments, potentials, products, rows, runs, surroundings, systems
+from tpgen.verification import derivatives, laws, moments, potentials, rows, runs, surroundings, systems
 from tpgen.verification.laws import Law
 from tpgen.verification.subject import Subject
 from tpgen.verification.systems import needs
@@ -57,8 +57,8 @@ _POTENTIAL = _lacking("points", "energy")
 
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
-    "e3nn": Law("equal to e3nn's product", products.e3nn, is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", products.right, is_product, slack=2),
+    "e3nn": Law("equal to e3nn's product", laws.e3nn, is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", laws.right, is_product, slack=2),
     "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
     "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
     "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),

@@ -16,8 +16,7 @@ from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.explorer.products import product_sheet
-from tpgen.inspection.explorer.sheet import Sheet
+from tpgen.inspection.explorer.sheet import Sheet, product_sheet
 from tpgen.inspection.stages.calls import Inspected
 from tpgen.text import quantity
 
