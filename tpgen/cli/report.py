@@ -55,22 +55,18 @@ def report_command(
     kernels; --section makes one of them alone.  NAME is a problem, or a network, which runs as it is.  A product runs
     eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
     """
-    module, inputs, varied = _product(problem.plan, rows, **run) if problem else _network(str(network))
+    if problem is not None:
+        module, inputs, varied = _product(problem.plan, rows, **run)
+    else:
+        refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
+        found = find_network(str(network))
+        module, inputs, varied = found.module, list(found.inputs), list(found.varied) or None
     with working("report") as say:
         made = compile_report(module, inputs, sections=sections or None, varied=varied, inductor=inductor, progress=say)
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-_Called = tuple[nn.Module, list[Any], list[tuple[Any, ...]] | None]  # a module, its inputs, further ones
-
-
-def _network(name: str) -> _Called:
-    refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
-    found = find_network(name)
-    return found.module, list(found.inputs), list(found.varied) or None
-
-
-def _product(plan: Plan, rows: int, **run: Any) -> _Called:
+def _product(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)

@@ -2,6 +2,8 @@ r"""A small potential of e3nn's modules alone, as people write them: energies, a
 
 .. math:: E = \sum_i e(h_i), \qquad
     h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
+
+`PairEnergy` is a smaller one of tpgen's, which leaves Python: a folder with its package, called by a program in C++.
 """
 
 from __future__ import annotations

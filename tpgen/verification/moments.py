@@ -49,7 +49,10 @@ def product_moments(product: TensorProduct) -> _Moments:
         w = _signs(generator, *weights)
         return product(*(x.to(like) for x in (x1, x2, w))).detach().to("cpu", torch.float64)
 
-    expected = {i: _expected(plan, paths) for i, paths in _by_output(plan.paths).items()}
+    by_output: dict[int, list[Path]] = {}
+    for path in plan.paths:
+        by_output.setdefault(path.out.index, []).append(path)
+    expected = {i: _expected(plan, paths) for i, paths in by_output.items()}
     found = _mean_squares(draw, plan.irreps_out, list(expected))
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
     return _compared(found, expected, dims, plan.irreps_out)
@@ -83,13 +86,6 @@ def _scale(irreps: Irreps, variances: Sequence[float], layout: str, norm: bool) 
         for (mul, ir), var in zip(irreps, variances, strict=True)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _by_output(paths: Sequence[Path]) -> dict[int, list[Path]]:
-    found: dict[int, list[Path]] = {}
-    for path in paths:
-        found.setdefault(path.out.index, []).append(path)
-    return found
 
 
 def _expected(plan: Plan, paths: list[Path]) -> float | str:

@@ -53,10 +53,14 @@ def _slopes(subject: Subject) -> Pair:
     points = subject.given[name]
     own = subject(subject.given)[subject.forces or ""]
     got, expected = [], []
+
+    def energy(along: Tensor, step: float) -> Tensor:
+        return _total_energy(subject, subject({**subject.given, name: points + step * along}))
+
     for seed in range(_DIRECTIONS):
         along = draws({name: points}, seed=300 + seed)[name]
         got.append((own * along).sum().detach())
-        expected.append(-slope(partial(_along, subject, along), got[-1], -got[-1]))
+        expected.append(-slope(partial(energy, along), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
@@ -82,11 +86,6 @@ def with_point(subject: Subject, atom: int, step: Tensor) -> Named:
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
-
-
-def _along(subject: Subject, along: Tensor, step: float) -> Tensor:
-    name = subject.points or ""
-    return _total_energy(subject, subject({**subject.given, name: subject.given[name] + step * along}))
 
 
 def slope(f: Callable[[float], Tensor], about: Tensor, claimed: Tensor | None = None) -> Tensor:
@@ -224,7 +223,7 @@ def _by_strain(subject: Subject, claimed: Tensor) -> Tensor:
 
 def strained_energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
     """The energy of all graphs in a space that is strained so much along a tensor."""
-    return subject(strained(subject, strain * along))[subject.energy or ""].sum().detach()
+    return _total_energy(subject, subject(strained(subject, strain * along)))
 
 
 def smooth(subject: Subject) -> Outcomes:
@@ -235,8 +234,7 @@ def smooth(subject: Subject) -> Outcomes:
     """
     exact = subject.in_float64()
     found = _along_a_way(exact, partial(_stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
-    pair = nearest(exact)
-    if pair is None:
+    if (pair := nearest(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
     return found | named("one atom", _along_a_way(exact, partial(_away, exact, *pair), way))

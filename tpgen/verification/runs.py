@@ -205,7 +205,9 @@ def saved(subject: Subject) -> Outcomes:
             found[part] = reason(error)
             continue
         found |= named(part, pairs(_values(subject, module), expected))
-    if subject.kind == "network" and (left := _left_out(subject.module)):
+    held, buffers = subject.module.state_dict(), subject.module.named_buffers()
+    left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
+    if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
     if subject.kind == "network" and (plain := _plain_tensors(subject)):
         said = f"results depend on {', '.join(plain[:8])}, tensors that are neither parameters nor buffers"
@@ -213,29 +215,21 @@ def saved(subject: Subject) -> Outcomes:
     return found
 
 
-def _left_out(module: nn.Module) -> list[str]:
-    """Buffers of numbers that no state_dict holds."""
-    held = module.state_dict()
-    return [name for name, x in module.named_buffers() if name not in held and x.is_floating_point() and x.numel()]
-
-
 def _from_state(module: nn.Module) -> nn.Module:
-    copy, held = deepcopy(module), io.BytesIO()
-    torch.save(module.state_dict(), held)
-    held.seek(0)
+    copy = deepcopy(module)
     with torch.no_grad():
         for parameter in copy.parameters():
             parameter.zero_()
-    copy.load_state_dict(torch.load(held, weights_only=True))
+    copy.load_state_dict(from_file(module.state_dict(), weights_only=True))
     return copy
 
 
-def from_file(module: nn.Module) -> nn.Module:
-    """Save a module into memory as a file, and load it anew."""
+def from_file(saved: Any, weights_only: bool = False) -> Any:
+    """Save a module or a state into memory as a file, and load it anew."""
     held = io.BytesIO()
-    torch.save(module, held)
+    torch.save(saved, held)
     held.seek(0)
-    return torch.load(held, weights_only=False)
+    return torch.load(held, weights_only=weights_only)
 
 
 def _plain_tensors(subject: Subject) -> list[str]:

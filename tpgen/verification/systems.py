@@ -17,7 +17,6 @@ from tpgen.verification.graphs import (
     exchanged,
     joined,
     on_a_line,
-    part,
     repeated_graph,
     sheared,
     spacing,
@@ -121,15 +120,12 @@ def copies(subject: Subject) -> Outcomes:
     if reading.periodic:
         return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
-    far, straight = FAR * (1.0 + _size(reading.graph.points)), taken(exact, exact.given)
+    points = reading.graph.points
+    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(near[name][0], further[name][0]) for name in near):
         raise NotCompared("the network sees points that no edge joins")
     return near
-
-
-def _size(points: Tensor) -> float:
-    return float((points - points[:1]).norm(dim=-1).max())
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -177,9 +173,7 @@ def another(graph: AtomGraph) -> AtomGraph:
     cells = None if graph.cells is None else graph.cells @ strain
     found = replace(graph, points=graph.points @ strain, cells=cells)
     if len(graph.points) > 2:
-        kept = torch.ones(len(graph.points), dtype=torch.bool)
-        kept[-1] = False
-        found = part(found, kept)
+        found = with_atoms(found, torch.arange(len(found.points) - 1))
     return found if found.ends is None else shorter(found)
 
 

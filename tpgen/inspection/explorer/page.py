@@ -111,12 +111,13 @@ def explorer_page(
 
 
 def _page(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:
-    return _template("page.html").substitute(
+    template = Template(_text("sheet.html"))
+    return Template(_text("page.html")).substitute(
         title=escape(title),
         css=_text("explorer.css"),
         script=_text("explorer.js"),
         choice=_choice(labels or {}, first) if len(sheets) > 1 else "",
-        sheets="".join(sheet.html(name, _template("sheet.html")) for name, sheet in sheets.items()),
+        sheets="".join(sheet.html(name, template) for name, sheet in sheets.items()),
     )
 
 
@@ -127,10 +128,6 @@ def _choice(labels: Mapping[str, str], first: str) -> str:
         for name, label in labels.items()
     )
     return f'<select id="product" aria-label="product">{options}</select>'
-
-
-def _template(name: str) -> Template:
-    return Template(_text(name))
 
 
 def _text(name: str) -> str:
