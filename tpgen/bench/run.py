@@ -13,10 +13,19 @@ from torch import Tensor
 
 from tpgen._e3nn import default_dtype
 from tpgen.bench.contenders import Contender
-from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.peak import peak_bytes
 from tpgen.bench.records import Record, Report, Settings, environment
-from tpgen.bench.tasks import Operands, Task, TimedProduct, in_layout, make_operands, select_tasks
+from tpgen.bench.tasks import (
+    Operands,
+    Task,
+    TimedProduct,
+    bound,
+    expected_results,
+    in_layout,
+    largest_error,
+    make_operands,
+    select_tasks,
+)
 from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.clock import now, seconds_of, time_in_turns
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem

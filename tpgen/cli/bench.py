@@ -9,9 +9,8 @@ import click
 import torch
 
 from tpgen.bench.contenders import DEFAULT_CONTENDERS, select_contenders
-from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.bench.tasks import TASKS
 from tpgen.cli.options import DTYPE_OPTIONS, free_options, free_problem, json_option, problem_name_type
 from tpgen.cli.terminal import screen

@@ -17,9 +17,8 @@ from rich.progress import track
 from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables, markdown_report
+from tpgen.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.demo.potential import called_from_cpp, convert_potential, verify_potential
 from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
