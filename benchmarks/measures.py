@@ -17,11 +17,9 @@ from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, c
 from benchmarks.machine import copy_call, fma_rate
 from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
-from tpgen.bench.contenders import CONTENDERS, select_contenders
-from tpgen.bench.peak import peak_bytes
-from tpgen.bench.peers import with_weights
+from tpgen.bench.contenders import CONTENDERS, select_contenders, with_weights
 from tpgen.bench.records import Record, Report
-from tpgen.bench.run import run_benchmarks
+from tpgen.bench.run import peak_bytes, run_benchmarks
 from tpgen.bench.tasks import (
     TASKS,
     Operands,

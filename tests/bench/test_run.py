@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from tests.machine import needs_compiler
-from tpgen.bench.contenders import CONTENDERS, Contender, select_contenders
-from tpgen.bench.peak import peak_bytes
-from tpgen.bench.peers import Loop, build_loop, e3nn_module
-from tpgen.bench.run import run_benchmarks, select_problems
+from tpgen.bench.contenders import CONTENDERS, Contender, Loop, build_loop, e3nn_module, select_contenders
+from tpgen.bench.run import peak_bytes, run_benchmarks, select_problems
 from tpgen.bench.tasks import TASKS, expected_results, in_layout, make_operands, rows_between, select_tasks
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, TpgenError

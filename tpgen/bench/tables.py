@@ -1,4 +1,4 @@
-"""A report as text (tables for the terminal and for Markdown, made of the same cells, and its page) and as a picture."""
+"""A report as text (tables for a terminal and for Markdown, made of the same cells, and its page) and as a picture."""
 
 from __future__ import annotations
 
