@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpgen.inspection.costs.gpu import OnGpu
-from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.costs.roofline import Ceilings, OnGpu
 
 
 @dataclass(frozen=True)
