@@ -97,7 +97,9 @@ def _for_reading(name: str, text: str, whole: bool) -> str:
     if not sys.stdout.isatty():
         return text
     shown = text if whole or not name.endswith(".cpp") else without_prelude(text)
-    return shown if os.environ.get("NO_COLOR") else coloured(name, shown)
+    if os.environ.get("NO_COLOR"):
+        return shown
+    return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")
 
 
 def without_prelude(text: str) -> str:
@@ -115,12 +117,3 @@ def without_prelude(text: str) -> str:
     count = found[0].count("\n")
     note = f"// ... {count} lines of prelude, the same for every kernel: --whole shows them\n"
     return text[: found.start()] + note + text[found.end() :]
-
-
-def coloured(name: str, text: str) -> str:
-    """The text with the colours of a terminal, by the ending of its file.
-
-    >>> "\\x1b[" in coloured("a.py", "return 1"), coloured("a.txt", "return 1")
-    (True, 'return 1')
-    """
-    return pygments.highlight(text, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")

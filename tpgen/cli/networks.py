@@ -63,7 +63,7 @@ def find_network(name: str) -> Network:
 def is_network_option(name: str) -> bool:
     """Whether a name can be that of a network.
 
-    >>> is_network("tetris"), is_network("my.module:function"), is_network("mace-large")
+    >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
     (True, True, False)
     """
     return name in NETWORKS or ":" in name
