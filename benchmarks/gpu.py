@@ -33,11 +33,10 @@ from benchmarks.gpu_rivals import rival_rows
 from benchmarks.gpu_steps import convolutions, networks, polynomials, tools
 from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, shares_figure, times_table
 from benchmarks.page import merge_reports
-from tpgen.bench.plots import plot_report
 from tpgen.bench.records import Record, Settings, environment
 from tpgen.bench.records import Report as Records
 from tpgen.bench.run import select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.inspection.figures import save_figure
 from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc

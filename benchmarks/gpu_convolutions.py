@@ -16,9 +16,8 @@ from torch import Tensor
 
 from benchmarks.gpu_clock import device_seconds, seconds_of
 from benchmarks.gpu_times import BACKWARD, convolution, gradients, product_of_edges, without_gradients
-from tpgen.bench.gate import bound
-from tpgen.bench.peers import openequivariance_problem
-from tpgen.bench.tasks import reorder
+from tpgen.bench.contenders import openequivariance_problem
+from tpgen.bench.tasks import bound, reorder
 from tpgen.errors import BackendError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product

@@ -10,9 +10,18 @@ import torch
 
 from benchmarks.gpu_clock import Clock, copies_beyond_cache, device_seconds, seconds_of
 from tpgen.bench.contenders import Contender, select_contenders
-from tpgen.bench.gate import bound, expected_results, largest_error
 from tpgen.bench.records import Record
-from tpgen.bench.tasks import TASKS, Operands, Task, TimedProduct, in_layout, make_operands
+from tpgen.bench.tasks import (
+    TASKS,
+    Operands,
+    Task,
+    TimedProduct,
+    bound,
+    expected_results,
+    in_layout,
+    largest_error,
+    make_operands,
+)
 from tpgen.errors import BackendError, EmitError
 from tpgen.inspection import clock
 from tpgen.planner.problems import Problem

@@ -10,8 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tpgen.bench.gate import bound, largest_error
-from tpgen.bench.tasks import Operands, Task, TimedProduct, make_operands
+from tpgen.bench.tasks import Operands, Task, TimedProduct, bound, largest_error, make_operands
 from tpgen.errors import TpgenError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product

@@ -17,13 +17,19 @@ from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, c
 from benchmarks.machine import copy_call, fma_rate
 from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
-from tpgen.bench.contenders import CONTENDERS, select_contenders
-from tpgen.bench.gate import expected_results
-from tpgen.bench.peak import peak_bytes
-from tpgen.bench.peers import with_weights
+from tpgen.bench.contenders import CONTENDERS, select_contenders, with_weights
 from tpgen.bench.records import Record, Report
-from tpgen.bench.run import run_benchmarks
-from tpgen.bench.tasks import TASKS, Operands, Task, TimedProduct, in_layout, make_operands, rows_between
+from tpgen.bench.run import peak_bytes, run_benchmarks
+from tpgen.bench.tasks import (
+    TASKS,
+    Operands,
+    Task,
+    TimedProduct,
+    expected_results,
+    in_layout,
+    make_operands,
+    rows_between,
+)
 from tpgen.form.form import Layout
 from tpgen.inspection.clock import Timing, time_in_turns
 from tpgen.kernels.runtime.description import describe

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from benchmarks.page import Places, write_page
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.gate import BOUNDS
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tasks import TASKS
+from tpgen.bench.tasks import BOUNDS, TASKS
 from tpgen.errors import TpgenError
 from tpgen.planner.problems import SUITES
 

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
 from benchmarks.problems import problem_named
-from tpgen.bench.peak import peak_bytes
+from tpgen.bench.run import peak_bytes
 from tpgen.bench.tasks import TASKS, make_operands
 from tpgen.errors import BackendError
 from tpgen.kernels.build.build import load_kernel

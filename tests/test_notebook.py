@@ -144,10 +144,10 @@ def test_of_many_paths_the_first_are_drawn() -> None:
 
 
 def test_tables_have_bars_in_proportion() -> None:
-    html = Tags(html_table([("name", "n"), ("a", 1), ("b", 4)], left=(0,), bars={1: [1.0, 4.0]}))
+    html = Tags(html_table([("name", "n"), ("a", 1), ("b", 4)], left=(0,), bars={"n": [1.0, 4.0]}))
     bars = [style.split("#4a7dbd55 ")[1].split("%")[0] for style in html.styles if "gradient" in style]
     assert bars == ["25", "100"]
-    assert Tags(html_table([("n",), (0,), (float("nan"),)], bars={0: [0.0, float("nan")]})).styles
+    assert Tags(html_table([("n",), (0,), (float("nan"),)], bars={"n": [0.0, float("nan")]})).styles
 
 
 def test_what_is_shown_is_text_and_not_html() -> None:

@@ -72,7 +72,9 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     "unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'?"
     """
     known = list(known)
-    close = get_close_matches(str(name), known, n=1, cutoff=0.7) or [one for one in known if _begins(one, str(name))]
+    text = str(name)
+    close = get_close_matches(text, known, n=1, cutoff=0.7)
+    close = close or [one for one in known if len(text) > 1 and one.startswith(text)]
     meant = f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MEANT else "; known"
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
@@ -88,7 +90,3 @@ def check_known(
     for name in names:
         if name not in known:
             raise error(unknown(what, name, known))
-
-
-def _begins(name: str, text: str) -> bool:
-    return len(text) > 1 and name.startswith(text)

@@ -48,17 +48,17 @@ def preformatted(text: str) -> str:
 
 
 def html_table(
-    rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[int, Sequence[float]] | None = None
+    rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[str, Sequence[float]] | None = None
 ) -> str:
     """Rows of cells below their heads, the first row; ``left`` columns are set to the left.
 
-    ``bars`` gives columns a bar for each row, as long as its value is of the column's largest.
+    ``bars`` gives columns, by their heads, a bar for each row, as long as its value is of the column's largest.
 
-    >>> html_table([("a", "b"), (1, 2)], bars={1: [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
+    >>> html_table([("a", "b"), (1, 2)], bars={"b": [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
     1
     """
     head, *body = rows
-    shares = {column: _shares(values) for column, values in (bars or {}).items()}
+    shares = {head.index(name): _shares(values) for name, values in (bars or {}).items() if name in head}
     lines = [_row("th", head, left, {})]
     lines += [_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)]
     return f'<table style="font-size:90%;border-collapse:collapse">{"".join(lines)}</table>'

@@ -22,34 +22,24 @@ def announce(what: str) -> None:
 
 
 class Progress:
-    """Says what goes on; this one says nothing."""
+    """Says what goes on, to what ``draw`` draws from the activity and how many steps are done; to nobody without."""
 
-    def say(self, what: str) -> None:
-        """A new activity begins."""
-
-    def within(self, share: float) -> None:
-        """So much of the present step is done."""
-
-    def step(self) -> None:
-        """One more step is done."""
-
-
-class _Bar(Progress):
-    """A bar that ``draw`` draws, from the activity and how many steps are done."""
-
-    def __init__(self, draw: Callable[[str, float], None]) -> None:
+    def __init__(self, draw: Callable[[str, float], None] = lambda what, done: None) -> None:
         self._draw, self._what, self._done, self._shown = draw, "", 0, 0.0
 
     def say(self, what: str) -> None:
+        """A new activity begins."""
         self._what = what
         self._draw(what, self._done + self._shown)
 
     def within(self, share: float) -> None:
+        """So much of the present step is done."""
         if share - self._shown >= 0.1:  # seldom: drawing costs as much as many small products
             self._shown = share
             self._draw(self._what, self._done + share)
 
     def step(self) -> None:
+        """One more step is done."""
         self._done, self._shown = self._done + 1, 0.0
         self._draw(self._what, self._done)
 
@@ -72,7 +62,7 @@ class _Cell:
 def bar(total: int) -> Iterator[Progress]:
     """A bar over ``total`` steps: in the cell where this runs in a notebook, else on stderr."""
     with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:
-        yield _Bar(draw)
+        yield Progress(draw)
 
 
 @contextmanager
@@ -87,22 +77,18 @@ def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
     """
     if progress is True:
         with bar(total) as shown:
-            yield _steps(shown)
+            begun = count()
+
+            def begin(step: str) -> None:
+                """A step ends where the next one begins."""
+                if next(begun):
+                    shown.step()
+                shown.say(step)
+
+            yield begin
             shown.step()
     else:
         yield progress or (lambda step: None)
-
-
-def _steps(shown: Progress) -> Callable[[str], None]:
-    """A step ends where the next one begins."""
-    begun = count()
-
-    def begin(step: str) -> None:
-        if next(begun):
-            shown.step()
-        shown.say(step)
-
-    return begin
 
 
 @contextmanager

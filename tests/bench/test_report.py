@@ -13,10 +13,9 @@ from rich.console import Console
 
 from benchmarks.page import merge_reports, method_notes
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.plots import plot_report
 from tpgen.bench.records import Record, Report, Settings, environment, load_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables, markdown_report
+from tpgen.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.errors import TpgenError
 
 

@@ -17,12 +17,12 @@ from benchmarks.gpu_convolutions import Graph, convolution_rows, convolution_tab
 from benchmarks.gpu_networks import network_rows, network_table
 from benchmarks.networks import Case
 from tests.machine import needs_compiler
-from tpgen.bench import peers
+from tpgen.bench import contenders
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.verification.tensors import change_layout
+from tpgen.verification.subject import change_layout
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
 
@@ -69,7 +69,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     oeq.TensorProductConv = lambda problem, torch_op, deterministic: Fused()  # type: ignore[attr-defined]
     for module in (oeq, cue, cuet):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(contenders, "find_spec", lambda name: name)
 
 
 @needs_compiler

@@ -31,7 +31,7 @@ from benchmarks.machine import copy_call, fma_rate
 from benchmarks.page import Places, goal_cells, write_page
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
 from tests.machine import needs_compiler
-from tpgen.bench.peers import build_loop
+from tpgen.bench.contenders import build_loop
 from tpgen.bench.records import environment
 from tpgen.bench.run import run_benchmarks
 from tpgen.bench.tasks import TASKS

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.cli.calls import VECTORS, run
-from tpgen.cli.reading import without_prelude
+from tpgen.cli.dump import without_prelude
 
 
 def test_dump_writes_one_text_plainly() -> None:

@@ -24,7 +24,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, tensor_square
 from tpgen.planner.product import make_plan
 from tpgen.verification.findings import NOT_COMPARED, PASSED
-from tpgen.verification.products import E3NN_LACKS_RIGHT, e3nn_product
+from tpgen.verification.laws import E3NN_LACKS_RIGHT, e3nn_product
 from tpgen.verification.verify import LAWS, Verification, verify
 
 RIGHT: dict[str, Callable[[str], nn.Module]] = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,12 +14,21 @@ from torch import Tensor
 
 from tpgen._e3nn import default_dtype
 from tpgen.bench.contenders import Contender
-from tpgen.bench.gate import bound, expected_results, largest_error
-from tpgen.bench.peak import peak_bytes
 from tpgen.bench.records import Record, Report, Settings, environment
-from tpgen.bench.tasks import Operands, Task, TimedProduct, in_layout, make_operands, select_tasks
+from tpgen.bench.tasks import (
+    Operands,
+    Task,
+    TimedProduct,
+    bound,
+    expected_results,
+    in_layout,
+    largest_error,
+    make_operands,
+    select_tasks,
+)
 from tpgen.errors import BackendError, EmitError, check_known
-from tpgen.inspection.clock import now, seconds_of, time_in_turns
+from tpgen.inspection.clock import TimedCall, no_collection, now, seconds_of, time_in_turns
+from tpgen.kernels.runtime.memory import none_kept
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.progress import Progress, bar
 
@@ -68,30 +78,17 @@ def run_benchmarks(
     chosen = select_tasks(tasks)
     settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
     records: list[Record] = []
-    with _machine_state(dtype), _shown(progress, len(problems) * len(chosen)) as show:
+    shown = bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
+    # products are built in the dtype they run in; contenders' warnings are not ours to show
+    with default_dtype(dtype), warnings.catch_warnings(), shown as show:
+        warnings.simplefilter("ignore")
         for problem in problems:
             stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
             records += stage.run(contenders, chosen)
-            _forget_compiled()
+            # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
+            if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
+                torch.compiler.reset()
     return Report(environment(), settings, tuple(records))
-
-
-def _shown(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
-    return bar(total) if progress is True else nullcontext(progress or Progress())
-
-
-@contextmanager
-def _machine_state(dtype: torch.dtype) -> Iterator[None]:
-    """Products are built in the dtype they run in; contenders' warnings are not ours to show."""
-    with default_dtype(dtype), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _forget_compiled() -> None:
-    """e3nn's products share one code object, of which Dynamo keeps eight compilations at most."""
-    if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
-        torch.compiler.reset()
 
 
 @dataclass(frozen=True)
@@ -204,3 +201,62 @@ def _outcome(error: Exception) -> tuple[str, str]:
     if isinstance(error, BackendError | EmitError):
         return "unavailable", lines[0]
     return "failed", f"{type(error).__name__}: {lines[0]}"[:200]
+
+
+def peak_bytes(call: TimedCall, device: torch.device) -> int:
+    """The most that was held during a call above what was held before: intermediates and results.
+
+    On CUDA the allocator's own figure; on a CPU the running sum of all allocations that torch's profiler saw.  Large
+    results of kernels are torch's for this one call: what they stand in otherwise, no profiler sees.  Memory of a
+    compiler or of a BLAS library's workspace is in neither.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        kept = call()
+        torch.cuda.synchronize(device)
+        del kept
+        return torch.cuda.max_memory_allocated(device) - before
+    return _peak_of(_allocations(call))
+
+
+def _allocations(call: TimedCall) -> list[int]:
+    """Bytes of every allocation (positive) and release (negative), in order."""
+    with (
+        no_collection(),
+        _quiet_stderr(),
+        none_kept(),
+        torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiled,
+    ):
+        kept = call()
+    del kept
+    events = profiled.kineto_results.events()
+    memory = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type().name == "CPU"]
+    return [nbytes for _, nbytes in sorted(memory, key=lambda event: event[0])]
+
+
+def _peak_of(allocations: Sequence[int]) -> int:
+    """
+    >>> _peak_of([4, 8, -4, 2, -8])
+    12
+    """
+    peak = held = 0
+    for nbytes in allocations:
+        held += nbytes
+        peak = max(peak, held)
+    return peak
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """The profiler's native library writes a line at each start and stop, past Python's streams."""
+    saved = os.dup(2)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silent, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(silent)

@@ -36,7 +36,11 @@ COMMANDS = {
     "completion": "Print the completion script of your shell.",
 }
 
-_TOGETHER = dict.fromkeys(("lammps", "mace_convert", "mace_run_train"), "projects")
+_TOGETHER = {
+    **dict.fromkeys(("convert", "lammps", "mace_convert", "mace_run_train"), "projects"),
+    "flat": "report",
+    "tune": "explain",
+}
 EXAMPLES = {
     "plan": ("mace-large", "--in1 8x1o --in2 1o --irreps-out 8x1e --instruction 0,0,0,uvu,true --json"),
     "explain": ("mace-large --measure", "tetris"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
 
 from tpgen.bench.contenders import DEFAULT_CONTENDERS, select_contenders
-from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables
+from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.bench.tasks import TASKS
 from tpgen.cli.options import DTYPE_OPTIONS, free_options, free_problem, json_option, problem_name_type
 from tpgen.cli.terminal import screen
@@ -58,11 +58,10 @@ def bench_command(
     tasks: tuple[str, ...],
     dtype: str,
     device: str,
-    rows: int | None,
-    seconds: float,
     records_file: Path | None,
     plot_file: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure contenders on problems, once they are right.
 
@@ -78,9 +77,8 @@ def bench_command(
         tasks,
         dtype=DTYPE_OPTIONS[dtype],
         device=torch.device(device),
-        seconds=seconds,
-        rows=rows,
         progress=True,
+        **options,
     )
     if as_json:
         click.echo(report.to_json())

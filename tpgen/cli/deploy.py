@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tpgen.cli.networks import NETWORKS, NetworkName, find_network, network_option
+from tpgen.cli.networks import NETWORKS, find_network, network_name, network_option
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OutputFolder
 from tpgen.conversion.convert import convert
@@ -19,7 +19,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 
 
 @click.command("deploy")
-@click.argument("name", required=False, metavar="[NAME]", type=NetworkName())
+@network_name
 @network_option
 @click.option("--mace", type=_FILE, help="The file of a model of MACE's.")
 @click.option("--nequip", type=_FILE, help="A checkpoint or package of NequIP's.")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import pygments
+from pygments.formatters import TerminalFormatter
+from pygments.lexers import get_lexer_for_filename
 
 from tpgen.cli.options import inspected, json_option, product_options, run_options
-from tpgen.cli.reading import for_reading
 from tpgen.cli.types import OneOf, OutputPlace, names_file
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.inspection.stages.dump import STAGES, default_stage, dump_files
@@ -74,5 +79,41 @@ def dump_command(
         click.echo(json.dumps(files))
     elif place is None:
         for name, text in files.items():
-            shown = for_reading(name, text, whole)
+            shown = _for_reading(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
+
+
+# from the first line of code to the first function that is generated: see tpgen.kernels.cpp.prelude
+_PRELUDE = re.compile(
+    r'^typedef .*?(?=^(?:// path |static void (?:tabulate|row|tile|finish|path_)|extern "C" __attr))', re.M | re.S
+)
+
+
+def _for_reading(name: str, text: str, whole: bool) -> str:
+    """The text of a file for whoever reads it: as it is, unless a terminal does.
+
+    Colours are left out where NO_COLOR is set.
+    """
+    if not sys.stdout.isatty():
+        return text
+    shown = text if whole or not name.endswith(".cpp") else without_prelude(text)
+    if os.environ.get("NO_COLOR"):
+        return shown
+    return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")
+
+
+def without_prelude(text: str) -> str:
+    """Generated C++ without the constant text in its front.
+
+    >>> print(without_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
+    // channel schedule
+    // ... 2 lines of prelude, the same for every kernel: --whole shows them
+    // path 0
+    b();
+    """
+    found = _PRELUDE.search(text)
+    if found is None:
+        return text
+    count = found[0].count("\n")
+    note = f"// ... {count} lines of prelude, the same for every kernel: --whole shows them\n"
+    return text[: found.start()] + note + text[found.end() :]

@@ -1,7 +1,9 @@
-"""``tpgen explain``: what every path costs, and what the machine allows; of a network, what every product does."""
+"""``tpgen explain`` and ``tune``: what every path or product costs, what the machine allows, what is fastest on it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,16 +11,16 @@ from typing import Any
 import click
 
 from tpgen.cli.networks import find_network, refuse_options
-from tpgen.cli.options import RUN_NAMES, inspected, json_option, run_options, subject_options
+from tpgen.cli.options import RUN_NAMES, inspected, json_option, product_options, run_options, subject_options
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, PictureFile
 from tpgen.inspection.costs.explain import explain as explain_plan
-from tpgen.inspection.costs.explain_network import NetworkExplanation, explain_network
-from tpgen.inspection.costs.explanation import Explanation
+from tpgen.inspection.costs.explain_network import explain_network
+from tpgen.inspection.costs.measured import tune as tune_plan
+from tpgen.inspection.stages.calls import request_for
+from tpgen.kernels.build.cache import check_lasting
 from tpgen.kernels.cuda.chips import NAMED
 from tpgen.planner.problems import Problem
-
-_GPUS = list(NAMED)
 
 
 @click.command("explain")
@@ -26,7 +28,7 @@ _GPUS = list(NAMED)
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
-@click.option("--gpu", type=OneOf("GPU", _GPUS), help="Predict its kernels too; it need not be there.")
+@click.option("--gpu", type=OneOf("GPU", NAMED), help="Predict its kernels too; it need not be there.")
 @click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain_command(
@@ -44,7 +46,7 @@ def explain_command(
     Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
     problem, a polynomial, a linear layer or a network.  Of a network, a table of its products, as they are called.
     """
-    found: Explanation | NetworkExplanation
+    found: Any
     if problem is None:
         refuse_options(
             (*RUN_NAMES, "rows", "plot"),
@@ -56,12 +58,33 @@ def explain_command(
     else:
         asked = inspected(problem, options)
         with working("explain: time the product" if measure else "explain: ask the machine"):
-            found = explained = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
-        _draw(explained, plot)
+            found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
+        if plot is not None:
+            found.plot(plot)
+            click.echo(str(plot), err=True)
     click.echo(found.to_json() if as_json else str(found))
 
 
-def _draw(found: Explanation, plot: Path | None) -> None:
-    if plot is not None:
-        found.plot(plot)
-        click.echo(str(plot), err=True)
+@click.command("tune")
+@partial(product_options, polynomials=True, linears=True)
+@run_options
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of the batch; those of the problem by default.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="How long to measure.",
+)
+@json_option
+def tune_command(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
+    """Time every strategy; "auto" then takes the fastest.
+
+    NAME is a problem, a polynomial or a linear layer.  What was found holds for it on this machine.
+    `tpgen cache clear` forgets.
+    """
+    check_lasting()
+    request = request_for(problem.plan, rows=rows or problem.rows, **inspected(problem, options))
+    with working("tune") as say:
+        tuning = tune_plan(request, seconds, say)
+    click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

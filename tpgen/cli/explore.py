@@ -37,8 +37,6 @@ def explore_command(
     product: str | None,
     file: Path,
     rows: int | None,
-    measure: bool,
-    inductor: bool,
     **options: Any,
 ) -> None:
     """Write every stage of a product onto one HTML page.
@@ -46,17 +44,16 @@ def explore_command(
     Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
     a polynomial or a network: then the page holds every product that it calls.
     """
+    shown = {name: options.pop(name) for name in ("measure", "inductor")}
     if problem is None:
         refuse_options(RUN_NAMES, "a product of a network is written and run as the network has it")
         made = find_network(str(network))
         wanted = () if product is None else (product,)
         with working("explore: write every stage of each product"):
-            write_network_explorer(
-                made.module, made.inputs, file, products=wanted, rows=rows, measure=measure, inductor=inductor
-            )
+            write_network_explorer(made.module, made.inputs, file, products=wanted, rows=rows, **shown)
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
         asked = inspected(problem, options)
         with working("explore: write every stage"):
-            write_explorer(problem.plan, file, rows=rows or problem.rows, measure=measure, inductor=inductor, **asked)
+            write_explorer(problem.plan, file, rows=rows or problem.rows, **shown, **asked)
     click.echo(str(file))

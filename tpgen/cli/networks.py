@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import nn
 
 from tpgen.cli.types import OneOf
 from tpgen.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, neighbours, shapes
-from tpgen.errors import TpgenError, unknown
+from tpgen.errors import TpgenError
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 
@@ -54,8 +54,6 @@ def find_network(name: str) -> Network:
     >>> len(find_network("tetris").inputs)
     1
     """
-    if not is_network_option(name):
-        raise TpgenError(f"{unknown('network', name, NETWORKS)}; or give package.module:function")
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
@@ -65,7 +63,7 @@ def find_network(name: str) -> Network:
 def is_network_option(name: str) -> bool:
     """Whether a name can be that of a network.
 
-    >>> is_network("tetris"), is_network("my.module:function"), is_network("mace-large")
+    >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
     (True, True, False)
     """
     return name in NETWORKS or ":" in name
@@ -73,11 +71,6 @@ def is_network_option(name: str) -> bool:
 
 class NetworkName(OneOf):
     """A network of tpgen's own by its name, or ``package.module:function``."""
-
-    def __init__(
-        self, what: str = "network", names: Iterable[str] = NETWORKS, refused: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(what, names, refused)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in self.refused:
@@ -146,9 +139,10 @@ def refuse_options(names: Iterable[str], why: str) -> None:
         raise click.UsageError(f"{why}: leave out {' and '.join(given)}")
 
 
+network_name = click.argument("name", required=False, metavar="[NAME]", type=NetworkName("network", NETWORKS))
 network_option = click.option(
     "--network",
-    type=NetworkName(),
+    type=NetworkName("network", NETWORKS),
     metavar="NAME",
     help=f"NAME of a whole network: {', '.join(NETWORKS)}, or package.module:function, a function "
     "that returns a module and a list of its arguments (and functions to keep as nodes in a trace, and further "
@@ -165,5 +159,4 @@ def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
         return command(network=find_network(str(name or network)), **given)
 
-    argument = click.argument("name", required=False, metavar="[NAME]", type=NetworkName())
-    return argument(network_option(wrapper))
+    return network_name(network_option(wrapper))

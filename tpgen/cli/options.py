@@ -30,10 +30,7 @@ from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 
 DTYPE_OPTIONS: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+    name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
 KERNEL_DTYPES = tuple(name for name, dtype in DTYPE_OPTIONS.items() if dtype in COMPILED)
 # Which option gives a parameter of a preset.
@@ -114,7 +111,11 @@ def subject_options(
     def wrapper(
         free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
     ) -> Any:
-        _only_one(free, name, problem_name, network)
+        if sum(one is not None for one in (free, name, problem_name, network)) != 1:
+            raise click.UsageError(
+                "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or "
+                "--plan FILE"
+            )
         of_network = network or (name if networks and name and is_network_option(name) else None)
         chosen = None if of_network else _problem(free, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
@@ -177,13 +178,6 @@ def problem_name_type(known: Iterable[str]) -> OneOf:
     """The name of a problem, as the value of an argument or an option."""
     known = tuple(known)
     return ProblemName("problem", known, others_beside(known))
-
-
-def _only_one(*given: object) -> None:
-    if sum(one is not None for one in given) != 1:
-        raise click.UsageError(
-            "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or --plan FILE"
-        )
 
 
 def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:

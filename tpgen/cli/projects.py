@@ -1,14 +1,15 @@
-"""``tpgen lammps``, ``mace-convert`` and ``mace-run-train``: model files of projects, and the training of MACE."""
+"""``tpgen convert``, ``lammps``, ``mace-convert`` and ``mace-run-train``: networks, and model files of projects."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
 from tpgen._version import __version__
+from tpgen.cli.networks import Network, network_argument
 from tpgen.cli.options import backend_option, json_option, radial_option, strategy_option
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf, OutputFile
@@ -16,7 +17,44 @@ from tpgen.conversion.convert import convert, restore
 from tpgen.conversion.projects.lammps import PROJECTS, write_for_lammps
 from tpgen.conversion.projects.mace_files import change_file
 from tpgen.conversion.projects.mace_training import run_training
+from tpgen.conversion.report import Conversion
 from tpgen.errors import TpgenError
+
+
+@click.command("convert")
+@network_argument
+@click.option("--prove", is_flag=True, help="Compare outputs, gradients and second derivatives in float64.")
+@click.option("--measure", is_flag=True, help="Time a call, with gradients and without, stock and converted.")
+@click.option("--keep", multiple=True, metavar="NAME", help="Leave a module as it is, or a class: `e3nn.Linear`.")
+@click.option("--only", multiple=True, metavar="NAME", help="Convert this module or class alone; repeat it for more.")
+@radial_option
+@strategy_option
+@backend_option
+@json_option
+def convert_command(
+    network: Network,
+    prove: bool,
+    measure: bool,
+    only: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Convert a network in memory and report what changed.
+
+    What was replaced is listed, what was kept, and why.
+    """
+    reports: list[Conversion] = []
+    steps = {"convert": True, "prove": prove, "measure": measure}
+    with working(", ".join(step for step, asked in steps.items() if asked)):
+        convert(
+            network.module,
+            only=only or None,
+            prove=network.inputs if prove else None,
+            measure=network.inputs if measure else None,
+            report=reports.append,
+            **options,
+        )
+    click.echo(reports[0].to_json() if as_json else str(reports[0]))
 
 
 @click.command("lammps")
@@ -31,7 +69,7 @@ def lammps_command(source: Path, target: Path, project: str | None, radial: str,
     TARGET is for pair_style mliap unified.  SOURCE is a model of MACE's, a checkpoint or package of NequIP's, or a
     checkpoint of SevenNet's.  It is a pickle: give those of people you trust.
     """
-    to_lammps(source, target, project, radial, force)
+    _to_lammps(source, target, project, radial, force)
 
 
 def _check_new(target: Path, force: bool) -> None:
@@ -39,7 +77,7 @@ def _check_new(target: Path, force: bool) -> None:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
 
 
-def to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
+def _to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write the file, and say for what it is."""
     _check_new(target, force)
     with working("lammps: read the model, convert it, write the file"):
@@ -62,11 +100,9 @@ def mace_convert_command(
     target: Path,
     back: bool,
     lammps: bool,
-    radial: Literal["net", "spline"],
     force: bool,
-    strategy: str,
-    backend: str,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Convert a model file of MACE's, or restore it.
 
@@ -74,10 +110,10 @@ def mace_convert_command(
     you trust.
     """
     if lammps:
-        to_lammps(source, target, "mace", radial, force)
+        _to_lammps(source, target, "mace", options["radial"], force)
         return
     _check_new(target, force)
-    change = restore if back else partial(convert, radial=radial, strategy=strategy, backend=backend)
+    change = restore if back else partial(convert, **options)
     with working("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)
     click.echo(report.to_json() if as_json else str(report))

@@ -14,7 +14,6 @@ from tpgen.cli.options import RUN_NAMES, json_option, known_options, run_options
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.nn.modules import module_of, sizes_of
-from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.verification.verify import LAW_NAMES, Verification
 from tpgen.verification.verify import verify as verification
@@ -68,16 +67,13 @@ def _verified(
         if turns:
             raise click.UsageError("--turns is for networks: a product brings its irreps")
         dtype, device = options.pop("dtype"), options.pop("device")
-        return verification(_module(problem, **options).to(device=device, dtype=dtype), rows=rows, **shared)
+        # a few channels and elements of a polynomial are as good as many
+        sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+        module = module_of(problem.plan, **sizes, **known_options(problem.plan, options))
+        return verification(module.to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
     found, (irreps_in, irreps_out) = find_network(str(network)), _turns(turns)
     return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
-
-
-def _module(problem: Problem, **options: Any) -> PlannedModule:
-    """A few channels and elements of a polynomial are as good as many."""
-    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
-    return module_of(problem.plan, **sizes, **known_options(problem.plan, options))
 
 
 def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:

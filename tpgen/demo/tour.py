@@ -17,11 +17,9 @@ from rich.progress import track
 from tpgen._e3nn import default_dtype
 from tpgen._version import __version__
 from tpgen.bench.contenders import select_contenders
-from tpgen.bench.plots import plot_report
 from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import ReportTables, markdown_report
-from tpgen.demo.deployed import called_from_cpp
-from tpgen.demo.potential import convert_potential, verify_potential
+from tpgen.bench.tables import ReportTables, markdown_report, plot_report
+from tpgen.demo.potential import called_from_cpp, convert_potential, verify_potential
 from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
 from tpgen.inspection.explorer.page import write_explorer
@@ -69,17 +67,18 @@ WHOLE = Tour(
 )
 MAIN = ("Convert a whole network by one line", "Read the code of one product")
 QUICK = replace(WHOLE, parts=MAIN, potential=(6, 32, 1))
-SHORT = Tour(
-    ("article",),
-    (),
-    3,
-    1,
-    False,
-    ("e3nn/eager", "tpgen-auto/eager"),
-    ("forward",),
-    0.1,
-    (2, 4, 2),
-    ("equivariant", "forces"),
+SHORT = replace(
+    WHOLE,
+    problems=("article",),
+    compiled=(),
+    steps=3,
+    layers=1,
+    must_solve=False,
+    contenders=("e3nn/eager", "tpgen-auto/eager"),
+    tasks=("forward",),
+    seconds=0.1,
+    potential=(2, 4, 2),
+    laws=("equivariant", "forces"),
     deploys=False,
 )
 

@@ -87,7 +87,10 @@ def error_scale(errors: Sequence[Error]) -> str:
         power = low if value <= 0 else high if not isfinite(value) else log10(value)
         return left + wide * (power - low) / (high - low)
 
-    parts = [_power(at(10.0**n), bottom, n) for n in range(low, high + 1, max(1, (high - low) // 6))]
+    parts = []
+    for n in range(low, high + 1, max(1, (high - low) // 6)):
+        x = at(10.0**n)
+        parts += [_line(x, 4, x, bottom, "", 'stroke-opacity="0.25"'), _text(x, bottom + 13, f"1e{n}", "middle")]
     for n, (label, value, limit) in enumerate(errors):
         y = 6 + _ROW * n + _ROW / 2
         assert value is not None
@@ -98,11 +101,6 @@ def error_scale(errors: Sequence[Error]) -> str:
         parts.append(_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
     parts.append(_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
     return _svg(parts, left + wide + 70, bottom + 34)
-
-
-def _power(x: float, bottom: float, n: int) -> str:
-    line = _line(x, 4, x, bottom, "", 'stroke-opacity="0.25"')
-    return line + _text(x, bottom + 13, f"1e{n}", "middle")
 
 
 def _mark(x: float, y: float, value: float, limit: float | None) -> str:

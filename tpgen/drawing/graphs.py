@@ -102,7 +102,11 @@ def layered(
     """
     depth = _depths(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
-    chains = {(source, node): _chain(source, node, depth) for node in reads for source in dict.fromkeys(reads[node])}
+    chains: dict[tuple[Node, Node], list[Hashable]] = {
+        (one, node): [one, *(_Bend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
+        for node in reads
+        for one in dict.fromkeys(reads[node])
+    }
     for chain in chains.values():
         for one, other in pairwise(chain):
             above.setdefault(other, []).append(one)
@@ -124,10 +128,6 @@ def _depths(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Nod
         for source in sources:
             first[source] = min(first.get(source, depth[node]), depth[node])
     return {n: d if reads[n] or n in inputs else max(0, first.get(n, 1) - 1) for n, d in depth.items()}
-
-
-def _chain(source: Node, target: Node, depth: Mapping[Node, int]) -> list[Hashable]:
-    return [source, *(_Bend(source, target, n) for n in range(depth[source] + 1, depth[target])), target]
 
 
 def _across(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:

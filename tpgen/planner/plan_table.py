@@ -35,7 +35,7 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
     """The table for a notebook, with a map of the paths: bars say how operations and bytes divide among them."""
     cells, left = _cells(rows)
-    bars = {cells[0].index(name): [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
+    bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return lines(*title.split("\n")) + html_table(cells, left, bars) + lines(totals) + path_picture(shown)
 
 

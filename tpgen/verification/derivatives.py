@@ -1,4 +1,4 @@
-r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
+r"""The laws of derivatives: first to third order, the symmetry of the Hessian, and parameters.
 
 With a cotangent c and directions v, the orders are gradients of one another:
 
@@ -10,7 +10,7 @@ differences of :math:`s_{k-1}` in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -21,8 +21,11 @@ from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import STILL, Named, Subject
 
 NamedFunction = Callable[[Named], Named]
+PARAMETER = "parameter "  # before the names of parameters among operands
 STEP, DIRECTIONS = 5e-5, 3
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
+PARAMETER_STEP = 1e-3  # relative to its largest entry or to one
+PARAMETER_NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
@@ -53,7 +56,7 @@ def _by_definition(order: int, subject: Subject) -> Outcomes:
 def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
     """The results with their cotangents, which are leaves themselves."""
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
-    return _sum([(found[name] * leaves[f"cotangent {name}"]).sum() for name in cotangents])
+    return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
 def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named, cotangents: Named) -> Named:
@@ -62,7 +65,7 @@ def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):
         first = _gradient(found, leaves, create_graph=level < order)
-        found = _contracted(first, draws(given, seed=level))
+        found = contracted(first, draws(given, seed=level))
     return first
 
 
@@ -73,11 +76,9 @@ def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_
     return dict(zip(leaves, found, strict=True))
 
 
-def _contracted(gradient: Named, along: Named) -> Tensor:
-    return _sum([(g * along[name]).sum() for name, g in gradient.items()])
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
+def contracted(gradient: Named, along: Named) -> Tensor:
+    """The sum of all entries of tensors, each times one along a direction, or a cotangent."""
+    terms = [(g * along[name]).sum() for name, g in gradient.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
@@ -95,14 +96,14 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
     cotangents = draws(function(leaves), seed=7)
 
     def scalar(given: Named, c: Named) -> Tensor:
-        return _contracted(function(given), c)
+        return contracted(function(given), c)
 
     def below(given: Named) -> Tensor:
         """s of the order below, as a number."""
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)
-        return _contracted(found, draws(given, seed=order - 1)).detach()
+        return contracted(found, draws(given, seed=order - 1)).detach()
 
     def compared(at: Named, names: list[str]) -> Pair:
         return _along(gradients(order, scalar, at, cotangents), below, at, names)
@@ -134,23 +135,17 @@ def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, 
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)
-        got.append(_contracted({name: gradient[name] for name in names}, along))
-        at = [function(_moved(leaves, along, n * STEP)) for n in (-2, -1, 1, 2)]
+        got.append(contracted({name: gradient[name] for name in names}, along))
+        moved = ({name: leaves[name] + n * STEP * along[name] for name in names} for n in (-2, -1, 1, 2))
+        at = [function({**leaves, **changed}) for changed in moved]
         expected.append((8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP))
     return torch.stack(got), torch.stack(expected)
-
-
-def _moved(leaves: Named, along: Named, step: float) -> Named:
-    return {name: x + step * along[name] if name in along else x for name, x in leaves.items()}
 
 
 def _parts(leaves: Named) -> dict[str, list[str]]:
     parameters = [name for name in leaves if name.startswith(PARAMETER)]
     inputs = [name for name in leaves if not name.startswith(PARAMETER)]
     return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
-
-
-PARAMETER = "parameter "
 
 
 def with_parameters(subject: Subject) -> tuple[NamedFunction, Named]:
@@ -212,12 +207,72 @@ def hessian(subject: Subject) -> Outcomes:
 def _crossed(function: NamedFunction, given: Named) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(_contracted(found, draws(found, seed=7)), leaves, create_graph=True)
+    first = _gradient(contracted(found, draws(found, seed=7)), leaves, create_graph=True)
     directions = [draws(given, seed=200 + n) for n in range(DIRECTIONS)]
-    products = [_gradient(_contracted(first, v), leaves, retain_graph=True) for v in directions]
+    products = [_gradient(contracted(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):
         for b in range(a):
-            got.append(_contracted(products[a], directions[b]))
-            expected.append(_contracted(products[b], directions[a]))
+            got.append(contracted(products[a], directions[b]))
+            expected.append(contracted(products[b], directions[a]))
     return torch.stack(got), torch.stack(expected)
+
+
+def tracked(subject: Subject) -> Outcomes:
+    """Compare the parameters that move a result with those that it has gradients of, for each result.
+
+    A parameter moves a result where steps in opposite directions make a difference, so that one which has no slope, as
+    the side of a ReLU that is off or a square at zero, need have no gradient.
+    """
+    function, leaves = with_parameters(subject)
+    names = [name for name in leaves if name.startswith(PARAMETER)]
+    if not names:
+        return {"": "the network has no parameters"}
+    cotangents = draws(function(leaves), seed=7)
+    results = tracked_results(function, leaves)
+    if not results:
+        return {"": NOT_DIFFERENTIABLE}
+    found: dict = {}
+    moved = {name: _moves_results(function, leaves, name, cotangents, subject.floors) for name in names}
+    for result in results:
+        gradients = _has_gradients(function, leaves, names, result, cotangents[result])
+        depends = [name for name in names if moved[name][result]]
+        lacking = [name.removeprefix(PARAMETER) for name in depends if not gradients[name]]
+        if lacking:
+            found[result] = MissingGradient(f"no gradient of {', '.join(lacking)}, which {result} depends on")
+        elif depends:
+            found[result] = (torch.ones(len(depends)), torch.ones(len(depends)))
+    return found or {"": "no result depends on a parameter"}
+
+
+class MissingGradient(Exception):
+    """A parameter without a gradient where it should have one."""
+
+
+def _moves_results(
+    function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]
+) -> dict[str, bool]:
+    """Whether a parameter moves each result by more than rounding, along a direction drawn at random."""
+    x = leaves[name]
+    step = PARAMETER_STEP * max(1.0, float(x.abs().max())) * draws({name: x}, seed=11)[name] if x.numel() else x
+    up, down = (
+        {result: y.detach() for result, y in function({**leaves, name: x + sign * step}).items()}
+        for sign in (1.0, -1.0)
+    )
+    return {
+        result: bool(
+            ((up[result] - down[result]) * c).sum().abs()
+            > PARAMETER_NOISE * (up[result] * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
+        )
+        for result, c in cotangents.items()
+    }
+
+
+def _has_gradients(
+    function: Callable[[Named], Named], leaves: Named, names: list[str], result: str, cotangent: Tensor
+) -> dict[str, bool]:
+    """Whether a result has a gradient that is not zero, for each parameter."""
+    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    scalar = (function(given)[result] * cotangent).sum()
+    found = torch.autograd.grad(scalar, [given[name] for name in names], allow_unused=True)
+    return {name: g is not None and bool(g.ne(0).any()) for name, g in zip(names, found, strict=True)}

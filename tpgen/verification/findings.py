@@ -95,7 +95,7 @@ def findings_html(findings: Sequence[LawFinding]) -> str:
     """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
-    return html_table(rows, left=(0, 1, 2, 6), bars={4: [*map(_used, findings)]}) + error_scale(errors)
+    return html_table(rows, left=(0, 1, 2, 6), bars={"relative": [*map(_used, findings)]}) + error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
@@ -110,7 +110,7 @@ def _used(finding: LawFinding) -> float:
 def counted(findings: Sequence[LawFinding]) -> str:
     """Number of findings of each status.
 
-    >>> counted([Finding("linear", "x1", PASSED)])
+    >>> counted([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'
     """
     count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}

@@ -52,12 +52,15 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, edges=graph.edges[kept])
 
 
-def with_atoms(graph: AtomGraph, order: Tensor) -> AtomGraph:
-    """Atoms in another order."""
-    place = torch.argsort(order)
-    ends = None if graph.ends is None else place[graph.ends]
-    moved = {"points": graph.points[order], "batch": graph.batch[order], "atoms": graph.atoms[order]}
-    return replace(graph, ends=ends, **moved)
+def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
+    """Some of the atoms, in the order of an index, and the edges between them."""
+    place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
+    moved = {"points": graph.points[index], "batch": graph.batch[index], "atoms": graph.atoms[index]}
+    if graph.ends is None:
+        return replace(graph, **moved)
+    kept = with_edges(graph, (place[graph.ends] >= 0).all(0))
+    assert kept.ends is not None
+    return replace(kept, ends=place[kept.ends], **moved)
 
 
 def backwards(graph: AtomGraph) -> AtomGraph:
@@ -131,20 +134,9 @@ def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
     return replace(graph, ends=place[torch.cat(ends, 1)], edges=torch.cat([graph.edges] * 2), **moved)
 
 
-def part(graph: AtomGraph, here: Tensor) -> AtomGraph:
-    """Some of the atoms, and the edges between them."""
-    place = here.cumsum(0) - 1
-    moved = {"points": graph.points[here], "batch": graph.batch[here], "atoms": graph.atoms[here]}
-    if graph.ends is None:
-        return replace(graph, **moved)
-    kept = with_edges(graph, here[graph.ends].all(0))
-    assert kept.ends is not None
-    return replace(kept, ends=place[kept.ends], **moved)
-
-
 def alone(graph: AtomGraph, number: int) -> AtomGraph:
     """One graph of several."""
-    found = part(graph, graph.batch == number)
+    found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
@@ -171,3 +163,10 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
     if graph.counts is not None:
         within &= (graph.counts == 0).all(-1)
     return replace(with_edges(graph, within), points=points)
+
+
+def spacing(graph: AtomGraph) -> float:
+    """The length of the shortest edge, or the distance of the nearest points; one where there is neither."""
+    if graph.ends is not None and graph.ends.shape[1]:
+        return float(graph.vectors.norm(dim=-1).min())
+    return float(torch.pdist(graph.points).min()) if len(graph.points) > 1 else 1.0

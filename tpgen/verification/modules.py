@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from tpgen.emitter.polynomial import EDGE_ARGUMENTS
 from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
-from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial_module import PolynomialModule, row_shape
 from tpgen.nn.tensor_product import TensorProduct
@@ -41,92 +40,64 @@ def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    plan, names = product.plan, _names(product)
+    """A product of rows, or a convolution: nodes without edges, and edges that come twice, are in its random graph."""
+    plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
-    given, others = (_operands(product, rows, generator) for _ in range(2))
+    ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
+    names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
+    by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
+
+    def operands() -> Named:
+        found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
+        nodes = {"x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
+        return {**{name: x.double() for name, x in found.items()}, **nodes}
+
+    def called(ends: Tensor | None) -> Callable[[Run, Named], Named]:
+        if ends is None:
+            return lambda run, x: {"out": run(*x.values())}
+        on = ends.to(like.device)
+        return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
+
+    def reference(x: Named) -> Named:
+        x1 = x["x1"] if ends is None else x["x1"][ends[0]]
+        found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
+        nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
+        return {"out": nodes}
+
+    def relabelled(subject: Subject) -> tuple[Named, Named]:
+        """Nodes and edges in another order."""
+        assert ends is not None
+        nodes, edges = another_order(_NODES), another_order(rows)
+        number = torch.argsort(nodes)  # the new number of each node
+        moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
+        got = replace(subject, call=called(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
+        return got, {name: y[nodes] for name, y in subject(subject.given).items()}
+
+    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    on = f", {rows} edges of {_NODES} nodes" if product.edges else ""
     return Subject(
-        kind="product",
-        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}",
-        call=lambda run, x: {"out": run(*x.values())},
-        given=given,
-        others=others,
-        reference=lambda x: {"out": reference_product(plan, x["x1"], x["x2"], x.get("w"), layout=product.layout)},
-        moments=partial(product_moments, product),
-        relabel=partial(_rows_in_order, ("x1", "x2") if plan.shared_weights else names),
-        **_of_products(product),
+        kind="convolution" if product.edges else "product",
+        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}{on}",
+        call=called(ends),
+        given=operands(),
+        others=operands(),
+        turns={"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
+        results={"out": frame(plan.irreps_out, out)},
+        linear={name: (name,) for name in names if name != "w" or not constant},
+        affine={"w": ("w",)} if constant else {},
+        reference=reference,
+        relabel=relabelled if product.edges else partial(_rows_in_order, by_row),
+        moments=None if product.edges else partial(product_moments, product),
+        **_of_any(product, like),
     )
 
 
-def _names(product: TensorProduct) -> tuple[str, ...]:
-    return ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
-
-
-def _operands(product: TensorProduct, rows: int, generator: torch.Generator) -> Named:
-    dtype = product.output_mask.dtype
-    found = random_operands(product.plan, rows, _names(product), generator=generator, dtype=dtype)
-    return {name: x.double() for name, x in found.items()}
-
-
-def _of_products(product: TensorProduct) -> dict[str, Any]:
-    """Facts that products of rows and convolutions share: device, irreps, and operands in which they are linear."""
-    plan, (first, second, out) = product.plan, product.layout
-    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
-    return {
-        **_of_any(product, product.output_mask),
-        "turns": {"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
-        "results": {"out": frame(plan.irreps_out, out)},
-        "linear": {name: (name,) for name in _names(product) if name != "w" or not constant},
-        "affine": {"w": ("w",)} if constant else {},
-    }
-
-
-def _rows_in_order(by_row: tuple[str, ...], subject: Subject) -> tuple[Named, Named]:
+def _rows_in_order(by_row: Sequence[str], subject: Subject) -> tuple[Named, Named]:
     """Rows are independent: the rows in another order give the results in that order."""
     rows = subject.given[by_row[0]].shape[0]
     order = another_order(rows)
     got = subject({name: x[order] if name in by_row else x for name, x in subject.given.items()})
     return got, {name: y[order] for name, y in subject(subject.given).items()}
-
-
-def conv_subject(conv: TensorProductConv, rows: int) -> Subject:
-    """A convolution of a random graph: nodes without edges, and edges that come twice, are in it."""
-    plan, like = conv.plan, conv.output_mask
-    generator = torch.Generator().manual_seed(0)
-    src, dst = torch.randint(_NODES, (2, rows), generator=generator)
-
-    def operands() -> Named:
-        found = _operands(conv, rows, generator)
-        return {**found, "x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)}
-
-    def called(ends: tuple[Tensor, Tensor]) -> Callable[[Run, Named], Named]:
-        on = [end.to(like.device) for end in ends]
-        return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
-
-    def reference(x: Named) -> Named:
-        messages = reference_product(plan, x["x1"][src], x["x2"], x.get("w"), layout=conv.layout)
-        return {"out": messages.new_zeros(_NODES, messages.shape[1]).index_add(0, dst, messages)}
-
-    def relabelled(subject: Subject) -> tuple[Named, Named]:
-        """Nodes and edges in another order."""
-        nodes, edges = another_order(_NODES), another_order(rows)
-        number = torch.argsort(nodes)  # the new number of each node
-        moved = {**subject.given, "x1": subject.given["x1"][nodes], "x2": subject.given["x2"][edges]}
-        if "w" in moved and not plan.shared_weights:
-            moved["w"] = moved["w"][edges]
-        call = called((number[src][edges], number[dst][edges]))
-        got = replace(subject, call=call)(moved)
-        return got, {name: y[nodes] for name, y in subject(subject.given).items()}
-
-    return Subject(
-        kind="convolution",
-        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}, {rows} edges of {_NODES} nodes",
-        call=called((src, dst)),
-        given=operands(),
-        others=operands(),
-        reference=reference,
-        relabel=relabelled,
-        **_of_products(conv),
-    )
 
 
 def linear_subject(layer: Linear, rows: int) -> Subject:
@@ -277,7 +248,6 @@ def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
 
 
 SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
-    TensorProductConv: conv_subject,
     TensorProduct: product_subject,
     Linear: linear_subject,
     PolynomialModule: polynomial_subject,

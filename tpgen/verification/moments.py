@@ -49,10 +49,12 @@ def product_moments(product: TensorProduct) -> _Moments:
         w = _signs(generator, *weights)
         return product(*(x.to(like) for x in (x1, x2, w))).detach().to("cpu", torch.float64)
 
-    expected = {i: _expected(plan, paths) for i, paths in _by_output(plan.paths).items()}
-    found = _mean_squares(draw, plan.irreps_out, list(expected))
+    by_output: dict[int, list[Path]] = {}
+    for path in plan.paths:
+        by_output.setdefault(path.out.index, []).append(path)
+    expected = {i: _expected(plan, paths) for i, paths in by_output.items()}
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
-    return _compared(found, expected, dims, plan.irreps_out)
+    return _compared(draw, expected, dims, plan.irreps_out)
 
 
 def linear_moments(layer: Linear) -> _Moments:
@@ -68,8 +70,7 @@ def linear_moments(layer: Linear) -> _Moments:
         return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
 
     expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)
-    found = _mean_squares(draw, plan.irreps_out, list(expected))
-    return _compared(found, expected, dict.fromkeys(expected, 1), plan.irreps_out)
+    return _compared(draw, expected, dict.fromkeys(expected, 1), plan.irreps_out)
 
 
 def _signs(generator: torch.Generator, *shape: int) -> Tensor:
@@ -83,13 +84,6 @@ def _scale(irreps: Irreps, variances: Sequence[float], layout: str, norm: bool) 
         for (mul, ir), var in zip(irreps, variances, strict=True)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _by_output(paths: Sequence[Path]) -> dict[int, list[Path]]:
-    found: dict[int, list[Path]] = {}
-    for path in paths:
-        found.setdefault(path.out.index, []).append(path)
-    return found
 
 
 def _expected(plan: Plan, paths: list[Path]) -> float | str:
@@ -125,11 +119,9 @@ def _error(values: list[float]) -> float:
     return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
 
 
-def _compared(
-    found: dict[int, list[float]], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps
-) -> _Moments:
+def _compared(draw: Callable[[], Tensor], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps) -> _Moments:
     outcomes: _Moments = {}
-    for i, values in found.items():
+    for i, values in _mean_squares(draw, irreps, list(expected)).items():
         part = f"{i}: {irreps[i]}"
         mean = dims[i] * sum(values) / len(values)
         if isinstance(expected[i], str):

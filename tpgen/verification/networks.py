@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
 from tpgen.inspection.training import is_floating, is_index
+from tpgen.verification.potentials import floors
 from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
-from tpgen.verification.rounding import floors
 from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
 from tpgen.verification.systems import permuted_atoms
 
@@ -136,7 +136,7 @@ def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[An
     """The leaves of the arguments by name: that of the argument, or the key in a dict."""
     found, spec = pytree.tree_flatten_with_path(list(inputs))
     arguments = _arguments(network, len(inputs))
-    names = [_name(arguments, path) for path, _ in found]
+    names = [arguments[path[0].idx] + pytree.keystr(path[1:]) for path, _ in found]  # ``data['positions']``
     return names, [leaf for _, leaf in found], spec
 
 
@@ -152,11 +152,6 @@ def _named_arguments(forward: Callable) -> list[str]:
         return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2 and p.name != "self"]
     except (TypeError, ValueError):
         return []
-
-
-def _name(arguments: list[str], path: tuple[Any, ...]) -> str:
-    """``positions``, ``data['positions']``: the last key is what a tensor is known by."""
-    return arguments[path[0].idx] + pytree.keystr(path[1:])
 
 
 def _results(found: Any) -> Named:

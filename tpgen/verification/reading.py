@@ -42,16 +42,6 @@ class Reading:
         return {name: _WRITE[self.roles[name]](self, graph, x).to(x.dtype) for name, x in self.values.items()}
 
 
-def _written_cell(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
-    if graph.cells is None:
-        return x
-    return graph.cells.reshape(-1, 3) if x.dim() == 2 else graph.cells
-
-
-def _written_pairs(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
-    return torch.argsort(graph.atoms)[x]  # where atoms are in another order
-
-
 def _written_vectors(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     if graph.edges is None or graph.counts is None:
         return x if graph.edges is None else x[graph.edges]
@@ -74,9 +64,9 @@ def _counted(graph: AtomGraph) -> Tensor:
 
 _WRITE: dict[str, Callable[[Reading, AtomGraph, Tensor], Tensor]] = {
     "points": lambda r, g, x: g.points,
-    "cell": _written_cell,
+    "cell": lambda r, g, x: x if g.cells is None else g.cells.reshape(-1, 3) if x.dim() == 2 else g.cells,
     "ends": lambda r, g, x: x if g.ends is None else g.ends,
-    "pairs": _written_pairs,
+    "pairs": lambda r, g, x: torch.argsort(g.atoms)[x],  # where atoms are in another order
     "vectors": _written_vectors,
     "counts": lambda r, g, x: x if g.counts is None else r.sign * g.counts,
     "batch": lambda r, g, x: g.batch,

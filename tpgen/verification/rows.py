@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from tpgen.planner.equivariance import rotation_of
-from tpgen.verification.derivatives import PARAMETER, NamedFunction, differentiable, draws, gradients, with_parameters
+from tpgen.verification.derivatives import PARAMETER, contracted, differentiable, draws, gradients, with_parameters
 from tpgen.verification.findings import NotCompared, Outcome
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.reading import CELLS, rows_read
 from tpgen.verification.subject import STILL, Frame, Named, Subject, another_order, short
-from tpgen.verification.systems import taken
+from tpgen.verification.systems import are_numbers, taken
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
@@ -41,7 +39,9 @@ def permuted(subject: Subject) -> Outcomes:
     alone = _of_rows(subject, _some(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    beside = _of_rows(subject, _among_others(subject, first), number)
+    # the others in another order, and smaller
+    mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
+    beside = _of_rows(subject, taken(subject, mixed), number)
     if any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items()):
         raise NotCompared("rows know of each other, as by a mean over them that may be meant")
     moved = pairs(_some(subject, order), {name: y[order] for name, y in straight.items()})
@@ -57,11 +57,6 @@ def _of_rows(subject: Subject, found: Named, number: int) -> Named:
 
 def _some(subject: Subject, index: Tensor) -> Named:
     return taken(subject, {name: x[index] for name, x in subject.given.items()})
-
-
-def _among_others(subject: Subject, first: int) -> Named:
-    """Results of the first rows, where the others are in another order, and smaller."""
-    return taken(subject, {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()})
 
 
 def numbers(subject: Subject) -> Outcomes:
@@ -93,14 +88,9 @@ def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tenso
     tracked = differentiable(function, leaves)
     if tracked is not None:
         cotangents = draws(tracked(leaves), seed=7)
-        slopes = gradients(1, partial(_dotted, tracked), {**leaves, **given}, cotangents)
+        slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
-    return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
-
-
-def _dotted(function: NamedFunction, given: Named, cotangents: Named) -> Tensor:
-    found = function(given)
-    return torch.stack([(found[name] * c).sum() for name, c in cotangents.items()]).sum()
+    return are_numbers(found)
 
 
 def _symmetric(how: Frame, x: Tensor) -> Tensor:

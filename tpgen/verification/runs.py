@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import compile_program
@@ -21,13 +21,14 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
 from tpgen.inspection.report.sections import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
-from tpgen.verification.attributes import plain_tensors
-from tpgen.verification.derivatives import draws, frees, gradients
-from tpgen.verification.findings import tolerance_of
+from tpgen.verification.derivatives import contracted, draws, frees, gradients
+from tpgen.verification.findings import Pair, tolerance_of
 from tpgen.verification.laws import Outcomes, named, pairs
 from tpgen.verification.subject import Named, Run, Subject
 
 REPEATS = 3
+Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
+CHANGE = 0.1  # of an attribute's entries, relative to the largest or to one
 NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
 
 
@@ -103,10 +104,8 @@ def _quiet() -> Iterator[None]:
 def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
     """Results, and the gradients of their combination with a cotangent, if the network keeps its graph."""
 
-    def scalar(leaves: Named, cotangents: Named) -> torch.Tensor:
-        found = subject(leaves, run)
-        kept = [(found[name] * c).sum() for name, c in cotangents.items() if found[name].requires_grad]
-        return torch.stack(kept).sum() if kept else torch.zeros(())
+    def scalar(leaves: Named, cotangents: Named) -> Tensor:
+        return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
     found = _values(subject, run)
     try:
@@ -143,11 +142,15 @@ def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bo
 def repeated(subject: Subject) -> Outcomes:
     """Calls give equal bits, a few times over."""
     compared = _all_there_is(subject)
-    first = compared(subject)
-    again = [compared(subject) for _ in range(REPEATS - 1)]
-    got = {name: torch.stack([one[name] for one in again]) for name in first}
-    bits = pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+    bits = _alike([compared(subject) for _ in range(REPEATS)])
     return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+
+
+def _alike(found: list[Named]) -> dict[str, Pair]:
+    """Results of several calls, each beside those of the first."""
+    first, *again = found
+    got = {name: torch.stack([one[name] for one in again]) for name in first}
+    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[str, str]:
@@ -162,12 +165,8 @@ def _of_modes(subject: Subject) -> dict[str, str]:
     """Results that training and evaluation give otherwise, as dropout means to and another energy may not."""
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
-    given = {**subject.own(subject.given), **subject.fixed}
     try:
-        one, other = (
-            subject.called(deepcopy(subject.fresh).train(mode), {n: x.clone() for n, x in given.items()})
-            for mode in (True, False)
-        )
+        one, other = (subject.called(subject.copied().train(mode), subject.arguments()) for mode in (True, False))
     except Exception as error:
         return {"modes": f"it does not run in both modes: {reason(error)}"}
     apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
@@ -182,9 +181,7 @@ def threads(subject: Subject) -> Outcomes:
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _threads(number):
             found.append(compared(subject))
-    one, *several = found
-    got = {name: torch.stack([again[name] for again in several]) for name in one}
-    return pairs(got, {name: torch.stack([y] * len(several)) for name, y in one.items()})
+    return _alike(found)
 
 
 @contextmanager
@@ -208,34 +205,79 @@ def saved(subject: Subject) -> Outcomes:
             found[part] = reason(error)
             continue
         found |= named(part, pairs(_values(subject, module), expected))
-    if subject.kind == "network" and (left := _left_out(subject.module)):
+    held, buffers = subject.module.state_dict(), subject.module.named_buffers()
+    left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
+    if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
-    if subject.kind == "network" and (plain := plain_tensors(subject)):
+    if subject.kind == "network" and (plain := _plain_tensors(subject)):
         said = f"results depend on {', '.join(plain[:8])}, tensors that are neither parameters nor buffers"
         found["tensors"] = f"{said}: no state_dict holds them, and .to() leaves them where they are"
     return found
 
 
-def _left_out(module: nn.Module) -> list[str]:
-    """Buffers of numbers that no state_dict holds."""
-    held = module.state_dict()
-    return [name for name, x in module.named_buffers() if name not in held and x.is_floating_point() and x.numel()]
-
-
 def _from_state(module: nn.Module) -> nn.Module:
-    copy, held = deepcopy(module), io.BytesIO()
-    torch.save(module.state_dict(), held)
-    held.seek(0)
+    copy = deepcopy(module)
     with torch.no_grad():
         for parameter in copy.parameters():
             parameter.zero_()
-    copy.load_state_dict(torch.load(held, weights_only=True))
+    copy.load_state_dict(from_file(module.state_dict(), weights_only=True))
     return copy
 
 
-def from_file(module: nn.Module) -> nn.Module:
-    """Save a module into memory as a file, and load it anew."""
+def from_file(saved: Any, weights_only: bool = False) -> Any:
+    """Save a module or a state into memory as a file, and load it anew."""
     held = io.BytesIO()
-    torch.save(module, held)
+    torch.save(saved, held)
     held.seek(0)
-    return torch.load(held, weights_only=False)
+    return torch.load(held, weights_only=weights_only)
+
+
+def _plain_tensors(subject: Subject) -> list[str]:
+    """Names of attributes that results depend on, tensors that are neither parameters nor buffers."""
+    if subject.fresh is None:
+        return []
+    places = [place for place, _ in _plain(subject.fresh)]
+    if not places or not _moves(subject, places):
+        return []
+    return [".".join(filter(None, place)) for place in places if _moves(subject, [place])]
+
+
+def _moves(subject: Subject, places: list[Place]) -> bool:
+    """Whether results are others when these tensors are."""
+    changed = subject.copied()
+    with torch.no_grad():
+        for place, x in _plain(changed):
+            if place in places:
+                x.data.add_(CHANGE * max(1.0, float(x.abs().max())))
+    fresh = subject.copied()
+    try:
+        found = subject.called(changed, subject.arguments())
+    except Exception:  # as of a table that must hold what it holds
+        return True
+    expected = subject.called(fresh, subject.arguments())
+    return any(not torch.equal(found[name], y) for name, y in expected.items())
+
+
+def _plain(network: nn.Module) -> list[tuple[Place, Tensor]]:
+    """Floating tensors among the attributes of modules, also those in lists and dicts."""
+    held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
+    found: dict[int, tuple[Place, Tensor]] = {}
+    for path, module in network.named_modules():
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            for place, x in _tensors((path, name), value):
+                if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
+                    found.setdefault(id(x), (place, x))
+    return list(found.values())
+
+
+def _tensors(place: Place, value: Any) -> Iterator[tuple[Place, Tensor]]:
+    if isinstance(value, Tensor):
+        yield place, value
+    elif isinstance(value, (list, tuple)):
+        for n, one in enumerate(value):
+            yield from _tensors((*place, str(n)), one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _tensors((*place, str(key)), one)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.errors import InputError
+from tpgen.planner.equivariance import representation
 from tpgen.planner.instruction import parse_irreps
 from tpgen.verification.findings import NotCompared
-from tpgen.verification.tensors import transform
 
 Named = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
@@ -79,7 +80,30 @@ def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
         return _transformed(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
     if x.shape[-1] != irreps.dim:
         raise InputError(f"the last axis of {tuple(x.shape)} must have {irreps.dim} entries to be {irreps}")
-    return transform(x, irreps, layout, matrix)
+    return _by_segment(x, irreps, layout, layout, matrix)
+
+
+def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
+    """Returns the tensor with its last axis in another layout.
+
+    >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
+    tensor([0., 3., 1., 4., 2., 5.])
+    """
+    return _by_segment(x, irreps, layout, to, None)
+
+
+def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor | None) -> Tensor:
+    """A tensor turned, where there is a matrix, segment by segment: the whole matrix would be large."""
+    pieces = []
+    for (mul, ir), where in zip(irreps, irreps.slices(), strict=True):
+        shape, transposed = ((mul, ir.dim), False) if layout == "mul_ir" else ((ir.dim, mul), True)
+        piece = x[..., where].reshape(*x.shape[:-1], *shape)
+        piece = piece.transpose(-1, -2) if transposed else piece
+        if matrix is not None:
+            piece = piece @ representation(Irreps([(1, ir)]), matrix).T
+        piece = piece if to == "mul_ir" else piece.transpose(-1, -2)
+        pieces.append(piece.flatten(-2))
+    return torch.cat(pieces, dim=-1) if pieces else x
 
 
 def short(name: str) -> str:
@@ -89,6 +113,10 @@ def short(name: str) -> str:
     ('positions', 'positions')
     """
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
+
+
+def cloned(found: Named) -> Named:
+    return {name: x.clone() for name, x in found.items()}
 
 
 def another_order(number: int) -> Tensor:
@@ -151,6 +179,12 @@ class Subject:
         found = self.call(self.module if run is None else run, self.own(operands))
         return {name: y.to("cpu", torch.float64) for name, y in found.items()}
 
+    def copied(self) -> nn.Module:
+        """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
+        if self.fresh is None:
+            raise NotCompared("the network cannot be copied")
+        return deepcopy(self.fresh)
+
     def in_float64(self) -> Subject:
         """Returns the subject of a copy in float64."""
         if self.dtype == torch.float64 and self.exact is None:
@@ -164,6 +198,10 @@ class Subject:
         """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
+
+    def arguments(self) -> Named:
+        """Copies of all tensors of a call: operands as the module takes them, and integers."""
+        return {**self.own(self.given), **cloned(self.fixed)}
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""

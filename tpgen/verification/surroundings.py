@@ -1,19 +1,24 @@
-"""The laws of surroundings: a call reads its inputs wherever they lie in memory, and leaves all else as it was."""
+"""The laws of calls: results follow from inputs, wherever these lie and whatever was called before; all else stays."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tpgen.verification.derivatives import draws
+from tpgen.verification.findings import NotCompared, Outcome, Pair
+from tpgen.verification.graphs import AtomGraph, backwards
 from tpgen.verification.laws import Outcomes, named, pairs
-from tpgen.verification.subject import Named, Subject
+from tpgen.verification.reading import Reading
+from tpgen.verification.subject import Named, Subject, cloned
+from tpgen.verification.systems import another, shorter
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -33,6 +38,8 @@ RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int],
     "the seed of Python's random numbers": (random.getstate, random.setstate, random.seed),
 }
 SEEDS = (1, 2)
+_CALLS = 12
+MOVE = 1e-2  # of other inputs, relative to the largest entry
 
 
 class Touched(Exception):
@@ -41,9 +48,7 @@ class Touched(Exception):
 
 def untouched(subject: Subject) -> Outcomes:
     """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
-    if subject.fresh is None:
-        return {"": "the network cannot be copied"}
-    module, given = deepcopy(subject.fresh), {**subject.own(subject.given), **subject.fixed}
+    module, given = subject.copied(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
@@ -73,7 +78,7 @@ def _seeded(subject: Subject, module: Any) -> list[str]:
             for _, _, begin in RANDOM.values():
                 begin(seed)
             with suppress(Exception):
-                subject.call(module, _inputs(subject))
+                subject.call(module, subject.arguments())
             after.append([_said(read()) for read, _, _ in RANDOM.values()])
     return [name for name, one, other in zip(RANDOM, *after, strict=True) if one == other]
 
@@ -84,13 +89,9 @@ def _said(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _inputs(subject: Subject) -> Named:
-    return {name: x.clone() for name, x in {**subject.own(subject.given), **subject.fixed}.items()}
-
-
 def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
     """Writes of a call into its inputs: their memory, which may not count them, or gradients."""
-    given, expected = _inputs(subject), _inputs(subject)
+    given, expected = subject.arguments(), subject.arguments()
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
     other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
@@ -104,7 +105,7 @@ def _same_bits(x: Tensor, y: Tensor) -> bool:
 
 def _asked(subject: Subject, module: Any) -> dict[str, str]:
     """Gradients that a call asks for of tensors of its caller's, as some potentials mean to."""
-    given = _inputs(subject)
+    given = subject.arguments()
     subject.call(module, given)
     names = [name for name, x in given.items() if x.requires_grad]
     why = "a call sets requires_grad of its caller's tensor, as some potentials mean to"
@@ -148,14 +149,129 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 
 def memory(subject: Subject) -> Outcomes:
     """Inputs that lie otherwise in memory, and the same results."""
-    own = {**subject.own(subject.given), **subject.fixed}
     found: dict = {}
-    expected = subject.called(subject.module, {name: x.clone() for name, x in own.items()})
+    expected = subject.called(subject.module, subject.arguments())
     for part, laid in MEMORY.items():
         try:
-            got = subject.called(subject.module, {name: laid(x) for name, x in own.items()})
+            got = subject.called(subject.module, {name: laid(x) for name, x in subject.arguments().items()})
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
         found |= named(part, pairs(got, expected))
     return found
+
+
+def forgets(subject: Subject) -> Outcomes:
+    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
+
+    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
+    """
+    first, found = subject.arguments(), dict[str, Outcome]()
+    cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
+        **{part: partial(_often, subject, first, second) for part, second in _others(subject, first).items()},
+        **_with_other_edges(subject, first),
+        "new weights": partial(_with_new_weights, subject, first, None),
+    }
+    if any(module.training for module in subject.module.modules()):
+        cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
+    for part, compared in cases.items():
+        try:
+            found |= compared(part)
+        except NotCompared as why:
+            found[part] = str(why)
+    return found
+
+
+def _expected(what: str, result: Callable[[], Named]) -> Named:
+    """Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers."""
+    try:
+        found = cloned(result())
+    except Exception as error:
+        raise NotCompared(f"the network does not take {what}: {type(error).__name__}") from error
+    if not all(bool(y.isfinite().all()) for y in found.values()):
+        raise NotCompared("a fresh copy gives no numbers")
+    return found
+
+
+def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
+    """After many calls, of other inputs in the same memory, and back: as a fresh copy."""
+    wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
+    found: dict[str, Outcome] = {}
+    used, held = subject.copied(), cloned(first)
+    for _ in range(_CALLS):
+        last = subject.called(used, held)
+    found |= named(f"{part}, {_CALLS} calls", pairs(cloned(last), wanted[0]))
+    found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
+    for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
+        with torch.no_grad():
+            for name, x in given.items():
+                held[name].copy_(x)
+        found |= named(f"{part}, {when}", pairs(cloned(subject.called(used, held)), expected))
+        if given is second:
+            found |= named(f"{part}, a result that was kept", pairs(cloned(last), wanted[0]))
+    return found
+
+
+def _others(subject: Subject, first: Named) -> dict[str, Named]:
+    """Other inputs of the same shapes: numbers moved a little, and other integers."""
+    draw = draws({name: x for name, x in first.items() if x.is_floating_point()}, seed=21)
+    moved = {
+        name: x + (MOVE * x.abs().max() * draw[name]).to(x) if name in draw and x.numel() else x
+        for name, x in first.items()
+    }
+    mixed = _mixed(subject, first)
+    return {"other numbers": moved, **({"other indices": {**first, **mixed}} if mixed else {})}
+
+
+def _mixed(subject: Subject, first: Named) -> Named:
+    """Other integers; where edges are known, with their images, and each graph keeps its atoms."""
+    whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
+    reading = subject.reading
+    if not isinstance(reading, Reading):
+        return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
+    mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    if reading.graph.ends is None or reading.unclear:
+        return mixed
+    turned = subject.own(reading.written(backwards(reading.graph)))
+    roles = ("ends", "counts", "vectors")
+    return mixed | {name: turned[name] for name in first if reading.roles[name] in roles}
+
+
+def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+    """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+        return {}
+    used = subject.copied()
+
+    def compared(graph: AtomGraph, part: str) -> dict[str, Pair]:
+        given = {**first, **subject.own(reading.written(graph))}
+        wanted = _expected("it", partial(subject.called, subject.copied(), given))
+        straight = cloned(subject.called(used, first))
+        found = named(part, pairs(cloned(subject.called(used, given)), wanted))
+        return found | named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
+
+    graphs = {"another graph": another(reading.graph), "fewer edges": shorter(reading.graph)}
+    return {part: partial(compared, graph) for part, graph in graphs.items()}
+
+
+def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
+    """After a call and a step of its parameters: as a fresh copy with those, as given or in a mode."""
+    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
+
+    def stepped() -> Named:
+        subject.called(used, cloned(first))
+        for network in (used, fresh):
+            _step(network)
+        return subject.called(fresh, cloned(first))
+
+    wanted = _expected("them", stepped)
+    return named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
+
+
+def _step(network: nn.Module) -> None:
+    """Change all parameters in their memory, as an optimizer does."""
+    with torch.no_grad():
+        for p in network.parameters():
+            if p.is_floating_point() and p.numel():
+                p.add_(MOVE * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))

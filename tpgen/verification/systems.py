@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
-from tpgen.verification.dynamics import at_points
-from tpgen.verification.findings import NotCompared, Pair
+from tpgen.verification.findings import NotCompared, Outcome, Pair
 from tpgen.verification.graphs import (
     AtomGraph,
+    alone,
     apart,
     exchanged,
+    joined,
     on_a_line,
-    part,
     repeated_graph,
     sheared,
+    spacing,
     with_atoms,
     with_edges,
 )
-from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.laws import Outcomes, pairs, tried
+from tpgen.verification.potentials import at_points
 from tpgen.verification.reading import Reading, rows_read
-from tpgen.verification.rounding import spacing
 from tpgen.verification.subject import STILL, Named, Subject, another_order
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies")
@@ -31,6 +33,7 @@ VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
 ALIKE = 1e-11  # how alike results are that do not depend on how far
 STRAIN = 0.06  # of another graph's cell
+UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of one species"
 
 _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
     "edges": (lambda r: r.graph.ends is not None, "no tensor (2, edges) of integers says which atoms edges join"),
@@ -117,15 +120,12 @@ def copies(subject: Subject) -> Outcomes:
     if reading.periodic:
         return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
-    far, straight = FAR * (1.0 + _size(reading.graph.points)), taken(exact, exact.given)
+    points = reading.graph.points
+    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(near[name][0], further[name][0]) for name in near):
         raise NotCompared("the network sees points that no edge joins")
     return near
-
-
-def _size(points: Tensor) -> float:
-    return float((points - points[:1]).norm(dim=-1).max())
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -173,9 +173,7 @@ def another(graph: AtomGraph) -> AtomGraph:
     cells = None if graph.cells is None else graph.cells @ strain
     found = replace(graph, points=graph.points @ strain, cells=cells)
     if len(graph.points) > 2:
-        kept = torch.ones(len(graph.points), dtype=torch.bool)
-        kept[-1] = False
-        found = part(found, kept)
+        found = with_atoms(found, torch.arange(len(found.points) - 1))
     return found if found.ends is None else shorter(found)
 
 
@@ -194,21 +192,23 @@ def finite(subject: Subject) -> Outcomes:
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
-    found: dict = {}
+    found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        try:
-            found |= named(name, _numbers(subject, reading.written(case)))
-        except NotCompared as why:
-            found[name] = str(why)
+        found |= tried(name, partial(_numbers, subject, reading.written(case)))
     return found or {"": "there are no edges, and less than three points"}
 
 
-def _numbers(subject: Subject, values: Named) -> Mapping[str, Pair]:
+def _numbers(subject: Subject, values: Named) -> dict[str, Pair]:
     """Whether the entries of results are numbers; of a potential without forces, whether slopes are."""
     found = taken(subject, values)
     if subject.energy is not None and subject.forces is None:
         found = {**found, "slopes": at_points(subject, values)[1]}
-    return {n: (y.isfinite().double(), torch.ones(y.shape).double()) for n, y in found.items() if y.numel()}
+    return are_numbers(found)
+
+
+def are_numbers(found: Named) -> dict[str, Pair]:
+    """Whether each entry of results is a number, beside that it must be."""
+    return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
 
 
 def summed_systems(subject: Subject) -> Outcomes:
@@ -229,3 +229,74 @@ def summed_systems(subject: Subject) -> Outcomes:
 def node_energies(subject: Subject) -> list[str]:
     """Results that are the energies of atoms."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]
+
+
+class Refused(Exception):
+    """Graphs that a network takes alone, and not together, although it takes others so."""
+
+
+def batch(subject: Subject) -> Outcomes:
+    """Graphs together, and each alone: those that are given, of unlike sizes, and beside one of a single species."""
+    reading = read(subject)
+    cell = next((reading.values[name] for name in reading.named("cell")), None)
+    if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
+        raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
+    graph = reading.graph
+    if graph.ends is None and graph.number == 1:
+        raise NotCompared("the network makes its own edges: give two graphs")
+    parts = [alone(graph, n) for n in range(graph.number)]
+    given = parts if len(parts) > 1 else [graph, another(graph)]
+    found = _together(subject, given)
+    if len({len(one.points) for one in given}) == 1:
+        found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
+    pure = _of_one_species(reading, parts[0])
+    return found if pure is None else found | tried(ONE_SPECIES, lambda: _together(subject, [parts[0], pure]))
+
+
+def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
+    each = [taken(subject, read(subject).written(one)) for one in parts]
+    try:
+        together = _joined(subject, parts)
+    except NotCompared as why:
+        try:
+            _joined(subject, [parts[0], parts[0]])
+        except NotCompared:
+            raise why from None
+        return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
+    return _side_by_side(subject, together, each)
+
+
+def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
+    return taken(subject, read(subject).written(reduce(joined, parts)))
+
+
+def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for name, y in together.items():
+        ys = [one[name] for one in each]
+        if y.numel() == 1 and name == subject.energy:
+            found[name] = (y.reshape(1), torch.stack([one.sum() for one in ys]).sum().reshape(1))
+        elif y.numel() == sum(one.numel() for one in ys):
+            found[name] = (y.flatten(), torch.cat([one.flatten() for one in ys]))
+        else:
+            found[name] = f"its shape is {tuple(y.shape)}: nobody can tell of which graph it is"
+    return found
+
+
+def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
+    """A graph of another number of atoms, as far as one can be made."""
+    found = another(graph)
+    fewer = len(found.points) < len(graph.points)
+    return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
+
+
+def _of_one_species(reading: Reading, graph: AtomGraph) -> AtomGraph | None:
+    """The graph with the atom of the largest species in all places; None where all are of one, or nobody says it."""
+    for name in reading.named("atoms"):
+        kinds = reading.values[name]
+        if kinds.is_floating_point() or kinds.numel() != len(reading.graph.points):
+            continue
+        own = kinds.flatten()[graph.atoms]
+        if bool((own != own[0]).any()):
+            return replace(graph, atoms=graph.atoms[own.argmax()].expand_as(graph.atoms))
+    return None

@@ -6,21 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tpgen.verification import (
-    company,
-    derivatives,
-    dynamics,
-    history,
-    laws,
-    moments,
-    parameters,
-    periodic,
-    products,
-    rows,
-    runs,
-    surroundings,
-    systems,
-)
+from tpgen.verification import derivatives, laws, moments, potentials, rows, runs, surroundings, systems
 from tpgen.verification.laws import Law
 from tpgen.verification.subject import Subject
 from tpgen.verification.systems import needs
@@ -30,20 +16,12 @@ def _has(*names: str) -> Callable[[Subject], bool]:
     return lambda subject: all(getattr(subject, name) for name in names)
 
 
-def is_product(subject: Subject) -> bool:
+def _is_product(subject: Subject) -> bool:
     return subject.kind == "product"
 
 
 def is_network(subject: Subject) -> bool:
     return subject.kind == "network"
-
-
-def _turns(subject: Subject) -> bool:
-    return bool(subject.turns) or is_network(subject)  # of a network, that nothing was said is a finding
-
-
-def _relabelled(subject: Subject) -> bool:
-    return is_network(subject) or subject.relabel is not None
 
 
 def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
@@ -71,18 +49,23 @@ _POTENTIAL = _lacking("points", "energy")
 
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
-    "e3nn": Law("equal to e3nn's product", products.e3nn, is_product),
-    "right": Law("`right` as a matrix on input 1 is the product", products.right, is_product, slack=2),
+    "e3nn": Law("equal to e3nn's product", laws.e3nn, _is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", laws.right, _is_product, slack=2),
     "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
     "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
-    "equivariant": Law("turned inputs give turned results", laws.equivariant, _turns, slack=5),
+    "equivariant": Law(
+        "turned inputs give turned results",
+        laws.equivariant,
+        lambda s: bool(s.turns) or is_network(s),  # of a network, that nothing was said is a finding
+        slack=5,
+    ),
     "translation": Law(
         "nothing changes where all points are shifted", laws.translation, is_network, lacks=_lacking("points")
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
         _of_points_or_rows(laws.permutation, rows.permuted),
-        _relabelled,
+        lambda s: is_network(s) or s.relabel is not None,
         lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
     "edges": Law(
@@ -105,7 +88,7 @@ LAWS: dict[str, Law] = {
         slack=5,
         lacks=needs("edges or cell", "axes"),
     ),
-    "batch": Law("graphs together are as each alone", company.batch, is_network, slack=5, lacks=needs("batch", "axes")),
+    "batch": Law("graphs together are as each alone", systems.batch, is_network, slack=5, lacks=needs("batch", "axes")),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         _of_points_or_rows(systems.finite, rows.numbers),
@@ -123,7 +106,7 @@ LAWS: dict[str, Law] = {
     "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
     "forces": Law(
         "forces are the slope of the energy",
-        dynamics.forces,
+        potentials.forces,
         is_network,
         limit=5e-8,
         lacks=_lacking("points", "energy", "forces"),
@@ -131,22 +114,22 @@ LAWS: dict[str, Law] = {
     ),
     "stress": Law(
         "stress is the slope by strain over the volume",
-        periodic.stress,
+        potentials.stress,
         is_network,
         limit=5e-8,
         lacks=_lacking("energy", "stress"),
         slopes=True,
     ),
     "smooth": Law(
-        "no step of energy or forces where edges grow", periodic.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
+        "no step of energy or forces where edges grow", potentials.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
     ),
     "conservation": Law(
-        "a trajectory keeps its energy", dynamics.conservation, is_network, limit=dynamics.DRIFT, lacks=_POTENTIAL
+        "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
     ),
-    "parameters": Law("what results depend on has gradients", parameters.tracked, is_network, limit=0.0),
+    "parameters": Law("what results depend on has gradients", derivatives.tracked, is_network, limit=0.0),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
-    "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
+    "history": Law("results do not depend on calls before", surroundings.forgets, is_network, slack=5),
     "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),

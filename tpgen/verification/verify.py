@@ -17,7 +17,7 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.conversion.proof import LIMIT as PROVEN
-from tpgen.errors import InputError, unknown
+from tpgen.errors import InputError, check_known
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
@@ -39,7 +39,7 @@ from tpgen.verification.findings import (
 from tpgen.verification.laws import Law
 from tpgen.verification.modules import module_subject
 from tpgen.verification.networks import copies_of, network_subject
-from tpgen.verification.rounding import SLOPE
+from tpgen.verification.potentials import SLOPE
 from tpgen.verification.subject import Subject
 from tpgen.verification.table import LAWS, UNSEEN, is_network
 
@@ -212,9 +212,7 @@ def verify(
 
 def _chosen(only: str | Iterable[str] | None) -> list[str]:
     chosen = list(LAW_NAMES) if only is None else [only] if isinstance(only, str) else list(only)
-    for name in chosen:
-        if name not in LAW_NAMES:
-            raise InputError(unknown("law", name, LAW_NAMES))
+    check_known("law", chosen, LAW_NAMES, InputError)
     return chosen
 
 
@@ -227,8 +225,7 @@ def _applies(name: str, subject: Subject) -> bool:
 def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
     if rows < 1:
         raise InputError(f"rows: a verification needs one row at least, got {rows}")
-    if backend in ("eager", "script") or backend not in BACKENDS:
-        raise InputError(unknown("backend", backend, [name for name in BACKENDS if name not in ("eager", "script")]))
+    check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
     check_backend(Config(backend=backend))
     if isinstance(subject, Plan):
         subject = module_of(subject, **sizes_of(subject))

@@ -12,8 +12,7 @@ from tpgen.cli import main
 from tpgen.errors import BackendError
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explain_network import explain_network
-from tpgen.inspection.costs.gpu import OnGpu, plan_on
-from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.inspection.costs.roofline import Ceilings, OnGpu, plan_on
 from tpgen.kernels.cuda.chips import NAMED, chip_named, chip_of
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct

@@ -20,9 +20,9 @@ from tpgen.compiler.config import RequestOptions
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.explained import PathExplanation
 from tpgen.inspection.costs.explanation import ROWS, SECONDS, Explanation
-from tpgen.inspection.costs.measured import module_for, product_seconds, seconds_of_paths
+from tpgen.inspection.costs.measured import module_for, passes, seconds_of_paths
 from tpgen.inspection.costs.memory import MemoryEstimate
-from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings
+from tpgen.inspection.costs.roofline import Ceilings, machine_ceilings, measured_together
 from tpgen.inspection.stages.calls import Inspected, request_of
 from tpgen.inspection.stages.request import Request
 from tpgen.nn.planned import PlannedModule
@@ -64,7 +64,7 @@ def explain(
     )
     if not measure:
         return found
-    times, of_that_moment = product_seconds(request, nodes, SECONDS)
+    times, of_that_moment = measured_together(passes(request, nodes), request.dtype, request.device, SECONDS)
     return replace(
         found,
         forward_seconds=times["forward"],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -141,14 +141,12 @@ class NetworkExplanation(Shown):
         return "\n".join([self._head(), table(self._rows()), *self._foot()])
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
-        values: dict[str, Sequence[float]] = {
+        bars: dict[str, Sequence[float]] = {
             "FLOP": [p.flops for p in self.products],
             "bytes": [p.bytes for p in self.products],
             "measured": [p.seconds or 0.0 for p in self.products],
         }
-        bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
-        return lines(self._head()) + html_table(rows, range(2), bars) + lines(*self._foot()) + self._picture()
+        return lines(self._head()) + html_table(self._rows(), range(2), bars) + lines(*self._foot()) + self._picture()
 
     def _picture(self) -> str:
         """Share of the forward that each product takes, measured; else of what is predicted of all, or computed."""
@@ -228,12 +226,11 @@ def explain_network(
     return NetworkExplanation(type(network).__name__, products, not_called, forward, named, whole.spread)
 
 
-@dataclass(frozen=True)
-class NetworkCall:
+class NetworkCall(NamedTuple):
     """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
 
     rows: int
-    nodes: int | None = None
+    nodes: int | None
 
 
 def _explained(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpgen.inspection.costs.gpu import OnGpu
-from tpgen.inspection.costs.roofline import Ceilings, UnderCeilings
+from tpgen.inspection.costs.roofline import Ceilings, OnGpu
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class PathExplanation:
 
 
 @dataclass(frozen=True)
-class Explained(UnderCeilings):
+class Explained:
     """A product, a linear layer or a polynomial, explained; times are for the whole batch and in seconds."""
 
     product: str
@@ -110,3 +109,25 @@ class Explained(UnderCeilings):
         """Operations per second of the batch, as ``predicted`` and ``measured``."""
         times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
         return {name: self.flops / seconds for name, seconds in times.items() if seconds}
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """The least time of a forward pass that the ceilings allow."""
+        return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
+
+    @property
+    def bound(self) -> str | None:
+        """Resource that takes the time: ``memory`` or ``arithmetic``."""
+        if not self.ceilings:
+            return None
+        return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"
+
+    @property
+    def derived(self) -> dict[str, float | str | None]:
+        """Intensity, prediction and bound by name."""
+        return {"intensity": self.intensity, "predicted_seconds": self.predicted_seconds, "bound": self.bound}

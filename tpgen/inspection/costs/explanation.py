@@ -53,12 +53,11 @@ class Explanation(Shown, Explained):
     def _repr_html_(self) -> str:
         """Bars say how operations, bytes and time divide among the paths."""
         rows, left = _rows(self)
-        values: dict[str, Sequence[float]] = {
+        bars: dict[str, Sequence[float]] = {
             "flops": [p.flops for p in self.paths],
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        bars = {rows[0].index(name): value for name, value in values.items() if name in rows[0]}
         shown = lines(*_head(self)) + html_table(rows, left, bars) + lines(*_aligned(totals(self)))
         return shown + roofline(self)
 

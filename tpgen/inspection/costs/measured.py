@@ -10,15 +10,9 @@ from torch import Tensor
 
 from tpgen.compiler.tuning import remember_choice, strategies_of, why_unfit
 from tpgen.inspection.clock import time_in_turns
-from tpgen.inspection.costs.roofline import Ceilings, measured_together
 from tpgen.inspection.stages.request import Request
 from tpgen.nn.modules import module_of
 from tpgen.nn.planned import PlannedModule
-
-
-def product_seconds(request: Request, nodes: int | None, seconds: float) -> tuple[dict[str, float], Ceilings]:
-    """Seconds of the `passes` of a request, and the ceilings."""
-    return measured_together(passes(request, nodes), request.dtype, request.device, seconds)
 
 
 def passes(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:

@@ -16,8 +16,7 @@ from tpgen.errors import TpgenError, check_known
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.explanation import ExplainedOptions
 from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.explorer.products import product_sheet
-from tpgen.inspection.explorer.sheet import Sheet
+from tpgen.inspection.explorer.sheet import Sheet, product_sheet
 from tpgen.inspection.stages.calls import Inspected
 from tpgen.text import quantity
 
@@ -112,12 +111,13 @@ def explorer_page(
 
 
 def _page(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:
-    return _template("page.html").substitute(
+    template = Template(_text("sheet.html"))
+    return Template(_text("page.html")).substitute(
         title=escape(title),
         css=_text("explorer.css"),
         script=_text("explorer.js"),
         choice=_choice(labels or {}, first) if len(sheets) > 1 else "",
-        sheets="".join(sheet.html(name, _template("sheet.html")) for name, sheet in sheets.items()),
+        sheets="".join(sheet.html(name, template) for name, sheet in sheets.items()),
     )
 
 
@@ -128,10 +128,6 @@ def _choice(labels: Mapping[str, str], first: str) -> str:
         for name, label in labels.items()
     )
     return f'<select id="product" aria-label="product">{options}</select>'
-
-
-def _template(name: str) -> Template:
-    return Template(_text(name))
 
 
 def _text(name: str) -> str:

@@ -63,15 +63,13 @@ def joint_of_captured(program: fx.GraphModule) -> Joint:
     """
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
-    constant = ["_buffers_" in str(node.target) or _is_frozen(node) for node in holders]
+    constant = [
+        "_buffers_" in str(node.target)
+        or ("_parameters_" in str(node.target) and not getattr(node.meta["example_value"], "requires_grad", True))
+        for node in holders
+    ]
     inputs = [_like(node.meta["example_value"]) for node in holders]
     return joint_graph(program, inputs, constant)
-
-
-def _is_frozen(node: fx.Node) -> bool:
-    """Whether an input is a parameter that requires no gradient."""
-    value = node.meta["example_value"]
-    return "_parameters_" in str(node.target) and isinstance(value, Tensor) and not value.requires_grad
 
 
 def _like(value: Any) -> Any:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,15 +17,14 @@ from tpgen import _torch
 from tpgen.errors import EmitError
 from tpgen.inspection.stages.cuda import ptx_of
 from tpgen.inspection.stages.dump import STAGES, example_arguments
-from tpgen.inspection.stages.origins import Origin, TracedStage, merged, node_origins, served, traced_stage
+from tpgen.inspection.stages.origins import Origin, TracedLines, merged, node_origins, served
 from tpgen.inspection.stages.request import Request
-from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.remember import remembered
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
-def trace_joint(request: Request) -> TracedStage:
+def trace_joint(request: Request) -> TracedLines:
     """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
     graph = joint_of_request(request)
     origins: dict[fx.Node, Origin] = {}
@@ -34,7 +32,7 @@ def trace_joint(request: Request) -> TracedStage:
     for node in graph.nodes:
         origins[node] = _joint_origin(node, origins)
         pairs.append((_joint_line(node), origins[node]))
-    return traced_stage("joint", "python", pairs)
+    return pairs
 
 
 @remembered("joint graphs of products", entries=2)
@@ -102,7 +100,7 @@ _QUOTES = re.compile(r"'''|\"\"\"")
 _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
-def trace_inductor(request: Request) -> TracedStage:
+def trace_inductor(request: Request) -> TracedLines:
     """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
     with _named_kernels() as comments:
@@ -122,7 +120,7 @@ def trace_inductor(request: Request) -> TracedStage:
         pairs.append((line, origin))
         above = own
         quoted ^= len(_QUOTES.findall(line)) % 2 == 1
-    return traced_stage("inductor", "python", pairs)
+    return pairs
 
 
 def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
@@ -163,7 +161,7 @@ def _named_kernels() -> Iterator[dict[str, str]]:
         yield found
 
 
-def trace_kernel(request: Request, language: str, direction: str) -> TracedStage:
+def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
     """The text of one kernel, as its writer has recorded it: paths, or else the part that a line stands in.
 
     CUDA C++ is that for the GPU of this machine, or for a named one where there is none.
@@ -173,16 +171,15 @@ def trace_kernel(request: Request, language: str, direction: str) -> TracedStage
     asked = replace(request, direction=direction)
     source = asked.cuda.source if on_gpu else asked.cpp
     lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
-    pairs = [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
-    return traced_stage(_named(language, direction), "cpp", pairs)
+    return [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
 
 
 _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
-def trace_ptx(request: Request) -> TracedStage:
+def trace_ptx(request: Request) -> TracedLines:
     """PTX that NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
-    origins, origin = trace_kernel(request, "cuda", request.direction).origins, _PTX
+    origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in ptx_of(request.cuda, numbered=True).split("\n"):
         if found := _AT.match(line):
@@ -191,26 +188,22 @@ def trace_ptx(request: Request) -> TracedStage:
             pairs.append((line, _PTX))
         elif line.strip():
             pairs.append((line, _PTX if line.startswith("\t.") else origin))
-    return traced_stage("ptx", "text", pairs)
+    return pairs
 
 
 _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
-def _named(language: str, direction: str) -> str:
-    return language if direction == "forward" else f"{language}_{direction}"
-
-
-def trace_sweep(request: Request) -> TracedStage:
+def trace_sweep(request: Request) -> TracedLines:
     """The kernel's statements, before its text: each says which paths it serves."""
     _need_kernel(request)
-    return traced_stage("sweep", "text", served(request.sweep_lines, "title"))
+    return served(request.sweep_lines, "title")
 
 
-def trace_placement(request: Request) -> TracedStage:
+def trace_placement(request: Request) -> TracedLines:
     """Placement of the kernel: a line for each path, below what all paths share."""
     _need_kernel(request)
-    return traced_stage("placement", "text", served(request.placement_lines, "vectors, blocks, scratch"))
+    return served(request.placement_lines, "vectors, blocks, scratch")
 
 
 def _need_kernel(request: Request, here: bool = True) -> None:
@@ -225,10 +218,3 @@ def _need_kernel(request: Request, here: bool = True) -> None:
         why = (request.why_no_kernel() or "") if here else ""
     if why:
         raise EmitError(why)
-
-
-KERNEL_STAGES: dict[str, Callable[[Request], TracedStage]] = {
-    _named(language, direction): partial(trace_kernel, language=language, direction=direction)
-    for language in ("cpp", "cuda")
-    for direction in KERNELS
-}

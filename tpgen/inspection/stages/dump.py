@@ -6,7 +6,7 @@ To dump is to print a stage: `STAGES` says how, one entry each, for products, li
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,17 +154,13 @@ def dump_files(
     files: dict[str, str] = {}
     for name in chosen:
         stage = STAGES[name]
-        for request in _requests(plan, asked, stage, options):
+        every = request_for(plan, **options).directions(stage.shows) if "all" in asked else ()
+        for direction in (one for given in asked for one in (every if given == "all" else (given,))):
+            request = request_for(plan, direction, **options)
             request.check_direction(name, stage.shows)
             file = stage.file(name, request.direction)
             files[file] = files.get(file) or stage.write(request)
     return files
-
-
-def _requests(plan: Plan, directions: Iterable[str], stage: Stage, options: Mapping[str, Any]) -> Iterator[Request]:
-    for direction in directions:
-        spelled_out = request_for(plan, **options).directions(stage.shows) if direction == "all" else (direction,)
-        yield from (request_for(plan, one, **options) for one in spelled_out)
 
 
 def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:

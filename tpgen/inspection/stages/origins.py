@@ -83,13 +83,6 @@ class TracedStage:
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
-def traced_stage(name: str, language: str, pairs: Iterable[tuple[str, Origin]]) -> TracedStage:
-    """A stage from its lines with their origins."""
-    kept = list(pairs)
-    origins = tuple(BLANK if not text.strip() and not origin else origin for text, origin in kept)
-    return TracedStage(name, language, tuple(text for text, _ in kept), origins)
-
-
 def served(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
     """Lines with the origins of the instructions that they serve; those of none are ``shared``."""
     return [(text, Origin(paths, "" if paths else shared)) for text, paths in lines]
@@ -124,47 +117,48 @@ def merged(origins: Iterable[Origin]) -> Origin:
     return Origin(instructions) if instructions else next((o for o in kept if o), Origin())
 
 
-def trace_plan(request: Request) -> TracedStage:
+TracedLines = Iterable[tuple[str, Origin]]
+
+
+def trace_plan(request: Request) -> TracedLines:
     """The table of the plan: a row for each path."""
     whole = Origin(shared="title, header and totals")
     found = request.plan.lines()
-    pairs = [(text, whole if path is None else Origin((path,))) for text, path in found]
-    return traced_stage("plan", "text", [(text, origin if text else BLANK) for text, origin in pairs])
+    return [(text, BLANK if not text else whole if path is None else Origin((path,))) for text, path in found]
 
 
-def trace_form(request: Request) -> TracedStage:
+def trace_form(request: Request) -> TracedLines:
     """The form: an einsum for each path, or a monomial in a line."""
-    return traced_stage("form", "text", served(request.form_lines, _SIGNATURE))
+    return served(request.form_lines, _SIGNATURE)
 
 
-def trace_graph(request: Request) -> TracedStage:
+def trace_graph(request: Request) -> TracedLines:
     """The table of the fx graph: a line for each node."""
     emission = request.emission()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
-    nodes = list(zip(rows, node_origins(emission.graph).values(), strict=True))
-    return traced_stage("graph", "text", [*head, *nodes])
+    return [*head, *zip(rows, node_origins(emission.graph).values(), strict=True)]
 
 
-def trace_code(request: Request) -> TracedStage:
+def trace_code(request: Request) -> TracedLines:
     """The fx graph as Python source."""
     emission = request.emission()
-    return traced_stage("code", "python", _by_name(emission.code.strip().split("\n"), emission.graph))
+    return _by_name(emission.code, emission.graph)
 
 
-def trace_script(request: Request) -> TracedStage:
+def trace_script(request: Request) -> TracedLines:
     """TorchScript's code of the program."""
     emission = request.emission()
-    scripted = request.scripted(emission)
-    return traced_stage("script", "python", _by_name(scripted.code.strip().split("\n"), emission.graph))
+    return _by_name(request.scripted(emission).code, emission.graph)
 
 
-def _by_name(lines: list[str], graph: fx.Graph) -> list[tuple[str, Origin]]:
+def _by_name(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
     """Lines of Python by the node whose name they assign.
 
     TorchScript keeps the names.  A name of its own (``_0``) belongs to the lines that read it; what has no line of its
     own was written into the return.  A line that is none of this is unexplained.
     """
+    lines = code.strip().split("\n")
     given = {node.name: (node, origin) for node, origin in node_origins(graph).items()}
     assigned = [found[1] if (found := _ASSIGNED.match(text)) else "" for text in lines]
     inlined = [origin for name, (node, origin) in given.items() if node.op.startswith("call") and name not in assigned]

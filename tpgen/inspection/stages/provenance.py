@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from typing_extensions import Unpack
 
@@ -20,29 +21,43 @@ from tpgen.compiler.config import DirectionOptions
 from tpgen.errors import EmitError, TpgenError, check_known
 from tpgen.inspection.stages.calls import Inspected, request_of
 from tpgen.inspection.stages.compiled_origins import (
-    KERNEL_STAGES,
     trace_inductor,
     trace_joint,
+    trace_kernel,
     trace_placement,
     trace_ptx,
     trace_sweep,
 )
-from tpgen.inspection.stages.origins import TracedStage, trace_code, trace_form, trace_graph, trace_plan, trace_script
+from tpgen.inspection.stages.origins import (
+    BLANK,
+    TracedLines,
+    TracedStage,
+    trace_code,
+    trace_form,
+    trace_graph,
+    trace_plan,
+    trace_script,
+)
 from tpgen.inspection.stages.request import GRAPHS, Request
 from tpgen.planner.plan import Plan
 
-TRACED_STAGES: dict[str, Callable[[Request], TracedStage]] = {
-    "plan": trace_plan,
-    "form": trace_form,
-    "graph": trace_graph,
-    "code": trace_code,
-    "script": trace_script,
-    "joint": trace_joint,
-    "inductor": trace_inductor,
-    "sweep": trace_sweep,
-    "placement": trace_placement,
-    **KERNEL_STAGES,
-    "ptx": trace_ptx,
+# The language of each stage, and its lines with their origins.
+TRACED_STAGES: dict[str, tuple[str, Callable[[Request], TracedLines]]] = {
+    "plan": ("text", trace_plan),
+    "form": ("text", trace_form),
+    "graph": ("text", trace_graph),
+    "code": ("python", trace_code),
+    "script": ("python", trace_script),
+    "joint": ("python", trace_joint),
+    "inductor": ("python", trace_inductor),
+    "sweep": ("text", trace_sweep),
+    "placement": ("text", trace_placement),
+    **{
+        f"{language}{suffix}": ("cpp", partial(trace_kernel, language=language, direction=direction))
+        for language in ("cpp", "cuda")
+        for direction, suffix in (("forward", ""), ("backward", "_backward"))
+    },
+    "ptx": ("text", trace_ptx),
 }
 # Inductor compiles for seconds, and NVRTC has to be there: they are left out unless asked for.
 DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor", "ptx"))
@@ -126,7 +141,10 @@ def provenance(
 
 def trace(name: str, request: Request) -> TracedStage:
     """One stage of a request; one that it does not have says why."""
+    language, lines = TRACED_STAGES[name]
     try:
-        return TRACED_STAGES[name](request)
+        found = list(lines(request))
     except TpgenError as error:
         return TracedStage(name, missing=str(error))
+    origins = tuple(BLANK if not text.strip() and not origin else origin for text, origin in found)
+    return TracedStage(name, language, tuple(text for text, _ in found), origins)

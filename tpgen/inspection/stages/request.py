@@ -19,7 +19,7 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_o
 from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
 from tpgen.form.form import SHARED, Form, layouts_of
-from tpgen.inspection.costs.gpu import OnGpu, plan_on
+from tpgen.inspection.costs.roofline import OnGpu, plan_on
 from tpgen.inspection.stages.cuda import number_type, shown_chip
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
