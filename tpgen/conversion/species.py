@@ -33,8 +33,7 @@ from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.groups import Groups
-from tpgen.networks.recording import Recording, recorded_program
+from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.multilinear import Point, has_plain_numbers, linear_map, open_slots
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan

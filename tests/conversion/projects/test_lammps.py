@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import count_in_pairs, first_rows, local_rows, rows_of
+from tpgen.conversion.operations.pairs import count_in_pairs, first_rows, local_rows, rows_of
 from tpgen.conversion.projects import lammps
 from tpgen.errors import InputError, OptionError
 

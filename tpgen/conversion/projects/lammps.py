@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import local_rows
+from tpgen.conversion.operations.pairs import local_rows
 from tpgen.errors import InputError, OptionError
 from tpgen.kernels.runtime.memory import empty
 

@@ -16,11 +16,10 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
-from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction
-from tpgen.conversion.projects.mace_reshape import is_reshape, reshape_swap
+from tpgen.conversion.products import convolving
+from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction, is_reshape, reshape_swap
 from tpgen.conversion.radial import find_weights
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of
 
@@ -89,4 +88,4 @@ def _dividing(block: nn.Module, options: dict[str, Any]) -> tuple[type[nn.Module
     """The class of a block and attributes that it needs: its own, or where MACE has it, one that divides weights."""
     if type(block).__module__ != _BLOCKS or type(block).__name__ not in _DIVIDE:
         return type(block), {}
-    return import_module("tpgen.conversion.projects.mace_blocks").dividing(block, options)
+    return import_module("tpgen.conversion.projects.mace_models").dividing(block, options)

@@ -9,7 +9,7 @@ from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
 from torch import Tensor
 
 from tpgen.conversion.convert import convert
-from tpgen.conversion.operations.local_rows import first_rows
+from tpgen.conversion.operations.pairs import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.projects.mace_files import read_model
 from tpgen.conversion.swap import mark_of

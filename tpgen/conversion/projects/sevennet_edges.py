@@ -20,8 +20,7 @@ from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import count_in_pairs
-from tpgen.conversion.operations.pairs import FEEDS, mark
+from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.conversion.swap import Swap
 from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 from tpgen.nn.multilinear import is_traced

@@ -9,7 +9,7 @@ import sevenn._keys as keys
 from sevenn.mliap import MLIAPWrappedConvolution, SevenNetMLIAPWrapper
 
 from tpgen.conversion.convert import convert
-from tpgen.conversion.operations.local_rows import first_rows
+from tpgen.conversion.operations.pairs import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.swap import mark_of
 
