@@ -82,18 +82,15 @@ def _writes(node: fx.Node, module: nn.Module) -> bool:
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
     if node.op not in ("call_method", "call_function"):
         return False
-    if node.op == "call_function" and (_is_foreign(_home(node)) or _has_mutable_schema(node)):
+    schema = getattr(node.target, "_schema", None)  # of an operator of a library
+    mutable = schema is not None and schema.is_mutable
+    if node.op == "call_function" and (mutable or _is_foreign(_home(node))):
         return True
     name = _name(node)
     if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
-
-
-def _has_mutable_schema(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)  # of an operator of a library
-    return bool(schema is not None and schema.is_mutable)
 
 
 def _home(node: fx.Node) -> str:

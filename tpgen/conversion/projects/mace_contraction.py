@@ -19,12 +19,19 @@ from torch import Tensor, nn
 
 from tpgen._torch import assert_async
 from tpgen.conversion.notices import kernels_take, runs_on, say_once
-from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
+from tpgen.conversion.obstacles import (
+    HOOKED,
+    has_hooks,
+    has_more,
+    kernel_plan,
+    may_be_kernels,
+    polynomial_attributes,
+    replaced,
+)
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
-from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import has_plain_numbers, is_traced
@@ -130,25 +137,19 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
-    why = _changed(module)
-    if why:
+    if why := _changed(module) or _unreadable(module):
         return Kept(module, why)
-    strategy = options.get("strategy", "auto")
-    if strategy not in ("auto", "kernel"):
-        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
-    why = _unreadable(module)
-    if why:
-        return Kept(module, why)
-    try:
+    signs: list[list[float]] = []
+
+    def make() -> Plan:
         plan = _planned(module)
-        signs = _signs(module, plan)
-    except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
-    like = module.contractions[0].weights_max
-    why = kernel_supported(plan, dtype=like.dtype, device=like.device)
-    if why:
-        return Kept(module, f"without a kernel: {why}")
-    extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
+        signs.extend(_signs(module, plan))
+        return plan
+
+    plan = kernel_plan(module, options, make, module.contractions[0].weights_max)
+    if isinstance(plan, Kept):
+        return plan
+    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs}
     return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
 
 
@@ -266,16 +267,10 @@ def is_reshape(module: nn.Module) -> bool:
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
     """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
-    strategy = options.get("strategy", "auto")
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
-    if strategy not in ("auto", "kernel") or kernel_supported(plan):
+    if not may_be_kernels(options) or kernel_supported(plan):
         return None
     if why := replaced(module):
         return Kept(module, why)
-    extra = {
-        "_tpgen_plan": plan.to_json(),
-        "_tpgen_call": str(forward_call(plan)),
-        "_tpgen_copies": module.muls[0],
-        "_tpgen_dim": plan.out.dim,
-    }
+    extra = {**polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
     return Swap(module, MaceReshape, _NOW_RESHAPE, extra)

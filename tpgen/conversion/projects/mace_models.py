@@ -71,8 +71,11 @@ class _Paired(_Rebuilt):
 
 def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
     """The arguments of a call by name; none where they do not fit."""
+    forward = model.forward
     try:
-        return _bound(model, args, given).arguments
+        if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
+            return inspect.signature(forward).bind(*args, **given).arguments
+        return _signature(forward.__func__).bind(forward.__self__, *args, **given).arguments
     except TypeError:  # which the call itself will say
         return {}
 
@@ -83,14 +86,6 @@ def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
-
-
-def _bound(model: Any, args: tuple, given: dict[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a call by name; a `TypeError` where they do not fit."""
-    forward = model.forward
-    if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
-        return inspect.signature(forward).bind(*args, **given)
-    return _signature(forward.__func__).bind(forward.__self__, *args, **given)
 
 
 _signature = remembered("signatures of models", entries=64)(inspect.signature)

@@ -7,6 +7,9 @@ stable counting sort) and an owner's rows stay in one block, in their order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import Protocol
 
 from tpgen.kernels.cpp.prelude import header
@@ -120,19 +123,30 @@ def _part(p: Placement) -> int:
 
 
 def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
-    size = max(sum(p.scratch.values()) + p.second_weights, 1)
+    held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
+    if p.second_weights:
+        areas.append(f"real* const second_w = (real*)(scratch + {held});")
+    worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.second_weights, 1))
+    with each_task(w, worth, size, areas, "blocks"):
+        if p.sums_weights:
+            w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
+        text.write_rows(indexed)
+
+
+def scratch_areas(sizes: Mapping[str, int], unit: str = "") -> list[str]:
+    """Declarations of areas of some sizes in units, one behind the other in a thread's scratch."""
+    begins = accumulate(sizes.values(), initial=0)
+    return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
+
+
+@contextmanager
+def each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
+    """Threads, if they are worth it, that take task ``b`` of a count, each with scratch of a size and declarations."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
-    worth = f"rows * {p.blocks.touched} > {WORTH_THREADS}"
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
         w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")
-        at = 0
-        for name, length in p.scratch.items():
-            w.line(f"num* const {name} = scratch + {at};")
-            at += length
-        if p.second_weights:
-            w.line(f"real* const second_w = (real*)(scratch + {at});")
-        with w.block("for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;)"):
+        for line in declared:
+            w.line(line)
+        with w.block(f"for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < {count};)"):
             w.line("if (!scratch) { *failed = 1; continue; }")
-            if p.sums_weights:
-                w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
-            text.write_rows(indexed)
+            yield

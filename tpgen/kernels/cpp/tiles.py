@@ -45,14 +45,23 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
     return statements
 
 
+def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Shuffles that make vectors of items of vectors of memory, zero behind the last one, and those that undo it."""
+    numbers = width * items
+    zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
+    gathered = [[divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)] for d in range(width)]
+    places = [divmod(n, width)[::-1] if n < numbers else None for n in range(numbers + lanes - 1)]
+    joined = [places[begin : begin + lanes] for begin in range(0, numbers, lanes)]
+    split = [shuffles(list(wanted), "m", f"v[{d}]") for d, wanted in enumerate(gathered)]
+    return split, [shuffles(list(wanted), "v", f"m[{m}]") for m, wanted in enumerate(joined)]
+
+
 def tile(lanes: int, width: int) -> str:
     """``W`` items of ``width`` numbers <-> ``width`` vectors."""
     if rotates(lanes, width):
         split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
-        places: list[list[Lane]] = [[divmod(m * lanes + e, width)[::-1] for e in range(lanes)] for m in range(width)]
-        split = [shuffles([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]") for d in range(width)]
-        join = [shuffles(wanted, "v", f"m[{m}]") for m, wanted in enumerate(places)]
+        split, join = _moves(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
     return _struct(f"Tile<{width}>", width, fetches, split, join, puts)
@@ -193,20 +202,7 @@ def _write(value: str, at: int, count: int, size: int) -> list[str]:
 def _tail(lanes: int, width: int, items: int) -> str:
     """``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero."""
     whole, part = divmod(width * items, lanes)
-    last = whole if part else whole - 1  # vector of the last number
-    zero = (whole, lanes - 1)  # a lane that holds none
-    split = [
-        shuffles([divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)], "m", f"v[{d}]")
-        for d in range(width)
-    ]
-    join = [
-        shuffles(
-            [divmod(n, width)[::-1] if n < items * width else None for n in range(m * lanes, (m + 1) * lanes)],
-            "v",
-            f"m[{m}]",
-        )
-        for m in range(last + 1)
-    ]
+    split, join = _moves(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
