@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpgen.kernels.cpp.driver import each_task, room, scratch_areas
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import gathered, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Local, Statement
