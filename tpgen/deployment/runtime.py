@@ -113,7 +113,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     return "\n".join(
         [
             *_forms(kernels, files),
-            *(f"static const char* const {name} = {_quoted(schema)};" for name, schema in schemas),
+            *(f"static const char* const {name} = {json.dumps(schema)};" for name, schema in schemas),
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
             "#define FEATURES " + " ".join(f'NEEDS("{name}")' for name in features),
@@ -128,7 +128,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         given, opened = native_fields(form.signature(needed.part, needed.indexed))
         yield f"static const Given given_{number}[] = {{{', '.join(map(_list, given))}}};"
         yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
-        texts = f"{_quoted(needed.description)}, {_quoted(needed.call)}"
+        texts = f"{json.dumps(needed.description)}, {json.dumps(needed.call)}"
         counts = f"{list(DTYPES).index(needed.dtype)}, {len(given)}, {len(opened)}, given_{number}, opened_{number}"
         mask = 0 if form.description.any_level or part.levels else mask_of(part)
         flags = f"{int(form.description.check_index)}, {mask}"
@@ -138,7 +138,3 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
 
 def _list(numbers: Sequence[int]) -> str:
     return f"{{{', '.join(str(int(n)) for n in numbers)}}}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True)

@@ -33,7 +33,8 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
     known: dict[Any, fx.Node] = {}
     removed = 0
     for node in list(graph.nodes):
-        if node in writers or _changes_state(node):
+        # another mode of autograd, say, changes the conditions under which what follows is computed
+        if node in writers or (node.op == "call_function" and node.is_impure(impure_random=False)):
             known.clear()
         elif node not in written and _is_pure(node):
             key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
@@ -100,11 +101,6 @@ def _home(node: fx.Node) -> str:
 def _is_foreign(home: str) -> bool:
     """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
     return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
-
-
-def _changes_state(node: fx.Node) -> bool:
-    """Whether what follows is computed under other conditions, such as another mode of autograd."""
-    return node.op == "call_function" and node.is_impure(impure_random=False)
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import local
 from typing import Any
 
@@ -153,12 +154,9 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     pairs = _found(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_of(x))
-    if has_plain_numbers(y):
-        beside = pairs, *_state(src), *_state(dst)
-        ordered, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
-    else:
-        ordered, _ = _in_order(pairs, y, src, dst)
-    y, src, dst = ordered
+    order = partial(_in_order, pairs, y, src, dst)
+    plain = has_plain_numbers(y)
+    (y, src, dst), _ = _once(_ordered, y, (pairs, *_state(src), *_state(dst)), order) if plain else order()
     return conv.forward_pairs(x, y, weight, src, dst, rows_of(x))
 
 
