@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {  # a module or package, and all below it -> where it stands today; the first that fits
+    "tpgen.conversion.convolutions": "tpgen.conversion.products",
+    "tpgen.integrations.mace_reshape": "tpgen.conversion.projects.mace_contraction",
     "tpgen.integrations": "tpgen.conversion.projects",
     "tpgen.kernels.activations.bessel": "tpgen.functions.bessel",
     "tpgen.kernels.activations.gate": "tpgen.functions.gate",

@@ -19,8 +19,8 @@ import torch
 
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
+from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.compiler import need_compiler, target
-from tpgen.kernels.build.units import cores
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.native.source import process_text

@@ -22,8 +22,8 @@ from tests.deployment.network import products_of_rows
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.operations import pairs
 from tpgen.deployment import deploy as deploying
-from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.models import OfStructures, model_of
+from tpgen.deployment.runtime import kernels_in
 from tpgen.errors import TpgenError
 from tpgen.networks.step import compile_step
 from tpgen.networks.training import compile_training

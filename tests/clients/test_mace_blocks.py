@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.conversion.convert import convert, restore
 from tpgen.conversion.joined import JoinedLayers
-from tpgen.conversion.projects import mace_blocks
+from tpgen.conversion.projects import mace_models
 
 from benchmarks.networks import Case, mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 from mace.modules import blocks  # isort: skip
@@ -42,8 +42,8 @@ def test_layers_are_one_where_no_training_is_asked_for(case: Case, joined: list[
         check(case, model, case.model, training)
     assert joined == [27, 27]
     assert [type(block) for block in model.interactions] == [
-        mace_blocks.RealAgnosticInteractionBlock,
-        mace_blocks.RealAgnosticResidualInteractionBlock,
+        mace_models.RealAgnosticInteractionBlock,
+        mace_models.RealAgnosticResidualInteractionBlock,
     ]
     assert [type(block) for block in restore(model).interactions] == [
         blocks.RealAgnosticInteractionBlock,
@@ -93,7 +93,7 @@ def test_a_layer_that_is_kept_is_called_as_it_is(case: Case, joined: list[int], 
 
 
 def test_a_block_of_another_version_keeps_its_class(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mace_blocks, "_KNOWN", {cls: (own, ()) for cls, (own, _) in mace_blocks._KNOWN.items()})
+    monkeypatch.setattr(mace_models, "_KNOWN", {cls: (own, ()) for cls, (own, _) in mace_models._KNOWN.items()})
     model = convert(deepcopy(case.model))
     assert [type(block) for block in model.interactions] == [type(block) for block in case.model.interactions]
     check(case, model, case.model)

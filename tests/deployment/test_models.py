@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import tpgen
 from tpgen.cli.app import main
+from tpgen.deployment.deploy import described_input, names_of
 from tpgen.deployment.dicts import OfTensors
-from tpgen.deployment.inputs import described_input, names_of
 from tpgen.deployment.models import INPUTS, OUTPUTS, Model, OfStructures, Structure
 from tpgen.errors import DeployError
 from tpgen.networks.program import network_program

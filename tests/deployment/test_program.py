@@ -15,8 +15,8 @@ from tests.deployment.network import FEW, Potential, inputs, make, products_of_r
 from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.deployment.deploy import deploy
-from tpgen.deployment.kernels import kernels_in
 from tpgen.deployment.portable import portable
+from tpgen.deployment.runtime import kernels_in
 from tpgen.errors import DeployError
 from tpgen.kernels.runtime.call import MASKS
 from tpgen.networks.program import network_program

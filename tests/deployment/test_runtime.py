@@ -14,7 +14,7 @@ from e3nn.o3 import Irreps
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.deployment import runtime
-from tpgen.deployment.kernels import Needed
+from tpgen.deployment.runtime import Needed
 from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product

@@ -14,7 +14,7 @@ import tpgen
 from tests.deployment.network import Potential, inputs
 from tests.machine import needs_compiler
 from tpgen.errors import DeployError, InputError
-from tpgen.networks import step_build
+from tpgen.networks import step_program
 from tpgen.networks.named import _operators
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import write
@@ -84,7 +84,7 @@ def test_one_program_computes_all_sizes_with_the_parameters_of_the_network(
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(step_build, "_compiled", refuse)
+    monkeypatch.setattr(step_program, "_compiled", refuse)
     again = tpgen.compile_step(network, data(5), scale=0.5, outputs=["energy", "forces"])
     torch.testing.assert_close(again(data(6), scale=0.5)["forces"], network(data(6), scale=0.5)["forces"])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from torch import nn
@@ -42,35 +42,38 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
     """The adapters whose projects have modules in a network, in the order of the table."""
-    packages = {package for module in network.modules() for package in _packages(module)}
+    packages = packages_in(network)
     return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_further(network: nn.Module) -> None:
     """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
-    packages = {package for module in network.modules() for package in _packages(module)}
-    for package in packages & CASTS.keys():
-        where, _, function = CASTS[package].partition(":")
-        getattr(import_module(where), function)(network)
+    for package in packages_in(network) & CASTS.keys():
+        resolve_name(CASTS[package])(network)
 
 
-def _packages(module: nn.Module) -> set[str]:
+def packages_in(network: nn.Module) -> set[str]:
+    """Names of the packages of all modules of a network."""
+    return {package for module in network.modules() for package in packages_of(module)}
+
+
+def packages_of(module: nn.Module) -> set[str]:
+    """Names of the packages that the class of a module, and its bases, come from."""
     return {cls.__module__.partition(".")[0] for cls in type(module).__mro__}
 
 
 def _loaded(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
-    where, _, function = adapter.partition(":")
     try:
-        return getattr(import_module(where), function)
-    except (ImportError, AttributeError) as error:
+        return resolve_name(adapter)
+    except (ImportError, AttributeError, ValueError) as error:
         return partial(_unloaded, package, f"{adapter}: {error}")
 
 
 def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
     """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
-    first = next(module for module in network.modules() if package in _packages(module))
+    first = next(module for module in network.modules() if package in packages_of(module))
     yield Kept(
         first,
         f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",

@@ -247,7 +247,7 @@ def _compared(
     for name, given in (("prove", to_prove), ("measure", to_measure)):
         if given is not None and not isinstance(given, Sequence):
             raise InputError(
-                f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {_type(given)}"
+                f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {type(given).__name__}"
             )
     timed = proof = None
     if to_measure is not None:
@@ -325,7 +325,7 @@ def _check_network(function: str, network: Any) -> None:
     if not isinstance(network, nn.Module):
         held = _held_networks(network)
         way = f": give each network that it holds by itself, such as `given{held[0]}`" if held else ""
-        raise InputError(f"network: {function} takes a torch.nn.Module, got a {_type(network)}{way}")
+        raise InputError(f"network: {function} takes a torch.nn.Module, got a {type(network).__name__}{way}")
 
 
 def _held_networks(holder: Any) -> list[str]:
@@ -336,10 +336,6 @@ def _held_networks(holder: Any) -> list[str]:
         places = {f"{where}[{n}]": one for n, one in enumerate(value)} if isinstance(value, (list, tuple)) else {}
         found += [place for place, one in {where: value, **places}.items() if isinstance(one, nn.Module)]
     return found
-
-
-def _type(value: Any) -> str:
-    return type(value).__name__
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +13,9 @@ from e3nn.o3 import _spherical_harmonics as _stock_code
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.obstacles import renamed, why_not_swapped
+from tpgen.conversion.obstacles import kernel_plan, polynomial_attributes, renamed, why_not_swapped
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
-from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.kernels.runtime.polynomials import forward_call
-from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
@@ -77,19 +75,11 @@ def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )
     why = why_not_swapped(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
-    strategy = options.get("strategy", "auto")
-    if why is None and strategy not in ("auto", "kernel"):
-        why = f"for kernels alone, and strategy={strategy!r} was asked for"
-    return Kept(module, why) if why else _swap(module)
-
-
-def _swap(module: Any) -> SwapOrKept:
-    try:
-        plan = make_harmonics_plan(str(module.irreps_in[0].ir), module._ls_list, module.normalization)
-    except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
-    why = kernel_supported(plan)
     if why:
-        return Kept(module, f"without a kernel: {why}")
-    extra = {"_tpgen_dim": plan.out.dim, "_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}
-    return Swap(module, ConvertedSphericalHarmonics, _NOW, extra)
+        return Kept(module, why)
+    asked: Any = module
+    make = partial(make_harmonics_plan, str(asked.irreps_in[0].ir), asked._ls_list, asked.normalization)
+    plan = kernel_plan(module, options, make)
+    if isinstance(plan, Kept):
+        return plan
+    return Swap(module, ConvertedSphericalHarmonics, _NOW, {"_tpgen_dim": plan.out.dim, **polynomial_attributes(plan)})

@@ -8,13 +8,14 @@ Gradients of the weights are those of both layers, computed where a backward pas
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from tpgen.conversion.species import SpeciesProduct, species_linear
+from tpgen.conversion.species import SpeciesProduct, pulled_back, species_linear
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.kernels.runtime.targets import kernel_supported
@@ -126,13 +127,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
         layers, there, factor = ctx.made_of
-        again, asked = torch.is_grad_enabled(), ctx.needs_input_grad[4:]
-        with torch.enable_grad():
-            weights = ctx.saved_tensors if again else [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            made = layers.matrices(*weights, there, factor)
-            wanted = [x for x, yes in zip(weights, asked, strict=True) if yes]
-            slopes = iter(torch.autograd.grad(made, wanted, g.index_select(0, there), create_graph=again))
-        return (None, None, None, None, *(next(slopes) if yes else None for yes in asked))
+        matrices = partial(layers.matrices, there=there, factor=factor)
+        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, there)))
 
 
 _joined = apply_of(_Joined)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tpgen.conversion.swap import qualified
+from tpgen.conversion.swap import Kept, qualified
+from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.planner.plan import Plan
 
 _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -23,8 +28,8 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    base = stock_class(module, known)
-    if own := _own_names(type(module), base) - _CONSTRUCTION:
+    base, lineage = stock_class(module, known), type(module).__mro__
+    if own := {name for cls in lineage[: lineage.index(base)] for name in vars(cls)} - _CONSTRUCTION:
         code = f"whose own code a swap would skip ({', '.join(sorted(own))})"
         return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := replaced(module):
@@ -37,12 +42,6 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
     """The class of e3nn's that a module is of, itself or by inheritance: the nearest of those that are known."""
     return next(cls for cls in type(module).__mro__ if cls in known)
-
-
-def _own_names(cls: type[nn.Module], base: type[nn.Module]) -> set[str]:
-    """Names that a class defines, or one between it and its ancestor ``base``."""
-    lineage = cls.__mro__
-    return {name for one in lineage[: lineage.index(base)] for name in vars(one)}
 
 
 def replaced(module: nn.Module) -> str | None:
@@ -96,3 +95,23 @@ def places(network: nn.Module, module: nn.Module) -> int:
 def may_be_kernels(options: Mapping[str, Any]) -> bool:
     """Whether the options of a conversion let kernels compute."""
     return options.get("strategy", "auto") in ("auto", "kernel")
+
+
+def kernel_plan(
+    module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
+) -> Plan | Kept:
+    """The plan of a module that kernels alone compute, in the dtype and where ``like`` is; or why it must stay."""
+    if not may_be_kernels(options):
+        return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
+    try:
+        plan = make()
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)
+    why = kernel_supported(plan, dtype=dtype, device=device)
+    return Kept(module, f"without a kernel: {why}") if why else plan
+
+
+def polynomial_attributes(plan: Plan) -> dict[str, str]:
+    """Attributes of a class that runs a polynomial: its plan and its call, as text."""
+    return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

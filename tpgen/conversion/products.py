@@ -1,5 +1,8 @@
 """e3nn's tensor products that compute with tpgen: the classes they get, and which of them can be swapped.
 
+Products on edges that a network gathers for and sums up itself are `convolving`: one convolution takes the place of all
+three.
+
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
@@ -18,8 +21,10 @@ from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
 
 PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
 SPECIES = "_tpgen_species"  # where it holds how to compute by species
@@ -106,8 +111,8 @@ def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | 
         return _scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    why = why_not_swapped(module, CONVERTED, STOCK_PROGRAM)
-    return Kept(module, why) if why else _swap(module, options)
+    plan = _planned(module)
+    return plan if isinstance(plan, Kept) else _swap(module, plan, options)
 
 
 def _scripted(module: nn.Module, name: str) -> Kept | None:
@@ -118,17 +123,46 @@ def _scripted(module: nn.Module, name: str) -> Kept | None:
     return None
 
 
-def _swap(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept:
+def _planned(product: nn.Module) -> Plan | Kept:
+    """The plan of a product, or why it must stay."""
+    if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
+        return Kept(product, why)
     try:
-        plan = plan_of(module)
+        return plan_of(product)
     except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
+        return Kept(product, f"tpgen cannot plan it: {error}")
+
+
+def _swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(exact_couplings, module)
     stock = stock_class(module, CONVERTED)
     if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
         return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
     return Swap(module, CONVERTED[stock], chosen, {PROGRAM: program}, exact)
+
+
+def convolving(
+    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
+) -> SwapOrKept:
+    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name.
+
+    ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
+    """
+    product = module if held is None else module.get_submodule(held)
+    plan = _planned(product)
+    if isinstance(plan, Kept):
+        return plan
+    conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
+    covers = () if held is None else (held,)
+    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+
+
+def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Text of the report: what the convolution computes with."""
+    choice = extra[PROGRAM].choice
+    how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
+    return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"
 
 
 def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:

@@ -310,18 +310,14 @@ def _floor(found: _Named) -> float:
 
 def _apart(wanted: Tensor, got: Tensor, floor: float) -> tuple[float, float]:
     """The largest difference, absolute and relative to the largest entry."""
-    absolute = _largest(wanted - got)
-    return absolute, _ratio(absolute, max(_largest(wanted), floor))
+    absolute, scale = _largest(wanted - got), max(_largest(wanted), floor)
+    if math.isfinite(absolute) and scale > 0:
+        return absolute, absolute / scale
+    return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is equal to nothing, so the worst there is
 
 
 def _largest(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
-
-
-def _ratio(absolute: float, scale: float) -> float:
-    if math.isfinite(absolute) and scale > 0:
-        return absolute / scale
-    return 0.0 if absolute == 0 else math.inf  # a NaN is equal to nothing, so the worst there is
 
 
 def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -60,13 +60,11 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
 def _changed_since(net: nn.Module) -> bool:
     """Whether the layers must be called: something was added to one of them, or put in its place, after the swap."""
     return any(
-        type(layer) is not _Layer or has_more(layer) or (layer.act is not None and _acts_otherwise(layer.act))
+        type(layer) is not _Layer
+        or has_more(layer)
+        or (layer.act is not None and (type(layer.act) is not normalize2mom or has_more(layer.act)))
         for layer in _layers(net)
     )
-
-
-def _acts_otherwise(act: nn.Module) -> bool:
-    return type(act) is not normalize2mom or has_more(act)
 
 
 def _evaluate(net: Any, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ The form is linear in each of the three: see `tpgen.nn.multilinear`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -33,8 +33,7 @@ from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.groups import Groups
-from tpgen.networks.recording import Recording, recorded_program
+from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.multilinear import Point, has_plain_numbers, linear_map, open_slots
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
@@ -90,6 +89,16 @@ def _in_table(x: Tensor, table: Tensor) -> Tensor:
 def _spread(x: Tensor, groups: Groups) -> Tensor:
     """Rows as they were before they stood in the table: the adjoint of `_grouped`."""
     return linear_map(x, lambda x: x.flatten(0, 1).index_select(0, groups.place), lambda g: _grouped(g, groups))
+
+
+def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
+    """Return the gradient by each operand of a function, which is called for that; None for those that need none."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
+        moving = [x for x in own if x.requires_grad]
+        found = iter(torch.autograd.grad(function(*own), moving, g, create_graph=again))
+    return [next(found) if x.requires_grad else None for x in own]
 
 
 def _check(x: Tensor, weight: Tensor, species: Tensor, plan: Plan) -> None:

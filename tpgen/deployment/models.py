@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tpgen.conversion.adapters import packages_in, packages_of
 from tpgen.conversion.projects.mace_files import read_model
 from tpgen.errors import DeployError
 
@@ -78,7 +79,7 @@ class Model:
 
     def with_ghosts(self, network: nn.Module) -> Model:
         """This model of the atoms of a rank and their ghosts, without a cell: its energies must be local."""
-        if not any("allegro" in _packages(module) for module in network.modules()):
+        if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
                 "neighbours: only Allegro is deployed with ghosts"
@@ -112,7 +113,7 @@ class OfStructures(nn.Module):
 
 def model_of(network: nn.Module) -> Model:
     """The model that a network is; raises `DeployError` for one of no known project."""
-    packages = _packages(network)
+    packages = packages_of(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
             return make(network)
@@ -120,11 +121,6 @@ def model_of(network: nn.Module) -> Model:
         f"{type(network).__name__} is no model of {', '.join(_PROJECTS)}, whose inputs are known: give the tensors of "
         "one call as inputs"
     )
-
-
-def _packages(module: nn.Module) -> set[str]:
-    """Names of the packages that a module's class and its bases come from."""
-    return {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
 
 
 def read_file(project: str, source: Path) -> nn.Module:

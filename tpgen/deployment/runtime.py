@@ -1,4 +1,4 @@
-"""The library that a program without tpgen loads: the operators, and which kernel file serves which call."""
+"""The kernels that a program calls, and the library that it loads without tpgen: which file serves which call."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import json
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
+import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
+from tpgen._torch import pytree
 from tpgen.deployment.example import run_command
-from tpgen.deployment.kernels import Needed
+from tpgen.errors import DeployError
 from tpgen.form.call import Call
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.compiler import DTYPES, cpu_features, need_compiler
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import mask_of
+from tpgen.kernels.runtime.call import CALLS, FormCall, mask_of
+from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.signature import native_fields
@@ -23,6 +31,53 @@ from tpgen.kernels.runtime.signature import native_fields
 LIBRARY = "libtpgen.so"
 # what a compiler may use without being asked again, by the names that the system and the compiler share
 _FEATURES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+
+_CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A kernel for a dtype, of rows or of edges: it computes a part of a call, or all of it."""
+
+    description: str
+    dtype: torch.dtype
+    call: str
+    part: str
+    indexed: bool
+
+    def library(self) -> Path:
+        """The file of its compiled library, built if it is not in the cache."""
+        spec = KernelSpec(kernels_of(self.description).description, Call.parse(self.part), self.dtype, self.indexed)
+        return Path(load_library(Wanted(source_of(spec).text))._name)
+
+
+def kernels_in(program: ExportedProgram) -> list[Needed]:
+    """The kernels of a program, each once, in the order of their first call.
+
+    Raises `DeployError` for a call that has none.
+    """
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
+
+
+def _of(node: Any) -> Iterator[Needed]:
+    if node.target in _CALLS:
+        given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
+        yield from _parts(_CALLS[node.target](*given).listed())
+
+
+def _parts(call: FormCall) -> Iterator[Needed]:
+    """A kernel for each sweep of a call: both ends of a gather are two."""
+    kernels, dtype, indexed = kernels_of(call.description), call.tensors[0].dtype, call.indexed
+    description = kernels.description
+    widens = kernels.widens(call.slots, dtype, indexed, "cpu")
+    if not description.live or widens or kernels.expands(call):
+        raise DeployError(
+            f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
+            "the network with .float(), or deploy tpgen.portable(network)"
+        )
+    for part in kernels.signature(call.call, indexed).parts:
+        yield Needed(call.description, dtype, call.call, str(part), indexed)
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
@@ -58,7 +113,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     return "\n".join(
         [
             *_forms(kernels, files),
-            *(f"static const char* const {name} = {_quoted(schema)};" for name, schema in schemas),
+            *(f"static const char* const {name} = {json.dumps(schema)};" for name, schema in schemas),
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
             "#define FEATURES " + " ".join(f'NEEDS("{name}")' for name in features),
@@ -73,7 +128,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         given, opened = native_fields(form.signature(needed.part, needed.indexed))
         yield f"static const Given given_{number}[] = {{{', '.join(map(_list, given))}}};"
         yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
-        texts = f"{_quoted(needed.description)}, {_quoted(needed.call)}"
+        texts = f"{json.dumps(needed.description)}, {json.dumps(needed.call)}"
         counts = f"{list(DTYPES).index(needed.dtype)}, {len(given)}, {len(opened)}, given_{number}, opened_{number}"
         mask = 0 if form.description.any_level or part.levels else mask_of(part)
         flags = f"{int(form.description.check_index)}, {mask}"
@@ -83,7 +138,3 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
 
 def _list(numbers: Sequence[int]) -> str:
     return f"{{{', '.join(str(int(n)) for n in numbers)}}}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True)

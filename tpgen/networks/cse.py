@@ -33,7 +33,8 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
     known: dict[Any, fx.Node] = {}
     removed = 0
     for node in list(graph.nodes):
-        if node in writers or _changes_state(node):
+        # another mode of autograd, say, changes the conditions under which what follows is computed
+        if node in writers or (node.op == "call_function" and node.is_impure(impure_random=False)):
             known.clear()
         elif node not in written and _is_pure(node):
             key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
@@ -82,18 +83,15 @@ def _writes(node: fx.Node, module: nn.Module) -> bool:
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
     if node.op not in ("call_method", "call_function"):
         return False
-    if node.op == "call_function" and (_is_foreign(_home(node)) or _has_mutable_schema(node)):
+    schema = getattr(node.target, "_schema", None)  # of an operator of a library
+    mutable = schema is not None and schema.is_mutable
+    if node.op == "call_function" and (mutable or _is_foreign(_home(node))):
         return True
     name = _name(node)
     if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
-
-
-def _has_mutable_schema(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)  # of an operator of a library
-    return bool(schema is not None and schema.is_mutable)
 
 
 def _home(node: fx.Node) -> str:
@@ -103,11 +101,6 @@ def _home(node: fx.Node) -> str:
 def _is_foreign(home: str) -> bool:
     """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
     return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
-
-
-def _changes_state(node: fx.Node) -> bool:
-    """Whether what follows is computed under other conditions, such as another mode of autograd."""
-    return node.op == "call_function" and node.is_impure(impure_random=False)
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -86,18 +87,11 @@ def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | 
         source = node.args[0]
     elif node.target is operator.getitem and getattr(node.args[0], "target", None) is torch.broadcast_tensors:
         source = node.args[0].args[node.args[1]]  # type: ignore[union-attr,index]
-        if shapes.get(source, ())[:-1] and _count(shapes[source][:-1]) == 1:
+        if shapes.get(source, ())[:-1] and prod(shapes[source][:-1]) == 1:
             return None  # one row: it may be the one that others are broadcast against
     if not isinstance(source, fx.Node) or source not in shapes:
         return None
-    return source if _count(shapes[node]) == _count(shapes[source]) else None
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+    return source if prod(shapes[node]) == prod(shapes[source]) else None
 
 
 class _Rows:
@@ -109,7 +103,9 @@ class _Rows:
         self.parent: dict[fx.Node, fx.Node] = {}
 
     def join(self, operands: Sequence[Any]) -> None:
-        roots = sorted({self.first(n) for n in operands if self._is_rows(n)}, key=self.order.__getitem__)
+        shapes = {n: self.shapes.get(n, ()) for n in operands}
+        matrices = [n for n, shape in shapes.items() if len(shape) == 2 and shape[0] > 1]
+        roots = sorted({self.first(n) for n in matrices}, key=self.order.__getitem__)
         for root in roots[1:]:
             if self.shapes[root][0] == self.shapes[roots[0]][0]:
                 self.parent[root] = roots[0]
@@ -119,7 +115,3 @@ class _Rows:
         while node in self.parent:
             node = self.parent[node]
         return node
-
-    def _is_rows(self, node: Any) -> bool:
-        shape = self.shapes.get(node, ())
-        return len(shape) == 2 and shape[0] > 1

@@ -16,12 +16,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.proxy import GraphAppendingTracer
 
 from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.errors import TraceError
@@ -96,7 +96,7 @@ def inline_products(
     """
     _check(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
-    before = _count(flat.graph)
+    before = len(flat.graph.nodes)
     flops_before = None
     if inputs is not None:
         flops_before = _flops(flat.module(), inputs)
@@ -110,7 +110,7 @@ def inline_products(
     constants = _constants_read(flat.graph, flat.constants)
     flops = _flops(module, inputs) if inputs is not None else None
     module.meta["gain"] = Gain(
-        flat.products, before, _count(flat.graph), flat.constants_before, len(constants), flops_before, flops
+        flat.products, before, len(flat.graph.nodes), flat.constants_before, len(constants), flops_before, flops
     )
     return module
 
@@ -146,7 +146,6 @@ class _Inliner:
         self.predicate = predicate
         self.strategy = strategy
         self.graph = fx.Graph()
-        self.recorder = GraphAppendingTracer(self.graph)
         self.constants: dict[str, np.ndarray] = {}
         self.tensors: dict[str, Tensor] = {}
         self.names: dict[Any, str] = {}  # of equal constants
@@ -170,7 +169,7 @@ class _Inliner:
         for node in self.graph.nodes:
             if node.op in ("get_attr", "call_module"):
                 name = str(node.target)
-                held[name] = self.tensors[name] if name in self.tensors else _attribute(self.original, name)
+                held[name] = self.tensors[name] if name in self.tensors else attrgetter(name)(self.original)
         exact = _constants_read(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
         return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
@@ -257,20 +256,9 @@ def _bound(product: TensorProduct, path: str, args: Any, kwargs: Any) -> dict[st
     return given
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def _constants_read(graph: fx.Graph, constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     read = {node.target for node in graph.nodes if node.op == "get_attr"}
     return {name: values for name, values in constants.items() if name in read}
-
-
-def _count(graph: fx.Graph) -> int:
-    return len(graph.nodes)
 
 
 def _flops(module: nn.Module, inputs: Sequence[Any]) -> int:

@@ -26,6 +26,7 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
+from tpgen._torch import pytree
 from tpgen.errors import InverseError
 
 # inverse(y, place, *constants) -> x, as torch code: y is what the step gave, place the position of its input among the
@@ -171,7 +172,8 @@ class _Inversion:
         chain = []
         while current is not inputs[0]:
             places = [n for n, a in enumerate(current.args) if isinstance(a, fx.Node) and a in depends]
-            if len(places) != 1 or not depends.isdisjoint(_nodes(current.kwargs)):
+            keywords = [a for a in pytree.tree_leaves(current.kwargs) if isinstance(a, fx.Node)]
+            if len(places) != 1 or not depends.isdisjoint(keywords):
                 raise InverseError(
                     f"{self._called(current)} reads the input in more than one place or in a list or keyword, so it "
                     "cannot be undone by itself: trace that part as one function (functions=...), and pass its inverse "
@@ -223,12 +225,6 @@ class _Inversion:
         if node not in self.constants:
             self.constants[node] = self.graph.node_copy(node, self._copied)
         return self.constants[node]
-
-
-def _nodes(arguments: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(arguments, lambda n: found.append(n) or n)  # type: ignore[func-returns-value]
-    return found
 
 
 def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:

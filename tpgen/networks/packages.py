@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
@@ -100,12 +101,8 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
     """Leave out checks of inputs, a third of a package's text, which run only where a variable of torch's asks."""
 
     def write(self: Any) -> None:
-        graph = _torch.inductor_graph.graph
-        inputs, graph.graph_inputs = graph.graph_inputs, {}
-        try:
+        with patch.object(_torch.inductor_graph.graph, "graph_inputs", {}):
             written(self)
-        finally:
-            graph.graph_inputs = inputs
 
     return write
 
@@ -119,11 +116,8 @@ def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        inputs, graph.graph_inputs = graph.graph_inputs, {name: _Sizes(x) for name, x in graph.graph_inputs.items()}
-        try:
+        with patch.object(graph, "graph_inputs", {name: _Sizes(x) for name, x in graph.graph_inputs.items()}):
             checks(self)
-        finally:
-            graph.graph_inputs = inputs
         self.prefix.splice("#undef __check_inputs_outputs")
         self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_checks(graph))))
 

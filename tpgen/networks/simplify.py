@@ -7,6 +7,7 @@ Results stay the same for finite numbers; those of a determinant and of products
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,11 +94,10 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
     if any(user.args[1] != 0 for user in node.users) or _sizes(matrix)[-1] != "3":
         return
 
+    call = partial(insert, graph)
+
     def entry(i: int, j: int) -> fx.Node:
         return call(_aten.select.int, call(_aten.select.int, matrix, -2, i), -1, j)
-
-    def call(*args: Any) -> fx.Node:
-        return insert(graph, *args)
 
     with graph.inserting_before(node):
         terms = []

@@ -10,7 +10,7 @@ from torch import nn
 
 from tpgen.errors import InputError
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import WRITING, Program
+from tpgen.networks.step_program import BuiltOnce, Program
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
@@ -39,20 +39,16 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
     return step
 
 
-class Step:
+class Step(BuiltOnce):
     """A network whose calls are one program, which the first of them builds; attributes are those of the network."""
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         self._network, self._outputs = network, None if outputs is None else tuple(outputs)
-        self._program: Program | None = None
 
     def __getattr__(self, name: str) -> Any:
         if "_network" not in vars(self):  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self._network, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_program": None}  # a copy builds its own, which the cache has
 
     def train(self, mode: bool = True) -> Step:
         """Set the mode of the network; returns the step, as a module returns itself."""
@@ -78,15 +74,6 @@ class Step:
             return found
         with torch.enable_grad():
             return self._evaluate(*args, **options)
-
-    def _current(self, *args: Any, **options: Any) -> Program:
-        """The program, built where there is none of the network as it is now."""
-        if self._program is None or not self._program.stands():
-            with WRITING:  # of several threads, one builds it
-                if self._program is None or not self._program.stands():
-                    self.build(*args, **options)
-        assert self._program is not None
-        return self._program
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
         found = self._network(*args, **options)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from tpgen._torch import foreach_mul, pytree
 from tpgen.errors import InputError
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import WRITING, Program
+from tpgen.networks.step_program import BuiltOnce, Program
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
@@ -44,25 +44,21 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
     return training
 
 
-class Training(nn.Module):
+class Training(BuiltOnce, nn.Module):
     """A loss of a network, whose calls are one program that the first of them builds."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
-        self._built: tuple[Any, list[nn.Parameter], Program] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_built": None}  # a copy builds its own, which the cache has
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of such calls, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
-        scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
-        program = Program.of(title, self._with_gradients, slots, signature, tensors)
-        self._built = self._state(slots, scripted), scripted, program
+        self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
+        self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
+        self._trained = self._state(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """As the loss."""
@@ -72,20 +68,9 @@ class Training(nn.Module):
             found = program.run(signature, tensors)
         return self.loss(self.network, *args, **options) if found is None else self._recorded(program, *found)
 
-    def _current(self, *args: Any, **options: Any) -> Program:
-        """The program, built where there is none of the network as it is now."""
-        if not self._stands():
-            with WRITING:  # of several threads, one builds it
-                if not self._stands():
-                    self.build(*args, **options)
-        assert self._built is not None
-        return self._built[-1]
-
     def _stands(self) -> bool:
-        if self._built is None:
-            return False
-        state, scripted, program = self._built
-        return program.stands() and state == self._state(program.slots, scripted)
+        program = self._program
+        return program is not None and program.stands() and self._trained == self._state(program.slots, self._scripted)
 
     def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         """Modes of the network, for each of which a program is another: in training, and what of it is trained."""

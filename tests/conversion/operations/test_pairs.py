@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from tests.machine import needs_compiler
 from tpgen.conversion.operations import pairs
-from tpgen.conversion.operations.local_rows import count_in_pairs, local_rows
-from tpgen.conversion.operations.pairs import carry_over, convolved, mark, once_for_pairs, pairs_of
+from tpgen.conversion.operations.pairs import (
+    carry_over,
+    convolved,
+    count_in_pairs,
+    local_rows,
+    mark,
+    once_for_pairs,
+    pairs_of,
+)
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.presets import channelwise
 

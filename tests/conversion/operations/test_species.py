@@ -11,7 +11,7 @@ from tpgen.conversion import species as module
 from tpgen.conversion.species import grouped_linear, species_linear
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.networks.groups import Groups, find_groups
+from tpgen.networks.recording import Groups, find_groups
 from tpgen.planner.linear import make_linear_plan
 
 pytestmark = needs_compiler

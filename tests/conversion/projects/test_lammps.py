@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import count_in_pairs, first_rows, local_rows, rows_of
+from tpgen.conversion.operations.pairs import count_in_pairs, first_rows, local_rows, rows_of
 from tpgen.conversion.projects import lammps
 from tpgen.errors import InputError, OptionError
 
@@ -121,7 +121,7 @@ def test_lammps_s_own_package_is_asked_for_in_one_line(monkeypatch: pytest.Monke
         raise ImportError("LAMMPS ML-IAP has to be installed. See the page")
 
     monkeypatch.setattr(lammps, "find_spec", bool)
-    monkeypatch.setattr(lammps, "import_module", missing)
+    monkeypatch.setattr(lammps, "resolve_name", missing)
     with pytest.raises(
         OptionError, match=r"^nequip's class .* here \(LAMMPS ML-IAP has to be installed\): install .*$"
     ):

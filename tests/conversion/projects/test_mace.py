@@ -244,9 +244,7 @@ def test_contractions_stay_where_couplings_say_nothing(moved: torch.dtype | str,
 
 
 def test_contractions_stay_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tpgen.conversion.projects.mace_contraction.kernel_supported", lambda *_, **__: "no compiler here"
-    )
+    monkeypatch.setattr("tpgen.conversion.obstacles.kernel_supported", lambda *_, **__: "no compiler here")
     with pytest.raises(TpgenError, match="nothing that can be converted: without a kernel: no compiler here"):
         convert(SymmetricContraction())
 

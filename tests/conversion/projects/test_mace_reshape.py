@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.conversion.projects.mace_stand_in import reshape_irreps
 from tests.machine import needs_compiler
 from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.conversion.projects.mace_reshape import MaceReshape
+from tpgen.conversion.projects.mace_contraction import MaceReshape
 from tpgen.errors import TpgenError
 
 IRREPS = "5x0e + 5x1o + 5x2e"

@@ -12,7 +12,7 @@ import torch
 from tests.kernels.plans import call, operands
 from tpgen.errors import BackendError
 from tpgen.kernels.cpp.parts import unit_flags
-from tpgen.kernels.build import build, units
+from tpgen.kernels.build import build
 from tpgen.kernels.runtime.ops import describe, kernel_source
 from tpgen.kernels.runtime.runtime import Kernels
 from tpgen.planner.presets import channelwise
@@ -38,7 +38,7 @@ def test_any_number_of_units_gives_the_same_bits(tmp_path: Path, monkeypatch: py
     for count in (1, 2, 3):
         directory = tmp_path / str(count)  # of its own: a library is loaded from a path once
         monkeypatch.setenv("TPGEN_CACHE_DIR", str(directory))
-        monkeypatch.setattr(units, "cores", lambda count=count: count)
+        monkeypatch.setattr(build, "cores", lambda count=count: count)
         monkeypatch.setattr(build, "_loaded", {})
         found.append([x for x in Kernels(describe(LARGE)).run(given) if x is not None])
         files = list((directory / "kernels").iterdir())
@@ -61,7 +61,7 @@ case "$*" in *TPGEN_FROM=*) echo 'kernel.cpp:1: error: no such unit' >&2; exit 1
     )
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
-    monkeypatch.setattr(units, "cores", lambda: 3)
+    monkeypatch.setattr(build, "cores", lambda: 3)
     with pytest.raises(BackendError, match=r"(?s)TPGEN_FROM=.* -c .*error: no such unit.*source kept at") as caught:
         Kernels(describe(LARGE)).run(call(7, *operands(LARGE, 5, torch.float32).values()))
     kept = Path(str(caught.value).split("kept at ")[1].split("\n")[0])

@@ -16,18 +16,24 @@ both edges.
 
 A network that is written down as a program cannot look for pairs: while that goes on, nets take pairs that the program
 is given, and the `Recording` gets what they are to be found from.
+
+In a simulation over several ranks, a rank's own atoms stand first, then ghosts, which send but do not receive.  Sums of
+ghosts are cut off.  Between a convolution and the cut a gradient would be enlarged with zeros, so `local_rows` says
+before which rows are wanted, and whether edges count in pairs alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.conversion.operations.local_rows import count_in_pairs, rows_of
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
 from tpgen.networks.recording import Recording, recorded_program
@@ -39,6 +45,38 @@ WORTH_PAIRS = 2**8  # edges: of fewer, finding pairs costs what they save
 SHARE = 4  # edges to each pair at most: where fewer have a reverse, putting rows in order costs what they save
 
 _Net = Callable[[Tensor], Tensor]
+_wanted = local()
+
+
+@contextmanager
+def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
+    """Let convolutions of this thread return the first rows alone: none of the others has an edge that points to it.
+
+    ``in_pairs`` says that gradients by edges are read in sums over both edges of a pair alone, whose vectors are
+    negatives of each other but for rounding.
+    """
+    _wanted.count, _wanted.in_pairs = count, in_pairs
+    try:
+        yield
+    finally:
+        del _wanted.count, _wanted.in_pairs
+
+
+def rows_of(nodes: Tensor) -> int:
+    """Number of rows that a convolution of nodes returns: as many as there are, or as are wanted."""
+    if torch.compiler.is_compiling():
+        return nodes.size(0)
+    return getattr(_wanted, "count", nodes.size(0))
+
+
+def count_in_pairs() -> bool:
+    """Whether nobody reads gradients by single edges, whose pairs are negatives of each other but for rounding."""
+    return getattr(_wanted, "in_pairs", False)
+
+
+def first_rows(x: Tensor, count: int) -> Tensor:
+    """The first rows of a tensor; where it has no others itself, as the gradient of a slice would be a copy."""
+    return x if x.size(0) == count else x[:count]
 
 
 def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
@@ -116,12 +154,9 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     pairs = _found(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_of(x))
-    if has_plain_numbers(y):
-        beside = pairs, *_state(src), *_state(dst)
-        ordered, _ = _once(_ordered, y, beside, lambda: _in_order(pairs, y, src, dst))
-    else:
-        ordered, _ = _in_order(pairs, y, src, dst)
-    y, src, dst = ordered
+    order = partial(_in_order, pairs, y, src, dst)
+    plain = has_plain_numbers(y)
+    (y, src, dst), _ = _once(_ordered, y, (pairs, *_state(src), *_state(dst)), order) if plain else order()
     return conv.forward_pairs(x, y, weight, src, dst, rows_of(x))
 
 

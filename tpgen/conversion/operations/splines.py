@@ -94,17 +94,13 @@ def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     if not getattr(net, SPLINED):
         return compute, x
     lengths = lengths_of(x) if takes_spline(x) else None
-    if lengths is None or not _is_inside(lengths):
+    if lengths is None or not (lengths.ends or bool((lengths.column.detach() <= lengths.end).all())):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)
     spline = _spline_of(net, compute, lengths, constants)
     if spline.slopes_error > SLOPE_ERROR:
         return compute, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
-
-
-def _is_inside(lengths: Lengths) -> bool:
-    return lengths.ends or not lengths.column.numel() or bool(lengths.column.detach().max() <= lengths.end)
 
 
 def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:

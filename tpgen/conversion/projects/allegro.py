@@ -18,13 +18,10 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.conversion.notices import kernels_take, runs_on
-from tpgen.conversion.obstacles import replaced
+from tpgen.conversion.obstacles import kernel_plan, polynomial_attributes, replaced
 from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
-from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.kernels.runtime.polynomials import forward_call
-from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.multilinear import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
@@ -111,29 +108,21 @@ def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapO
 
 
 def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
-    strategy = options.get("strategy", "auto")
-    if strategy not in ("auto", "kernel"):
-        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
     if why := replaced(module):
         return Kept(module, why)
-    try:
-        plan = _planned(module)
-    except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
-    if why := kernel_supported(plan, dtype=module.w3j.dtype, device=module.w3j.device):
-        return Kept(module, f"without a kernel: {why}")
+    plan = kernel_plan(module, options, partial(_planned, module), module.w3j)
+    if isinstance(plan, Kept):
+        return plan
     couplings = _couplings(plan, module)
     if couplings.shape != module.w3j.shape or _differ(couplings, module.w3j):
         return Kept(module, _FOREIGN)
-    sizes = [operand.dim for operand in plan.weights]
     extra = {
-        "_tpgen_plan": plan.to_json(),
-        "_tpgen_call": str(forward_call(plan)),
+        **polynomial_attributes(plan),
         "_tpgen_planned": True,
         "_tpgen_version": writes_to(module.w3j),
-        "_tpgen_sizes": sizes,
+        "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return Swap(module, TpgenContracter, _now, extra, partial(_exact, module, couplings))
+    return Swap(module, TpgenContracter, _now, extra, lambda: module.w3j.copy_(couplings))
 
 
 def _planned(module: Any) -> Plan:
@@ -158,10 +147,6 @@ def _couplings(plan: Plan, module: Any) -> Tensor:
 
 def _differ(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
     return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=limit)
-
-
-def _exact(module: Any, couplings: Tensor) -> None:
-    module.w3j.copy_(couplings)
 
 
 offer_modifier(Contracter)

@@ -13,12 +13,13 @@ and exchanges nothing.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from secrets import randbits
 from types import MappingProxyType
 from typing import Any
@@ -27,14 +28,14 @@ import torch
 from torch import Tensor
 
 from tpgen._version import __version__
-from tpgen.conversion.operations.local_rows import local_rows
+from tpgen.conversion.operations.pairs import local_rows
 from tpgen.errors import InputError, OptionError
 from tpgen.kernels.runtime.memory import empty
 
-PROJECTS = {  # of which modules make what LAMMPS calls: their modules here, and functions
-    "mace": ("mace_lammps", "mace_for_lammps"),
-    "nequip": ("nequip_lammps", "nequip_for_lammps"),
-    "sevenn": ("sevennet_lammps", "sevennet_for_lammps"),
+PROJECTS = {  # classes of what LAMMPS calls, with their modules here
+    "mace": "mace_lammps:LammpsMace",
+    "nequip": "nequip_lammps:LammpsNequip",
+    "sevenn": "sevennet_lammps:LammpsSevenNet",
 }
 
 
@@ -42,6 +43,15 @@ class Converted:
     """Base of a project's class for LAMMPS.  Its pickle says which tpgen wrote it before it is opened."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
+    stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
+
+    @classmethod
+    def of_file(cls, source: Path, **options: Any) -> Any:
+        """Make what LAMMPS calls of a model's file or name; these options convert the model when it is built."""
+        make: Any = cls
+        made = make(str(source), **cls.stock_options)
+        made.options = options
+        return made
 
     def prepare(self, data: Any) -> None:
         """Build the model, where that is not done yet."""
@@ -123,11 +133,11 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write the file of a model as one for LAMMPS, converted with these options."""
-    torch.save(_maker(project)(source, **options), target)
+    torch.save(_class_of(project).of_file(source, **options), target)
 
 
-def _maker(project: str | None) -> Callable[..., Any]:
-    """The function of a project, or of the only one that is installed, that makes of a file what LAMMPS calls."""
+def _class_of(project: str | None) -> type[Converted]:
+    """The class that LAMMPS calls of a project, or of the only one that is installed."""
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
         (project,) = there
@@ -137,8 +147,7 @@ def _maker(project: str | None) -> Callable[..., Any]:
             + ("name one by --project" if project is None else f"{project} is not")
         )
     try:
-        module, function = PROJECTS[project]
-        return getattr(import_module(f"tpgen.conversion.projects.{module}"), function)
+        return resolve_name(f"tpgen.conversion.projects.{PROJECTS[project]}")
     except ImportError as error:
         raise OptionError(
             f"{project}'s class for LAMMPS cannot be imported here ({str(error).partition('. ')[0]}): install LAMMPS's "

@@ -16,11 +16,10 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
-from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction
-from tpgen.conversion.projects.mace_reshape import is_reshape, reshape_swap
+from tpgen.conversion.products import convolving
+from tpgen.conversion.projects.mace_contraction import contraction_swap, is_contraction, is_reshape, reshape_swap
 from tpgen.conversion.radial import find_weights
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of
 
@@ -66,27 +65,19 @@ def _gathers(module: nn.Module) -> bool:
     return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 
-def _asks_for_fusion(block: nn.Module) -> bool:
-    code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
-    return code is not None and _FUSION in code.co_consts
-
-
 def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    why = not_fused(network, block, "conv_tp") if _asks_for_fusion(block) else _TOO_OLD
+    code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
+    asks_for_fusion = code is not None and _FUSION in code.co_consts
+    why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
     if why:
         yield Kept(block, why)
     elif mark_of(block.conv_tp) is None:
         found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
-            cls, extra = _dividing(block, options)
+            cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
+            if ours and cls.__name__ in _DIVIDE:
+                cls, extra = import_module("tpgen.conversion.projects.mace_models").dividing(block, options)
             yield Swap(block, cls, "", {_FUSION: True, **extra})
-            if type(block).__module__ == _BLOCKS:  # these hand weights to the product as they are
+            if ours:  # these hand weights to the product as they are
                 yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)
-
-
-def _dividing(block: nn.Module, options: dict[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """The class of a block and attributes that it needs: its own, or where MACE has it, one that divides weights."""
-    if type(block).__module__ != _BLOCKS or type(block).__name__ not in _DIVIDE:
-        return type(block), {}
-    return import_module("tpgen.conversion.projects.mace_blocks").dividing(block, options)

@@ -1,5 +1,9 @@
 """MACE's symmetric contraction, computed by a generated kernel from the weights where MACE has them.
 
+Before it MACE changes the layout: it cuts rows ``(copies, components)`` of each irrep apart and joins them as
+``(copies, components of all)``: a copy of short pieces, and its gradient a tensor of zeros for each irrep.  As a
+polynomial of degree one it is one pass over whole vectors, and so is every derivative.
+
 Annotations here are objects, not strings: TorchScript reads them.
 """
 
@@ -15,18 +19,26 @@ from torch import Tensor, nn
 
 from tpgen._torch import assert_async
 from tpgen.conversion.notices import kernels_take, runs_on, say_once
-from tpgen.conversion.obstacles import HOOKED, has_hooks, has_more, replaced
+from tpgen.conversion.obstacles import (
+    HOOKED,
+    has_hooks,
+    has_more,
+    kernel_plan,
+    may_be_kernels,
+    polynomial_attributes,
+    replaced,
+)
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
-from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.multilinear import has_plain_numbers, is_traced
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.read import read_plan
 
 _KIND = "SymmetricContraction"
@@ -125,25 +137,19 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
-    why = _changed(module)
-    if why:
+    if why := _changed(module) or _unreadable(module):
         return Kept(module, why)
-    strategy = options.get("strategy", "auto")
-    if strategy not in ("auto", "kernel"):
-        return Kept(module, f"for kernels alone, and strategy={strategy!r} was asked for")
-    why = _unreadable(module)
-    if why:
-        return Kept(module, why)
-    try:
+    signs: list[list[float]] = []
+
+    def make() -> Plan:
         plan = _planned(module)
-        signs = _signs(module, plan)
-    except TpgenError as error:
-        return Kept(module, f"tpgen cannot plan it: {error}")
-    like = module.contractions[0].weights_max
-    why = kernel_supported(plan, dtype=like.dtype, device=like.device)
-    if why:
-        return Kept(module, f"without a kernel: {why}")
-    extra = {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan)), "_tpgen_signs": signs}
+        signs.extend(_signs(module, plan))
+        return plan
+
+    plan = kernel_plan(module, options, make, module.contractions[0].weights_max)
+    if isinstance(plan, Kept):
+        return plan
+    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs}
     return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
 
 
@@ -212,3 +218,59 @@ def is_contraction(module: nn.Module) -> bool:
 
 def _of_mace(module: nn.Module, name: str) -> bool:
     return type(module).__module__.startswith("mace.") and type(module).__name__ == name
+
+
+# -- the layout of its features ----------------------------------------------------------------------------------------
+
+_NOW_RESHAPE = "tpgen polynomial, kernel (float32 and float64 on the CPU, slices elsewhere)"
+
+
+@compile_mode("script")
+class MaceReshape(nn.Module):
+    """Rows in e3nn's order as ``(rows, copies, components)``."""
+
+    dims: list[int]
+    _tpgen_plan: str
+    _tpgen_call: str
+    _tpgen_copies: int
+    _tpgen_dim: int  # of all components
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        """As MACE's."""
+        shape = [tensor.size(0), self._tpgen_copies, self._tpgen_dim]
+        if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
+            return run_polynomial([tensor], None, self._tpgen_plan, self._tpgen_call).view(shape)
+        parts = tensor.split([self._tpgen_copies * dim for dim in self.dims], dim=1)
+        return torch.cat([part.reshape(shape[:2] + [-1]) for part in parts], dim=-1)
+
+
+def layout_plan(irreps: Irreps) -> Plan:
+    """The polynomial of degree one that copies all components of a channel, from one layout to the other.
+
+    >>> layout_plan(Irreps("0e + 1o")).out.dim
+    4
+    """
+    copied = tuple(((k, k), 1.0) for k in range(irreps.dim))
+    operands = [Operand("x", irreps, "mul_ir"), Operand(OUT, irreps, "channel")]
+    return make_polynomial_plan(operands, [PolynomialTerm(("x",), table=(copied,))])
+
+
+def is_reshape(module: nn.Module) -> bool:
+    """Whether a module is MACE's own, in e3nn's layout, and has more than one irrep of as many copies."""
+    return (
+        _of_mace(module, "reshape_irreps")
+        and getattr(module, "cueq_config", None) is None
+        and len(module.muls) > 1  # type: ignore[arg-type]
+        and len(set(module.muls)) == 1  # type: ignore[arg-type]
+    )
+
+
+def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
+    """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
+    plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
+    if not may_be_kernels(options) or kernel_supported(plan):
+        return None
+    if why := replaced(module):
+        return Kept(module, why)
+    extra = {**polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
+    return Swap(module, MaceReshape, _NOW_RESHAPE, extra)

@@ -9,7 +9,7 @@ from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
 from torch import Tensor
 
 from tpgen.conversion.convert import convert
-from tpgen.conversion.operations.local_rows import first_rows
+from tpgen.conversion.operations.pairs import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.projects.mace_files import read_model
 from tpgen.conversion.swap import mark_of
@@ -23,6 +23,12 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
         super().__init__(model)
         self.config.allow_cpu = True
 
+    @classmethod
+    def of_file(cls, source: Path, **options: Any) -> LammpsMace:
+        """Make what LAMMPS calls of the file of a model, which is converted at once."""
+        model = read_model(source)
+        return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
+
     def prepare(self, data: Any) -> None:
         if not self.initialized:
             self._initialize_device(data)
@@ -32,9 +38,3 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
 
 def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
     return x if count is None else first_rows(x, count)
-
-
-def mace_for_lammps(source: Path, **options: Any) -> LammpsMace:
-    """Make the module that LAMMPS calls, from the file of a model."""
-    model = read_model(source)
-    return LammpsMace(model if any(map(mark_of, model.modules())) else convert(model, **options))

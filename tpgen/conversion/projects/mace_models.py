@@ -1,7 +1,12 @@
 """MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
 
 A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
-them, nothing is marked.  It imports MACE: `mace_swaps` loads it where a network holds a model.
+them, nothing is marked.  It imports MACE: `mace_swaps` of `conversion.projects.mace` loads it where a network
+holds a model.
+
+Its interaction blocks divide the results of a linear layer by the number of neighbours: forwards and backwards that
+reads and writes all features of all atoms once more, on new memory.  Here the layer's weights are divided.  In a call
+that asks for no training, the first block makes one layer of this one and the product by element that follows it.
 """
 
 from __future__ import annotations
@@ -13,17 +18,21 @@ from types import MethodType
 from typing import Any
 
 import torch
+from e3nn import o3
 from e3nn.nn import FullyConnectedNet
 from mace.modules import blocks, models
 from mace.modules.radial import BesselBasis, PolynomialCutoff
 from torch import Tensor, nn
 
+from tpgen.conversion.joined import JoinedLayers, join_layers
+from tpgen.conversion.linears import ConvertedLinear, linear_plan_of
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import count_in_pairs
-from tpgen.conversion.operations.pairs import FEEDS, mark
-from tpgen.conversion.projects.mace_blocks import Rebuilt, evaluates
+from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
+from tpgen.conversion.products import ProductBySpecies
+from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.nn.from_e3nn import plan_of
 from tpgen.remember import remembered
 
 # the graph of the call that runs, where its edges may be pairs
@@ -31,27 +40,42 @@ _graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
 # arguments that ask for gradients by single edges
 _SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
 _SHIFTS = ("shifts", "unit_shifts")
+# whether the call that runs is known to be none of training, after which weights change
+_evaluates: ContextVar[bool] = ContextVar("evaluates", default=False)
+_JOINED = "_tpgen_joined"
+_DTYPES = (torch.float32, torch.float64)
 
 
-class _Paired(Rebuilt):
+class _Rebuilt:
+    """A class whose constructor builds what stands behind it: a copy or an unpickled object begins as an empty one."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        """An empty object; one that is built, as from a configuration that names the class, is a stock one."""
+        return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
+
+
+class _Paired(_Rebuilt):
     """Says to the embedding, while a call runs, what graph it is about, and to blocks whether it is of training."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
         asked = _asked(self, args, given)
-        before = _graph.set(_paired_graph(asked)), evaluates.set(not asked.get("training", False))
+        before = _graph.set(_paired_graph(asked)), _evaluates.set(not asked.get("training", False))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
             _graph.reset(before[0])
-            evaluates.reset(before[1])
+            _evaluates.reset(before[1])
 
 
 def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
     """The arguments of a call by name; none where they do not fit."""
+    forward = model.forward
     try:
-        return _bound(model, args, given).arguments
+        if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
+            return inspect.signature(forward).bind(*args, **given).arguments
+        return _signature(forward.__func__).bind(forward.__self__, *args, **given).arguments
     except TypeError:  # which the call itself will say
         return {}
 
@@ -62,14 +86,6 @@ def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
         return None
     shifts = [graph.get(name) for name in _SHIFTS]
     return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
-
-
-def _bound(model: Any, args: tuple, given: dict[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a call by name; a `TypeError` where they do not fit."""
-    forward = model.forward
-    if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
-        return inspect.signature(forward).bind(*args, **given)
-    return _signature(forward.__func__).bind(forward.__self__, *args, **given)
 
 
 _signature = remembered("signatures of models", entries=64)(inspect.signature)
@@ -157,3 +173,119 @@ def _is_known(embedding: nn.Module) -> bool:
     """Whether all that an embedding computes with is MACE's own, as it stands there."""
     own = ("mace", "tpgen")
     return all(type(m).__module__.split(".")[0] in own and not has_more(m) for m in embedding.modules())
+
+
+# -- interaction blocks ------------------------------------------------------------------------------------------------
+
+
+class _Divides(_Rebuilt):
+    """Divides weights by the number of neighbours, where nothing but MACE's own code stands between."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        if args or torch.compiler.is_compiling() or not _is_plain(self):
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        return self._evaluate(**given)  # type: ignore[attr-defined]
+
+
+class RealAgnosticInteractionBlock(_Divides, blocks.RealAgnosticInteractionBlock):
+    """MACE's first block, whose linear layer and product by element are one where no training is asked for."""
+
+    def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
+        message, node_attrs = _summed(self, **given)
+        joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
+        if joined is not None and _evaluates.get() and type(skip) is ProductBySpecies and not has_more(skip):
+            found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
+        if found is None:
+            found = skip(_divided(self, message), node_attrs)
+        return self.reshape(found), None
+
+
+class RealAgnosticResidualInteractionBlock(_Divides, blocks.RealAgnosticResidualInteractionBlock):
+    """MACE's block with a product by element beside the sum over neighbours."""
+
+    def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+        beside = self.skip_tp(node_feats, node_attrs)
+        message, _ = _summed(self, node_attrs, node_feats, **given)
+        local = self.truncate_ghosts(beside, _local(given))
+        return self.reshape(_divided(self, message)), local
+
+
+def _summed(
+    block: Any,
+    node_attrs: Tensor,
+    node_feats: Tensor,
+    edge_attrs: Tensor,
+    edge_feats: Tensor,
+    edge_index: Tensor,
+    cutoff: Tensor | None = None,
+    first_layer: bool = False,
+    **lammps: Any,
+) -> tuple[Tensor, Tensor]:
+    """The sum over neighbours as MACE writes it, and attributes, of local atoms alone in LAMMPS."""
+    features = block.handle_lammps(
+        block.linear_up(node_feats),
+        lammps_class=lammps.get("lammps_class"),
+        lammps_natoms=lammps.get("lammps_natoms", (0, 0)),
+        first_layer=first_layer,
+    )
+    weights = block.conv_tp_weights(edge_feats)
+    if cutoff is not None:
+        weights = weights * cutoff
+    message = block.conv_tp(features, edge_attrs, weights, edge_index)
+    return block.truncate_ghosts(message, _local(lammps)), block.truncate_ghosts(node_attrs, _local(lammps))
+
+
+def _local(lammps: Mapping[str, Any]) -> int | None:
+    """The number of local atoms; None outside LAMMPS."""
+    return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
+
+
+def _divided(block: Any, message: Tensor) -> Tensor:
+    return block.linear(message, block.linear.weight / block.avg_num_neighbors)
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether a call of a block is MACE's code, with a layer of ours whose weights can be divided."""
+    linear = block.linear
+    return (
+        type(linear) is ConvertedLinear
+        and linear.weight.dtype in _DTYPES
+        and linear.internal_weights
+        and not (has_more(block) or has_more(linear))
+        and isinstance(block.avg_num_neighbors, float | int)
+    )
+
+
+# the names that a block's forward reads, in their order: in another version other code may stand between them
+_NAMES = (
+    *("linear_up", "handle_lammps", "conv_tp_weights", "hasattr", "conv_tp", "scatter_sum", "shape"),
+    *("truncate_ghosts", "linear", "avg_num_neighbors"),
+)
+_KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
+    blocks.RealAgnosticInteractionBlock: (RealAgnosticInteractionBlock, (*_NAMES, "skip_tp", "reshape")),
+    blocks.RealAgnosticResidualInteractionBlock: (
+        RealAgnosticResidualInteractionBlock,
+        ("skip_tp", *_NAMES, "reshape"),
+    ),
+}
+
+
+def dividing(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+    """The class of a block that divides weights, and attributes that it needs; its own class for other blocks."""
+    cls, names = _KNOWN.get(type(block), (None, None))
+    if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
+        return type(block), {}
+    if cls is not RealAgnosticInteractionBlock:
+        return cls, {}
+    return cls, {_JOINED: _joined(block, options)}
+
+
+def _joined(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
+    """The linear layer of a first block and the product that follows it, if one layer can be made of them."""
+    linear, skip = block.linear, block.skip_tp
+    if not (isinstance(linear, o3.Linear) and isinstance(skip, o3.FullyConnectedTensorProduct)):
+        return None
+    if not (linear.internal_weights and skip.internal_weights):
+        return None
+    plan, product = linear_plan_of(linear), species_product(plan_of(skip), options)
+    return None if plan is None or product is None else join_layers(plan, product)

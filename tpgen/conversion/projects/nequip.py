@@ -16,9 +16,9 @@ from nequip.nn.model_modifier_utils import model_modifier
 from torch import Tensor, nn
 
 from tpgen.conversion.convert import convert
-from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
+from tpgen.conversion.products import convolving
 from tpgen.conversion.swap import Kept, SwapOrKept, mark_of
 
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import count_in_pairs
-from tpgen.conversion.operations.pairs import FEEDS, carry_over, mark, once_for_pairs
+from tpgen.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
 from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.radial import TAKER, convolves
 from tpgen.conversion.swap import Swap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nequip.integrations.lammps_mliap.lmp_mliap_wrapper import NequIPLAMMPSMLIAPWrapper
@@ -14,6 +14,8 @@ from tpgen.conversion.projects.lammps import Converted
 class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
     """A converted model, not compiled, on a CPU: stock takes a GPU wherever LAMMPS is built with KOKKOS."""
 
+    stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
+
     def _initialize_model(self, _data: Any) -> None:
         super()._initialize_model(None)  # of no class of Kokkos's
         self.model: Any = convert(self.model, **self.options)
@@ -21,10 +23,3 @@ class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
     def prepare(self, data: Any) -> None:
         if self.model is None:
             self._initialize_model(data)
-
-
-def nequip_for_lammps(source: Path, **options: Any) -> LammpsNequip:
-    """Make the module that LAMMPS calls, from a checkpoint or package."""
-    made = LammpsNequip(str(source), "sole_model", compile=False)
-    made.options = options
-    return made

@@ -201,16 +201,7 @@ class _Also(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
         if cotangent is None or not _is_asked(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
-        return (None, None, None, *_pulled_back(ctx.product, ctx.saved_tensors, cotangent))
-
-
-def _pulled_back(product: _Product, operands: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor | None]:
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        operands = tuple(x.view_as(x) for x in operands)  # each by itself, though two may be the same tensor
-        moving = [x for x in operands if x.requires_grad]
-        found = iter(torch.autograd.grad(product(*operands), moving, cotangent, create_graph=again))
-    return [next(found) if x.requires_grad else None for x in operands]
+        return (None, None, None, *species.pulled_back(ctx.product, ctx.saved_tensors, cotangent))
 
 
 def _is_asked(rows: Tensor) -> bool:

@@ -16,9 +16,9 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.conversion.convolutions import convolving
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
+from tpgen.conversion.products import convolving
 from tpgen.conversion.radial import find_weights
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 

@@ -9,7 +9,7 @@ as values, and so do calls that are not written down as a program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sevenn._keys as keys
@@ -20,8 +20,7 @@ from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
 from tpgen.conversion.obstacles import has_more, may_be_kernels
-from tpgen.conversion.operations.local_rows import count_in_pairs
-from tpgen.conversion.operations.pairs import FEEDS, mark
+from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.conversion.swap import Swap
 from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
 from tpgen.nn.multilinear import is_traced
@@ -86,15 +85,11 @@ def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
     outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
     if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
         return False
-    if count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad) or _are_computed(beside):
+    computed = any(type(m) is EdgePreprocess for m in beside)  # of positions: nobody gave them, who may ask about them
+    if computed or count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad):
         return True
     asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
     return bool(outputs) and not asked
-
-
-def _are_computed(beside: Iterable[nn.Module]) -> bool:
-    """Whether vectors are none that somebody gave, and so may ask about: SevenNet makes them of positions."""
-    return any(type(m) is EdgePreprocess for m in beside)
 
 
 def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import sevenn._keys as keys
 from sevenn.mliap import MLIAPWrappedConvolution, SevenNetMLIAPWrapper
 
 from tpgen.conversion.convert import convert
-from tpgen.conversion.operations.local_rows import first_rows
+from tpgen.conversion.operations.pairs import first_rows
 from tpgen.conversion.projects.lammps import Converted
 from tpgen.conversion.swap import mark_of
 
@@ -43,13 +42,3 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
 
     def is_idle(self, data: Any) -> bool:
         return data.nlocal == 0
-
-
-def sevennet_for_lammps(source: Path, **options: Any) -> LammpsSevenNet:
-    """The module that LAMMPS calls, of a checkpoint or the name of a model that SevenNet knows.
-
-    SevenNet builds the model at the first step; it is converted then, with these options of `convert`.
-    """
-    made = LammpsSevenNet(str(source))
-    made.options = options
-    return made

@@ -194,14 +194,14 @@ def fallback(wanted: str, reason: str) -> Path:
         "Set TPGEN_CACHE_DIR to a directory that can be written",
         stacklevel=2,
     )
-    made = tempfile.mkdtemp(prefix="tpgen-")
-    atexit.register(_remove, made, os.getpid())
+    made, owner = tempfile.mkdtemp(prefix="tpgen-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked process ends before the one that made the directory
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
     return Path(made)
-
-
-def _remove(made: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process ends before the one that made the directory
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def finished(key: str, kind: str = KERNEL) -> Entry | None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import Spelling, Sums, runs
+from tpgen.kernels.cpp.expressions import Spelling, Sums
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, Statement, SweepStage
+from tpgen.kernels.sweep.statements import Accumulate, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
 
@@ -38,17 +39,7 @@ class BatchVectors:
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Statements in order, then what they have added up; ``weight`` is the place of the weight at hand."""
         sums = Sums(self.w)
-        for kind, operand, run in runs(statements):
-            if kind is Load and operand == "w":
-                value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
-                self.w.line(f"const vec weight[1] = {{{value}}};")
-            elif kind is Load:
-                self._fetch(operand, [s.component.index for s in run])
-            elif kind is Define:
-                for s in run:
-                    self.w.line(f"const vec {s.name} = {self.spelling.sum(s.terms)};")
-            elif kind is Accumulate:
-                sums.add(operand, [(s.component.index, self.spelling.sum(s.terms)) for s in run])
+        sums.write(statements, self.spelling, partial(self._fetch, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
                 self._deliver(operand, f"{self._place(operand)} + {n} * R + r" if operand != "w" else weight, value)
@@ -63,7 +54,11 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _fetch(self, operand: str, indices: list[int]) -> None:
+    def _fetch(self, weight: str, operand: str, indices: list[int]) -> None:
+        if operand == "w":
+            value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
+            self.w.line(f"const vec weight[1] = {{{value}}};")
+            return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
         values = " ".join(f"{name}[{n}] = load({area} + {self._place(operand)} + {n} * R + r);" for n in indices)
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, 'k'))}]; {values}")
@@ -140,11 +135,6 @@ class MixingText:
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.each(loop, self.vectors.loops(self.term.inputs[1:]), _ROWS)
 
-    @property
-    def _input(self) -> str:
-        """Position of the current input copies in the block."""
-        return self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
-
     def _coupled(self, stage: SweepStage) -> None:
         with self._each_input():
             self.vectors.body(stage.statements)
@@ -159,9 +149,10 @@ class MixingText:
 
     def _copies(self) -> None:
         """Unweighted mixing: every input copy goes to the single output copy."""
+        position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
         with self._each_input():
             for n in range(self.k):
-                place = f"({self._input} * {self.k} + {n}) * R + r"
+                place = f"({position} * {self.k} + {n}) * R + r"
                 if "out" in self.p.opened:
                     self.w.line(f"add(a_out + {self.out} + {n} * R + r, load(P + {place}));")
                 if self.gradients:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
-from tpgen.kernels.cpp.expressions import Spelling, Sums, components, runs
+from tpgen.kernels.cpp.expressions import Spelling, Sums, components
 from tpgen.kernels.cpp.parts import Parts, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
 from tpgen.kernels.placement.values import PlacedTable, View
-from tpgen.kernels.sweep.statements import Accumulate, Define, Load, SweepStage, Tabulate
+from tpgen.kernels.sweep.statements import Accumulate, SweepStage, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
@@ -180,19 +181,12 @@ class ChannelText:
     def _channels(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_local(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
-        for kind, operand, run in runs(stage.statements):
-            if kind is Load:
-                _fetch(self.w, self.p, term, operand, [s.component.index for s in run])
-            elif kind is Define:
-                for s in run:
-                    self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
-            elif operand == S:
-                for s in run:
-                    self.w.line(f"s[{s.component.index}] += {spelling.sum(s.terms)};")
-            elif kind is Accumulate:
-                sums.add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+        if placed := self.s.table(term):
+            sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
+        sums.write(stage.statements, spelling, partial(_fetch, self.w, self.p, term))
         for operand, values in sums.found.items():
-            _deliver(self.w, self.p, term, operand, values)
+            if operand != S:
+                _deliver(self.w, self.p, term, operand, values)
 
     def _fold(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         """The sums over channels into the vectors of the tabulated operand."""
@@ -242,11 +236,11 @@ def _fetch(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[
     name, memory = _local(slot), identifier(slot)
     array = f"{name}[{view.components}]"
     if p.staged(view):
-        values = [(n, f"load({_scratch(p, view, term, n, f's_{memory}')})") for n in indices]
+        values = [(n, f"load({_address(p, view, term, n, f's_{memory}')})") for n in indices]
     elif view.inner == 1:
-        values = [(n, f"fetch({_memory(p, view, term, n, memory)})") for n in indices]
+        values = [(n, f"fetch({_address(p, view, term, n, memory)})") for n in indices]
     else:
-        at = _memory(p, view, term, 0, memory)
+        at = _address(p, view, term, 0, memory)
         w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
         return
     w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
@@ -261,28 +255,23 @@ def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: d
         stores = p.stores(view, term)
         for n, value in enumerate(listed):
             if stores or n in values:
-                w.line(f"{'store' if stores else 'add'}({_scratch(p, view, term, n, f'a_{operand}')}, {value});")
+                w.line(f"{'store' if stores else 'add'}({_address(p, view, term, n, f'a_{operand}')}, {value});")
     elif view.inner == 1:
         for n, value in enumerate(listed):
-            w.line(f"put({_memory(p, view, term, n, f'd_{operand}')}, {value});")
+            w.line(f"put({_address(p, view, term, n, f'd_{operand}')}, {value});")
     else:
         w.line(f"const vec o_{operand}[{view.components}] = {{{', '.join(listed)}}};")
-        w.line(f"Tile<{view.inner}>::put_items({_memory(p, view, term, 0, f'd_{operand}')}, o_{operand});")
+        w.line(f"Tile<{view.inner}>::put_items({_address(p, view, term, 0, f'd_{operand}')}, o_{operand});")
 
 
-def _scratch(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
-    """Address of vector ``c`` of one component in scratch."""
-    strides = view.strides()
-    offset = view.scratch + index * strides.get(INDEX.get(view.operand, ""), 0)
+def _address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
+    """Address of vector ``c`` of one component: in scratch, or for segments that are not staged in memory.
+
+    In memory it may be that of the tile that starts there.
+    """
+    staged = p.staged(view)
+    strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
+    offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)
     loop = strides.get(p.schedule.loop(term)[0], 0)
-    return f"{base} + {offset} + " + (f"v * {loop} + c" if loop else "c")
-
-
-def _memory(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
-    """Address of vector ``c`` in memory, or of the tile that starts there, for segments that are not staged."""
-    strides = view.memory_strides()
-    offset = view.start + index * strides.get(INDEX.get(view.operand, ""), 0)
-    loop = strides.get(p.schedule.loop(term)[0], 0)
-    return (
-        f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + ("c" if view.inner == 1 else f"c * {view.inner}")
-    )
+    channel = "c" if staged or view.inner == 1 else f"c * {view.inner}"
+    return f"{base} + {offset} + " + (f"v * {loop} + " if loop else "") + channel

@@ -72,7 +72,7 @@ class RowBlocks:
         w.line("const i64 end = first[to];")
         w.line("i64 q = first[from], tile = q;")
         sums = self.p.owner_sums
-        self.before_owners()
+        self.declare()
         with w.block("for (i64 o = from; o < to; ++o)"):
             for name in sums:
                 w.line(f"clear({name}, {self.p.scratch[name]});")
@@ -97,8 +97,8 @@ class RowBlocks:
         index = {"x1": "src[e]", "out": "dst[e]", "w": self.weights}.get(operand, "e") if self.indexed else "e"
         return f"{name} + {index} * {self.p.dim[operand]}"
 
-    def before_owners(self) -> None:
-        """Nothing outlives a tile."""
+    def declare(self) -> None:
+        """Declare what outlives a row: nothing here."""
 
     def tile(self, row: str) -> None:
         """The tables of a tile."""
@@ -174,23 +174,18 @@ class RowGroup:
     def each(self, w: Writer) -> Iterator[None]:
         """A loop over the rows, with what one of them needs."""
         with w.block("for (int r = 0; r < n; ++r)"):
-            w.line(" ".join(f"{kind} const {name} = {self._of_row(name)};" for kind, name in self._row))
+            places = {n: f"{n}s[r]" if in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
+            w.line(" ".join(f"{kind} const {name} = {places[name]};" for kind, name in self._row))
             yield
-
-    def _of_row(self, name: str) -> str:
-        return f"{name}s[r]" if in_memory(name) else f"{name}s + r * {self.p.row_stride(name)}"
 
 
 class GroupBlocks(RowBlocks):
     """Writes the rows of a block, as many together as the placement says and are of one tile and owner."""
 
-    def before_owners(self) -> None:
-        self._declare()
-
     def tile(self, row: str) -> None:
         """The tables of a tile, and where its rows are."""
         if not self.p.owner:
-            self._declare()
+            self.declare()
         for _, name in self._pointers():
             self.find(name, row, f"p_{name}")
         self.w.line(self.tabulation())
@@ -198,7 +193,7 @@ class GroupBlocks(RowBlocks):
     def _pointers(self) -> Arguments:
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]
 
-    def _declare(self) -> None:
+    def declare(self) -> None:
         for kind, name in self._pointers():
             self.w.line(f"{kind} p_{name}[W];")
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from tpgen.form.call import Slot
 from tpgen.kernels.cpp.text import Writer, times, total
 from tpgen.kernels.placement.channel import identifier
-from tpgen.kernels.sweep.statements import Accumulate, Component, Load, Local, Statement, Sum, TableEntry, Value
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, Local, Statement, Sum, TableEntry, Value
 
 
 def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
@@ -44,7 +44,20 @@ class Sums:
         self.w = w
         self.found: dict[str, dict[int, str]] = {o: {} for o in operands}
 
-    def add(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def write(
+        self, statements: Iterable[Statement], spelling: Spelling, load: Callable[[str, list[int]], None]
+    ) -> None:
+        """Write statements in their order; ``load`` writes how components of an operand are read."""
+        for kind, operand, run in _runs(statements):
+            if kind is Load:
+                load(operand, [s.component.index for s in run])
+            elif kind is Define:
+                for s in run:
+                    self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
+            elif kind is Accumulate:
+                self._add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+
+    def _add(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
         for n, value in values:
             if n in found:
@@ -54,14 +67,14 @@ class Sums:
                 self.w.line(f"vec {found[n]} = {value};")
 
 
-def runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
+def _runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
     """Statements that belong together: of one kind, and of one operand where they read it or add to it."""
-    for (kind, operand), group in groupby(statements, key=lambda s: (type(s), _operand(s))):
+
+    def kind_and_operand(s: Statement) -> tuple[type, str]:
+        return type(s), s.component.operand if isinstance(s, Load | Accumulate) else ""
+
+    for (kind, operand), group in groupby(statements, kind_and_operand):
         yield kind, operand, list(group)
-
-
-def _operand(statement: Statement) -> str:
-    return statement.component.operand if isinstance(statement, Load | Accumulate) else ""
 
 
 def components(terms: Sum) -> Iterator[Component]:

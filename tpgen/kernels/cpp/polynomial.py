@@ -6,12 +6,12 @@ order, whatever the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpgen.kernels.cpp.driver import room
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import gathered, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Local, Statement
@@ -176,37 +176,27 @@ class _Text:
     def _parallel(self) -> None:
         """Threads take tasks; one takes all channels of its rows where something is summed over channels."""
         groups = "1" if self.at.whole_rows else "vectors"
-        self.w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
         worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
-        with self.w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
-            self._scratch()
-            with self.w.block(
-                f"for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * {groups};)"
-            ):
-                self.w.line("if (!scratch) { *failed = 1; continue; }")
-                self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
-                end = "t.first[e + 1]"
-                self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
-                if self.at.whole_rows:
-                    with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
-                        self._task()
-                else:
-                    self.w.line("const i64 v = b % vectors;")
+        size = f"{max(1, sum(self.at.scratch.values()))} * W"
+        with each_task(self.w, worth, size, self._declared(), f"t.count * {groups}"):
+            self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
+            end = "t.first[e + 1]"
+            self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
+            if self.at.whole_rows:
+                with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
                     self._task()
+            else:
+                self.w.line("const i64 v = b % vectors;")
+                self._task()
 
-    def _scratch(self) -> None:
-        size = max(1, sum(self.at.scratch.values()))
-        self.w.line(f"const Room<num> scratch_room({size} * W); num* const scratch = scratch_room.at;")
-        at = 0
-        for slot, count in self.at.scratch.items():
-            self.w.line(f"num* const {slot_name(slot)} = scratch + {at} * W;")
-            at += count
-        for n, slot in enumerate(self.at.given):
-            if slot in self.at.read:
-                self.w.line(f"const real* const p_{slot_name(slot)} = given[{n}];")
-        for n, slot in enumerate(self.at.opened):
-            if slot not in self.at.summed:
-                self.w.line(f"real* const o_{slot_name(slot)} = opened[{n}];")
+    def _declared(self) -> Iterator[str]:
+        """Declarations of scratch, and of the tensors that a thread reads and writes."""
+        at = self.at
+        yield from scratch_areas({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
+        read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read]
+        yield from (f"const real* const p_{slot_name(slot)} = given[{n}];" for slot, n in read)
+        written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.summed]
+        yield from (f"real* const o_{slot_name(slot)} = opened[{n}];" for slot, n in written)
 
     def _task(self) -> None:
         """One vector of channels of a task's rows."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +131,27 @@ def add_block_sums(w: Writer, size: int) -> None:
         f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) "
         f"add(sums + m, load(sums + b * {size} + m));"
     )
+
+
+def room(w: Writer, kind: str, name: str, size: str) -> None:
+    """Memory that every way out of the kernel gives back."""
+    w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
+
+
+def scratch_areas(sizes: Mapping[str, int], unit: str = "") -> list[str]:
+    """Declarations of areas of some sizes in units, one behind the other in a thread's scratch."""
+    begins = accumulate(sizes.values(), initial=0)
+    return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
+
+
+@contextmanager
+def each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
+    """Threads, if they are worth it, that take task ``b`` of a count, each with scratch of a size and declarations."""
+    w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
+    with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
+        w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")
+        for line in declared:
+            w.line(line)
+        with w.block(f"for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < {count};)"):
+            w.line("if (!scratch) { *failed = 1; continue; }")
+            yield

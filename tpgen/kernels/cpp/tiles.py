@@ -2,14 +2,26 @@
 
 A *tile* is W items, a *tail* the fewer ones that are left over at the end of a segment: its last vector is put together
 from halves, quarters and so on, so that nothing behind it is read or written.
+
+Transposes of wide tiles as rotations: few shuffles, most of which only blend.
+
+``W`` items of ``D`` numbers lie in memory as vectors ``m[j]``, whose lane e is component ``d = (W j + e) mod D`` of an
+item.  Where D and W have no common factor, one permutation of each ``v[d]`` brings all of its items to the lanes that
+they have in memory.  What is left moves between vectors and keeps its lane: with the permuted vectors in the order
+``t[k] = v[W k mod D]``, lane e of ``m[j]`` is that of ``t[j + s(e)]``, where ``s(e) = e / W mod D``.  That is a
+rotation by every binary digit of s(e): a round of D blends for each digit, the same lanes in all of them.
 """
 
 from __future__ import annotations
 
-from tpgen.kernels.cpp import rotations
-from tpgen.kernels.cpp.rotations import order
+from itertools import pairwise
+from math import gcd
 
 Lane = tuple[int, int] | None  # of a vector; None where any number will do
+
+
+def order(lanes: list[int]) -> str:
+    return ", ".join(map(str, lanes))
 
 
 def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
@@ -33,17 +45,89 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
     return statements
 
 
+def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Shuffles that make vectors of items of vectors of memory, zero behind the last one, and those that undo it."""
+    numbers = width * items
+    zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
+    gathered = [[divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)] for d in range(width)]
+    places = [divmod(n, width)[::-1] if n < numbers else None for n in range(numbers + lanes - 1)]
+    joined = [places[begin : begin + lanes] for begin in range(0, numbers, lanes)]
+    split = [shuffles(list(wanted), "m", f"v[{d}]") for d, wanted in enumerate(gathered)]
+    return split, [shuffles(list(wanted), "v", f"m[{m}]") for m, wanted in enumerate(joined)]
+
+
 def tile(lanes: int, width: int) -> str:
     """``W`` items of ``width`` numbers <-> ``width`` vectors."""
-    if rotations.rotates(lanes, width):
-        split, join = [rotations.split(lanes, width)], [rotations.join(lanes, width)]
+    if rotates(lanes, width):
+        split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
-        places: list[list[Lane]] = [[divmod(m * lanes + e, width)[::-1] for e in range(lanes)] for m in range(width)]
-        split = [shuffles([divmod(n * width + d, lanes) for n in range(lanes)], "m", f"v[{d}]") for d in range(width)]
-        join = [shuffles(wanted, "v", f"m[{m}]") for m, wanted in enumerate(places)]
+        split, join = _moves(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
     return _struct(f"Tile<{width}>", width, fetches, split, join, puts)
+
+
+def rotates(lanes: int, width: int) -> bool:
+    """Whether that is fewer shuffles than to put every vector together from all that it has numbers of.
+
+    >>> [d for d in range(1, 16) if rotates(16, d)], [d for d in range(1, 16) if rotates(4, d)]
+    ([5, 7, 9, 11, 13, 15], [])
+    """
+    return gcd(lanes, width) == 1 and 1 + _rounds(width) <= min(lanes, width) - 1
+
+
+def split_by_rotations(lanes: int, width: int) -> list[str]:
+    """Statements that make ``v`` of ``m``: the rotations back, then the permutations."""
+    rounds = ["m", *_between(width), f"t[{_rounds(width) - 1}]"]
+    turned = [
+        f"v[{d}] = {_shuffled(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
+        for k, d in enumerate(_components(lanes, width))
+    ]
+    return [_declared(width), *_rotate(lanes, width, -1, rounds), *turned]
+
+
+def join_by_rotations(lanes: int, width: int) -> list[str]:
+    """Statements that make ``m`` of ``v``: the permutations, then the rotations."""
+    inverse = pow(width, -1, lanes)
+    rounds = [f"t[{_rounds(width) - 1}]", *_between(width), "m"]
+    turned = [
+        f"{rounds[0]}[{k}] = {_shuffled(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
+        for k, d in enumerate(_components(lanes, width))
+    ]
+    return [_declared(width), *turned, *_rotate(lanes, width, 1, rounds)]
+
+
+def _rounds(width: int) -> int:
+    return (width - 1).bit_length()
+
+
+def _declared(width: int) -> str:
+    return f"vec t[{_rounds(width)}][{width}];"
+
+
+def _between(width: int) -> list[str]:
+    """Arrays of vectors between the first round and the last."""
+    return [f"t[{n}]" for n in range(_rounds(width) - 1)]
+
+
+def _components(lanes: int, width: int) -> list[int]:
+    return [lanes * k % width for k in range(width)]
+
+
+def _rotate(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
+    """Rounds of blends: vector j takes some lanes of the one that is 1, 2, 4 ... places on."""
+    shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
+    # of the second vector where a digit is set
+    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(rounds) - 1)]
+    return [
+        f"{new}[{j}] = {_shuffled(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', digits[n])};"
+        for n, (old, new) in enumerate(pairwise(rounds))
+        for j in range(width)
+    ]
+
+
+def _shuffled(first: str, second: str, lanes: list[int]) -> str:
+    return f"__builtin_shufflevector({first}, {second or first}, {order(lanes)})"
 
 
 def _struct(name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str) -> str:
@@ -118,20 +202,7 @@ def _write(value: str, at: int, count: int, size: int) -> list[str]:
 def _tail(lanes: int, width: int, items: int) -> str:
     """``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero."""
     whole, part = divmod(width * items, lanes)
-    last = whole if part else whole - 1  # vector of the last number
-    zero = (whole, lanes - 1)  # a lane that holds none
-    split = [
-        shuffles([divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)], "m", f"v[{d}]")
-        for d in range(width)
-    ]
-    join = [
-        shuffles(
-            [divmod(n, width)[::-1] if n < items * width else None for n in range(m * lanes, (m + 1) * lanes)],
-            "v",
-            f"m[{m}]",
-        )
-        for m in range(last + 1)
-    ]
+    split, join = _moves(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (

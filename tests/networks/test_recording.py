@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.conversion import species as module
-from tpgen.networks.groups import find_groups
-from tpgen.networks.recording import groups_among
+from tpgen.networks.recording import find_groups, groups_among
 
 ELEMENTS = 5
 
