@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep
