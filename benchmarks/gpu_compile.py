@@ -15,8 +15,7 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
-from tpgen.kernels.cuda.placement import place_form
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.placement import place_form, place_polynomial
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS

@@ -14,8 +14,8 @@ from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
 from benchmarks.gpu_times import gradients, second_gradients, without_gradients
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.polynomial_model import predict_polynomial
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.model import predict_polynomial
+from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, forward_call, named_call
 from tpgen.planner.problems import POLYNOMIALS, Problem
 from tpgen.text import duration, table

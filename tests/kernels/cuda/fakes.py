@@ -15,7 +15,7 @@ from tpgen.kernels.cuda import captures, driver, kernel, polynomial_kernel, prod
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.driver import Driver, EntryPoints
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 
 # What two devices have, by number: capabilities, how rows are copied there, contexts and torch's current streams.
 ARCHITECTURES, COPIES, CONTEXTS, STREAMS = (90, 80), (2, 1), (50, 51), (7, 8)
@@ -146,6 +146,9 @@ class FakeLibrary:
         """Run a function of the built source `n`; `rest` is what the driver gets behind the number of blocks."""
 
 
+_POINTERS = {ENTRY: 0, JOIN_ENTRY: 0, COLLECT_ENTRY: 4, SUM_ENTRY: 2}  # that kernels are called with
+
+
 class Products(FakeLibrary):
     """The same of kernels of products."""
 
@@ -153,17 +156,13 @@ class Products(FakeLibrary):
         return StandIn([source], [COPIES[self.device]], folder)
 
     def launch(self, n: int, name: str, blocks: int, rest: tuple[Any, ...]) -> None:
-        pointers, library = rest[7], self.built[n].library
-        if name == SUM_ENTRY:
-            read = [ctypes.c_void_p.from_address(pointers[k]) for k in (0, 1)]
-            library.call("add_0", blocks, rest[2], rest[5], 0, *read, ctypes.c_int.from_address(pointers[2]))
-        elif name == JOIN_ENTRY:
-            runs = ctypes.c_int.from_address(pointers[1])
-            library.call("put_together_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]), runs)
-        elif name == COLLECT_ENTRY:
-            read = [ctypes.c_void_p.from_address(pointers[k]) for k in range(4)]
-            library.call("collect_of_0", blocks, rest[2], rest[5], 0, *read)
-        else:
-            placement = self.sources[n - 1].placement
-            assert rest[2:6] == (placement.threads, 1, 1, placement.shared)
-            library.call("run_0", blocks, rest[2], rest[5], 0, ctypes.c_void_p(pointers[0]))
+        pointers, kernels = rest[7], self.built[n]
+        placement = self.sources[n - 1].placement
+        threads, shared = placement.entries[name]
+        assert rest[2:6] == (threads, 1, 1, shared)
+        read: list[Any] = [ctypes.c_void_p.from_address(pointers[k]) for k in range(_POINTERS[name])]
+        if name in (ENTRY, JOIN_ENTRY):  # a structure
+            read = [ctypes.c_void_p(pointers[0])]
+        if name in (SUM_ENTRY, JOIN_ENTRY):  # and how many parts there are
+            read.append(ctypes.c_int.from_address(pointers[len(read)]))
+        kernels.call(0, name, blocks, threads, shared, 0, *read)

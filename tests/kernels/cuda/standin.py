@@ -11,19 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tpgen.kernels.build.compiler import DTYPES, need_compiler
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
+from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.sums import THREADS, WeightSum
-from tpgen.kernels.sweep.terms import SLOTS
 
 _HERE = Path(__file__).parent
 _MARGIN = 64  # numbers around every tensor that nobody may read or write
@@ -65,6 +64,7 @@ _COLLECT = """extern "C" const char* collect_of_{n}(unsigned blocks, unsigned co
 }}
 """
 _NAMES = {2: "engine", 1: "async", 0: "standin"}
+_CALLED = {ENTRY: "run", SUM_ENTRY: "add", JOIN_ENTRY: "put_together", COLLECT_ENTRY: "collect_of"}
 _COUNTED = ("-DCOUNTED", "-fsanitize=thread", "-fsanitize-coverage=trace-pc")  # calls to traffic.cpp, no library's
 
 
@@ -158,59 +158,36 @@ class StandIn:
         seed: int = 0,
     ) -> dict[str, Tensor]:
         """The open slots of one kernel, on so many blocks or as many as have work."""
-        placement = self.sources[n].placement
-        blocks = blocks_of(placement, operands["x2"].shape[0], blocks)
-        dtype = next(d for d, name in DTYPES.items() if name == placement.schedule.target.dtype)
-        empty = {s: torch.full_like(operands[s], float("nan")) for s in SLOTS}
-        given = [_inside(operands[s].to(dtype)) if s in placement.given else None for s in SLOTS]
-        room = [_inside(empty[s].to(dtype)) if s in placement.opened else None for s in SLOTS]
-        sums = torch.full((blocks, placement.dim["w"]), float("nan"), dtype=_computed(dtype))
-        gather = _gather(placement, operands, edges)  # which holds the tensors that the call points into
-        inner = [[around and around[1] for around in row] for row in (given, room)]
-        written = [
-            x if s not in placement.scattered else edge_rows(len(operands["x2"]), x).fill_(float("nan"))
-            for s, x in zip(SLOTS, inner[1], strict=True)
-        ]
-        join = Join(placement, blocks)
-        ends = join.room(sums.device).fill_(float("nan")) if join.needed else None
-        call = arguments(inner[0], written, operands["x2"].shape[0], gather, sums, ends)
-        geometry = (blocks, placement.threads, placement.shared, seed)
-        with self.library.watching(_tensors_of(inner[0], written, gather) | {"sums": sums, "ends": ends}):
-            self.library.call(f"run_{n}", *geometry, ctypes.byref(call))
-            if join.needed:
-                self.library.call(f"put_together_{n}", join.blocks, geometry[1], 0, seed, ctypes.byref(call), blocks)
-            if placement.sums_weights:
-                self.add(n, sums, inner[1][SLOTS.index("w")], seed)
-        for slot in map(SLOTS.index, placement.scattered):
-            self.collect(n, written[slot], gather, inner[1][slot], seed)
-        for around in (*given, *room):
-            assert around is None or _untouched(*around), "written beside a tensor"
-        return {s: x[1].clone() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+        p, rows = self.sources[n].placement, len(operands["x2"])
+        launches, dtype = launches_of(p, Sizes(rows), blocks), getattr(torch, p.dtype)
+        given = {s: _inside(operands[s].to(dtype)) for s in p.given}
+        room = {s: _inside(torch.full_like(operands[s], float("nan"), dtype=dtype)) for s in p.opened}
+        scratch = {name: x.fill_(float("nan")) for name, x in launches.scratch("cpu").items()}
+        gather = _gather(p, operands, edges)  # which holds the tensors that the calls point into
+        inner = [{s: x for s, (_, x) in part.items()} for part in (given, room)]
+        indices = {} if gather is None else {name: getattr(gather, name) for name in ("order", "src", "dst")}
+        written = {f"d_{s}": x for s, x in inner[1].items()} | scratch
+        first, *others = launches.made(*inner, scratch, gather)
+        with self.library.watching(inner[0] | written | indices):
+            self.launch(n, first, seed)
+            for one in others:
+                if one.entry != COLLECT_ENTRY:  # whose reading is its own
+                    self.launch(n, one, seed)
+        for one in others:
+            if one.entry == COLLECT_ENTRY:
+                self.launch(n, one, seed)
+        for around in (*given.values(), *room.values()):
+            assert _untouched(*around), "written beside a tensor"
+        return {s: x.clone() for s, x in inner[1].items()}
 
-    def collect(self, n: int, parts: Tensor, edges: EdgeRows, sums: Tensor, seed: int) -> None:
-        """The sums over the edges of each node."""
-        placement = self.sources[n].placement
-        how = Collect(placement, len(sums))
-        pointers = how.arguments(parts, edges, sums)
-        self.library.call(f"collect_of_{n}", how.blocks, placement.threads, 0, seed, *pointers)
+    def launch(self, n: int, one: Launch, seed: int) -> None:
+        """Run one kernel of a source."""
+        self.call(n, one.entry, one.blocks, *self.sources[n].placement.entries[one.entry], seed, *one.arguments)
 
-    def add(self, n: int, sums: Tensor, d_w: Tensor, seed: int) -> None:
-        """The sums of all blocks' parts of the gradient of weights."""
-        sum_ = WeightSum(d_w.numel(), sums.element_size())
-        pointers = (ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w))
-        self.library.call(f"add_{n}", sum_.blocks, THREADS, sum_.shared, seed, *pointers, len(sums))
-
-
-def _tensors_of(
-    given: Sequence[Tensor | None], opened: Sequence[Tensor | None], gather: EdgeRows | None
-) -> dict[str, Tensor | None]:
-    """All that a call points to but its scratch, by name."""
-    indices = {} if gather is None else {n: getattr(gather, n) for n in ("order", "src", "dst")}
-    return dict(zip((*SLOTS, *(f"d_{s}" for s in SLOTS)), (*given, *opened), strict=True)) | indices
-
-
-def _computed(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    def call(self, n: int, entry: str, *given: Any) -> None:
+        """Call a kernel by its name with blocks, threads and shared memory, a seed, and its arguments."""
+        structs = (ctypes.byref(x) if isinstance(x, ctypes.Array) else x for x in given)
+        self.library.call(f"{_CALLED[entry]}_{n}", *structs)
 
 
 def _inside(x: Tensor) -> tuple[Tensor, Tensor]:

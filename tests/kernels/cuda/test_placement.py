@@ -13,13 +13,10 @@ from tpgen.errors import EmitError
 from tpgen.form.form import Term, form_of
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
-from tpgen.kernels.cuda.chips import CHIPS, chip_of
+from tpgen.kernels.cuda.chips import CHIPS, LANES, chip_of
 from tpgen.kernels.cuda.counts import multiplications
-from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.model import predict
-from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomial_model import predict_polynomial
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.model import predict, predict_polynomial
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import terms_of

@@ -18,12 +18,11 @@ from tests.machine import needs_nvdisasm, needs_nvrtc
 from tpgen.inspection.stages.cuda import sass_of
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
-from tpgen.kernels.cuda.counts import instructions
+from tpgen.kernels.cuda.chips import LANES
+from tpgen.kernels.cuda.counts import instructions, row_work
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.polynomial_model import _row
+from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
-from tpgen.kernels.cuda.tasks import Geometry
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
 
@@ -107,6 +106,6 @@ def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     row = executed(source) - executed(without(source, r"(?<=\n)\s+row\(call, l.*;"))
     numbers = sum(p.operands[slot].dim for slot in (*p.inputs, *p.swept))
     assert row / numbers < ROWS[name][POLYNOMIAL_CALLS.index(call)]
-    geometry = Geometry(p, Sizes(1000, 1, POLYNOMIALS[name].channels), 100)
+    width = launches_of(p, Sizes(1000, 1, POLYNOMIALS[name].channels)).width
     low, high = COUNTED_ROWS.get(name, SMALL_ROWS)
-    assert low < _row(p, geometry).issued / row < high
+    assert low < row_work(p, width).issued / row < high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from tests.kernels.cuda.standin import StandIn
 from tests.kernels.cuda.test_products import TOLERANCES, Case
 from tests.kernels.plans import mode_plan
 from tpgen.form.form import form_of
-from tpgen.kernels.cuda.chips import CHIPS, chip_of
+from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.cuda.chips import CHIPS, LANES, chip_of
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import blocks_of
-from tpgen.kernels.cuda.model import predict
+from tpgen.kernels.cuda.launch import Launch, launches_of
+from tpgen.kernels.cuda.model import predict, sum_seconds
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.sums import WeightSum
+from tpgen.kernels.cuda.prelude import SUM_ENTRY
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.planner.problems import find_problem
 
@@ -34,7 +36,8 @@ def added(stand_in: StandIn, n: int, parts: Tensor, seed: int) -> Tensor:
     """The sums of parts, in the numbers that stand in memory."""
     dtype = getattr(torch, stand_in.sources[n].placement.schedule.target.dtype)
     found = torch.full((parts.shape[1],), float("nan"), dtype=dtype)
-    stand_in.add(n, parts, found, seed)
+    pointers = (ctypes.c_void_p(x.data_ptr()) for x in (parts, found))
+    stand_in.launch(n, Launch(SUM_ENTRY, -(-len(found) // LANES), (*pointers, ctypes.c_int(len(parts)))), seed)
     return found
 
 
@@ -63,10 +66,9 @@ def test_warps_wait_for_each_other(tmp_path: Path) -> None:
 def test_a_sum_takes_no_longer_than_its_bytes_and_waits() -> None:
     """All parts at once where few; twice the time for many more rounds of a warp; the cache where weights are many."""
     chip = chip_of(90)
-    assert WeightSum(100, 4).seconds(1, chip) == WeightSum(3000, 4).seconds(256, chip)
-    assert WeightSum(100, 4).seconds(1024, chip) > 2 * WeightSum(100, 4).seconds(256, chip)
-    many = WeightSum(100_000, 4)
-    assert many.seconds(1000, chip) >= many.bytes(1000) / (2.5 * chip.bandwidth) == 4e8 / (2.5 * chip.bandwidth)
+    assert sum_seconds(100, 4, 1, chip) == sum_seconds(3000, 4, 256, chip)
+    assert sum_seconds(100, 4, 1024, chip) > 2 * sum_seconds(100, 4, 256, chip)
+    assert sum_seconds(100_000, 4, 1000, chip) >= 4e8 / (2.5 * chip.bandwidth)
 
 
 @pytest.mark.parametrize("arch", CHIPS)
@@ -86,9 +88,8 @@ def test_what_is_added_up_behind_the_rows_is_predicted(arch: int) -> None:
         assert found.seconds(10_000) == rows_alone + found.after(10_000)
         assert found.share_of(10_000) == pytest.approx(10_000 / found.memory / found.seconds(10_000))
         if there:
-            chip, weights = placement.chip, placement.dim["w"]
-            blocks = blocks_of(placement, 10_000, placement.blocks_at_once * chip.processors)
-            assert found.after(10_000) == WeightSum(weights, 4).seconds(blocks, chip)
+            blocks = launches_of(placement, Sizes(10_000)).runs
+            assert found.after(10_000) == sum_seconds(placement.dim["w"], 4, blocks, placement.chip)
             assert found.limit_of(1) == "latency"
             assert replace(found, after=lambda rows: 1.0).limit_of(1) == "sums over blocks"
             assert found.launches == 2

@@ -11,15 +11,10 @@ from torch._subclasses import FakeTensorMode
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.plans import operands
 from tpgen.form.form import form_of
-from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda import product_kernel
+from tpgen.kernels.arguments import CallSizes, Sizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.launch import Join
-from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.cuda.polynomial_model import geometry_expected
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
-from tpgen.kernels.cuda.tasks import polynomial_workspace
-from tpgen.kernels.cuda.workspace import order_bytes, product_workspace
+from tpgen.kernels.cuda.launch import RowLaunches, launches_of, order_bytes, workspace_of
+from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.call import OUT, X1, X2, FormCall, ProductCall, W
 from tpgen.kernels.runtime.ops import describe, kernel_product
@@ -58,26 +53,31 @@ def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
     assert wide >= 8 * (ROWS + NODES)
 
 
+def sizes_of(rows: int, **ends: int) -> CallSizes:
+    return CallSizes(torch.device("cuda"), rows, ends or None)
+
+
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[int]()
-    room = product_kernel.room_for_sums
-    monkeypatch.setattr(product_kernel, "room_for_sums", lambda *given: made.append(room(*given)) or made[-1])
+    made = list[dict[str, torch.Tensor]]()
+    room = RowLaunches.scratch
+    monkeypatch.setattr(RowLaunches, "scratch", lambda *given: made.append(room(*given)) or made[-1])
     rows = 2  # so few that no device has too few blocks for them
     given = {name: x.float() for name, x in operands(SHARED, rows).items()}
     x1, x2, w = (given[name].requires_grad_() for name in ("x1", "x2", "w"))
     torch.autograd.grad(kernel_product(x1, x2, w, describe(SHARED)), (x1, x2, w), given["out"])
     forward, backward = made
-    assert forward is None
+    assert not forward
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
-    assert product_workspace(place_cuda(schedule, ("x1", "x2", "w"), chip_of(90)), rows) == backward.nbytes
+    placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90))
+    assert workspace_of(placement, sizes_of(rows)) == sum(x.nbytes for x in backward.values()) > 0
 
 
 def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     schedule = plan_schedule(form_of(SHARED, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
-    ends = Join(few, 2 * few.blocks_at_once).room(torch.device("cpu"))
-    assert product_workspace(few, ROWS, {"out": NODES}) == order_bytes(ROWS, [NODES], ends.nbytes)
+    ends = 2 * (2 * few.blocks_at_once) * few.dim["out"] * 4
+    assert workspace_of(few, sizes_of(ROWS, out=NODES)) == order_bytes(ROWS, [NODES], ends)
     assert order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
     assert order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
 
@@ -86,7 +86,7 @@ def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     schedule = plan_schedule(form_of(PROBLEMS["mace-large"].plan, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
-    assert product_workspace(placement, ROWS, {"x1": 30, "out": NODES}) == orders + ROWS * placement.row_bytes("x1")
+    assert workspace_of(placement, sizes_of(ROWS, x1=30, out=NODES)) == orders + ROWS * placement.row_bytes("x1")
     assert order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
 
 
@@ -102,12 +102,12 @@ def test_polynomials_have_sums_of_tasks() -> None:
     problem = POLYNOMIALS["mace-contraction"]
     plan, sizes = problem.plan, Sizes(512, problem.elements, problem.channels)
     call = named_call(plan, "backward")
-    geometry = geometry_expected(
-        place_polynomial(plan, describe_polynomial(plan).sweep(call), "float32", chip_of(90)), sizes
-    )
-    sums = geometry.tasks * geometry.placement.added * problem.channels * 4
-    assert polynomial_workspace(geometry, torch.float32, False) == sums
-    assert polynomial_workspace(geometry, torch.bfloat16, False) == sums  # computed in float32
+    sweep, parts = describe_polynomial(plan).sweep(call), list[int]()
+    for dtype in ("float32", "bfloat16"):  # computed in float32
+        launches = launches_of(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
+        parts.append(launches.tasks * launches.placement.added * problem.channels * 4)
+        asked = CallSizes(torch.device("cuda"), sizes.rows, elements=sizes.elements, channels=sizes.channels)
+        assert workspace_of(launches.placement, asked) == parts[-1]
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]
         counts = [sizes.elements if o.weights else sizes.rows for o in given]
@@ -115,4 +115,4 @@ def test_polynomials_have_sums_of_tasks() -> None:
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
         found = call_workspace(FormCall(tensors, None, None, plan.to_json(), str(call), index))
-    assert found == polynomial_workspace(geometry, torch.float32, True) == 8 * (512 + sizes.elements + 1) + sums
+    assert found == 8 * (512 + sizes.elements + 1) + parts[0]

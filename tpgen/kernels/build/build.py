@@ -110,18 +110,7 @@ def _found_or_made(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
             return _opened(found.library, wanted)
-    directory = cache.current_directory()
-    try:
-        return _make(Entry(directory, key, wanted.kind), wanted, compiler)
-    except OSError as error:  # the directory went away, became read-only or filled up
-        cache.forget_directory()
-        instead = cache.fallback(str(directory), error.strerror or str(error))
-    try:
-        return _make(Entry(instead, key, wanted.kind), wanted, compiler)
-    except OSError as again:
-        raise BackendError(
-            f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
-        ) from again
+    return cache.with_room(lambda directory: _make(Entry(directory, key, wanted.kind), wanted, compiler))
 
 
 def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:

@@ -15,11 +15,12 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +31,7 @@ from tpgen.text import quantity
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
 _LOCK = ".lock"
+Made = TypeVar("Made")
 _SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
@@ -202,6 +204,25 @@ def fallback(wanted: str, reason: str) -> Path:
 
     atexit.register(remove)
     return Path(made)
+
+
+def with_room(make: Callable[[Path], Made]) -> Made:
+    """Make something in the cache's directory, or where there is no room in one for this process only.
+
+    Raises `BackendError` where there is none at all.
+    """
+    directory = current_directory()
+    try:
+        return make(directory)
+    except OSError as error:  # the directory went away, became read-only or filled up
+        forget_directory()
+        instead = fallback(str(directory), error.strerror or str(error))
+    try:
+        return make(instead)
+    except OSError as again:
+        raise BackendError(
+            f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
+        ) from again
 
 
 def finished(key: str, kind: str = KERNEL) -> Entry | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.groups import LANES, Group, Unit, balance, make_groups
+from tpgen.kernels.cuda.chips import LANES, Chip
+from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement

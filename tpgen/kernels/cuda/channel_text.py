@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, literal
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.group_text import GroupText, lane_sums
-from tpgen.kernels.cuda.groups import LANES, power_of_two
+from tpgen.kernels.cuda.groups import power_of_two
 from tpgen.kernels.cuda.tables import TableSet
 
 

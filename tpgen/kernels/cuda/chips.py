@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from tpgen.errors import BackendError, unknown
@@ -46,6 +47,7 @@ class Chip:
         return f"sm_{self.arch}"
 
 
+LANES = 32  # of a warp
 KIB = 1024
 LATENCY = 1300  # cycles from asking for a number in memory to having it, while others ask as well
 MIB = 1024 * KIB
@@ -112,3 +114,50 @@ def chip_of(arch: int) -> Chip:
             "use strategy='grouped'"
         )
     return CHIPS[max(known for known in CHIPS if known <= arch)]
+
+
+_REGISTERS = 2**16  # of a multiprocessor, four bytes each
+_MOST_WARPS, _MOST_BLOCKS = 64, 32  # of a multiprocessor
+
+
+class OnChip:
+    """Placement of a kernel on blocks of a chip: their threads, their memory, and how many run at once."""
+
+    chip: Chip
+    warps: int  # of a block
+    alignment = 1  # bytes of which addresses of given rows must be multiples
+
+    @property
+    @abstractmethod
+    def dtype(self) -> str:
+        """The name of the numbers in memory."""
+
+    @property
+    @abstractmethod
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+
+    @property
+    @abstractmethod
+    def registers(self) -> int:
+        """Registers that are left to each thread."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> dict[str, tuple[int, int]]:
+        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
+
+    @property
+    def number(self) -> int:
+        """Bytes of a number that is computed with."""
+        return 8 if self.dtype == "float64" else 4
+
+    @property
+    def threads(self) -> int:
+        return self.warps * LANES
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks that one multiprocessor has room for; a block leaves 1 KiB to the system."""
+        registers = _REGISTERS // (self.threads * self.registers)
+        return max(1, min(self.chip.shared // (self.shared + KIB), registers, _MOST_WARPS // self.warps, _MOST_BLOCKS))

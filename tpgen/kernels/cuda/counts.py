@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, log2
 
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
-from tpgen.kernels.cuda.groups import LANES, Group, power_of_two
-from tpgen.kernels.sweep.statements import Define, Product, Statement
+from tpgen.kernels.cuda.groups import Group, power_of_two
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.placement.polynomial import component_runs
+from tpgen.kernels.sweep.monomials import stored_value, terms_of
+from tpgen.kernels.sweep.statements import Component, Define, Product, Statement
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import D
 
@@ -169,3 +173,34 @@ def _cached(p: GatherPlacement) -> int:
         return 0
     times = sum(target in {g.target for g in p.gathers} for target in (D, "out")) + 2 * ("w" in p.opened)
     return times * p.row_bytes("w")
+
+
+# -- polynomials -------------------------------------------------------------------------------------------------------
+
+
+def row_work(p: CudaPolynomialPlacement, width: int) -> Work:
+    """The work of one round of a warp, whose rows have so many lanes each."""
+    turned = sum(size for s in (*p.inputs, *p.stored) for _, size in component_runs(p.operands[s]) if size > 1)
+    fetched = sum(p.operands[s].dim for s in (*p.inputs, *p.stored))
+    read = sum(len(p.read[s]) for s in p.coefficients)
+    added = sum(map(_adds_to_coefficients, p.sweep.rows))
+    summed = sum(p.operands[s].dim for s in p.summed) * 2 * log2(max(2, width))
+    touched = read + 2 * added + 2 * turned
+    return _independent(p.sweep.rows, _OVERHEAD + fetched + summed + touched, touched)
+
+
+def task_work(p: CudaPolynomialPlacement) -> Work:
+    """The work of all warps of a block for a task: coefficients, and the sums of their gradients."""
+    touched = p.kept + 2 * p.warps * p.added
+    return _independent(p.sweep.prologue, sum(len(p.read[s]) for s in p.weights) + touched, touched)
+
+
+def _independent(statements: Iterable[Statement], other: float, touched: float) -> Work:
+    """Instructions of one warp, which waits for no other."""
+    arithmetic = sum(multiplications(term) for s in statements for term in terms_of(s))
+    return Work(arithmetic + other, arithmetic + other, arithmetic, touched, barriers=0)
+
+
+def _adds_to_coefficients(statement: Statement) -> bool:
+    target = stored_value(statement)
+    return isinstance(target, Component) and target.operand.startswith("@")

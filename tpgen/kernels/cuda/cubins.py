@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 
-from tpgen.errors import BackendError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import CUBIN, Entry
 from tpgen.kernels.build.trust import read_own
@@ -23,18 +22,7 @@ def cubin(text: str, arch: int) -> bytes:
     found = cache.finished(key, CUBIN)
     if found:
         return read_own(found.library)
-    directory = cache.current_directory()
-    try:
-        return _make(Entry(directory, key, CUBIN), text, arch, compiler)
-    except OSError as error:  # the directory went away, became read-only or filled up
-        cache.forget_directory()
-        instead = cache.fallback(str(directory), error.strerror or str(error))
-    try:
-        return _make(Entry(instead, key, CUBIN), text, arch, compiler)
-    except OSError as again:
-        raise BackendError(
-            f"no place to build kernels: {again}; set TPGEN_CACHE_DIR to a directory with room"
-        ) from again
+    return cache.with_room(lambda directory: _make(Entry(directory, key, CUBIN), text, arch, compiler))
 
 
 def _make(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:

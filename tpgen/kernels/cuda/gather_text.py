@@ -10,10 +10,10 @@ from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import owner_by_owner
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
 from tpgen.kernels.cuda.group_text import place_text
-from tpgen.kernels.cuda.groups import LANES
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, SLOTS
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 
 from tpgen.form.form import Term
-from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep

@@ -8,7 +8,8 @@ from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import spelled
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
-from tpgen.kernels.cuda.groups import LANES, Group, Held, power_of_two
+from tpgen.kernels.cuda.chips import LANES
+from tpgen.kernels.cuda.groups import Group, Held, power_of_two
 from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import (

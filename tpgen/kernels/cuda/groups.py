@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.statements import Accumulate, Load
 from tpgen.kernels.sweep.sweep import PathSweep
-
-LANES = 32
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
 
 
@@ -84,10 +85,6 @@ class CudaKernel(ABC):
     def order(self, loaded: Loaded, call: Given) -> tuple[int, Any]:
         """Sort rows by their owners: a fault or 0, and what is known of the rows."""
 
-    @abstractmethod
-    def start(self, loaded: Loaded, call: Given, order: Any) -> None:
-        """Launch all kernels, in the context of their device."""
-
     def on(self, device: int) -> Loaded:
         """The kernels on a device.
 
@@ -115,8 +112,18 @@ class CudaKernel(ABC):
         fault, order = self.order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
-                self.start(loaded, call, order)
+                self._start(loaded, call, order)
         return fault
+
+    def _start(self, loaded: Loaded, call: Given, order: Any) -> None:
+        """Launch all kernels, in the context of their device."""
+        slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
+        given = [_aligned(x, loaded.placement.alignment) for x in call.operands]
+        tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.results, strict=True))
+        launches = launches_of(loaded.placement, call.sizes, loaded.at_once)
+        scratch = launches.scratch(given[0].device)  # which must live until all is launched
+        for one in launches.made(*tensors, scratch, order):
+            loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
     def _load(self, device: int) -> Loaded:
         """Load them on a device, whose context is current."""
@@ -131,6 +138,11 @@ class CudaKernel(ABC):
             source = generate_cuda(self.place(self.spec, chip_of(arch)))
             self._built[arch] = _Built(source, cubin(source.text, arch))
         return self._built[arch]
+
+
+def _aligned(x: Tensor, alignment: int) -> Tensor:
+    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
+    return x if x.data_ptr() % alignment == 0 else x.clone()
 
 
 def cuda_device_of(tensors: Sequence[Tensor]) -> int:

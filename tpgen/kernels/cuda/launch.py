@@ -1,16 +1,31 @@
-"""Arguments of a kernel: one structure of pointers and counts, and how many blocks there are."""
+"""Launches of a call's kernels: how many blocks there are, what they are called with, and room for parts of sums."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tpgen.kernels.arguments import CallSizes, Sizes
+from tpgen.kernels.cuda.chips import LANES
+from tpgen.kernels.cuda.groups import power_of_two
 from tpgen.kernels.cuda.orders import Order
-from tpgen.kernels.cuda.steps import RowSteps
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
+from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
+from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.sweep.terms import SLOTS
+
+SPAN = 64  # rows of a warp in one task, at most
+_INDEX = torch.int64.itemsize
+# Numbers of each key while those of all ends are sorted: keys and places, each before, after and in torch's own room.
+_SORTED = 6
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -25,80 +40,180 @@ class EdgeRows:
     collected: Order | None = None  # in which what is scattered is added up
 
 
-def arguments(
-    operands: Sequence[Tensor | None],
-    results: Sequence[Tensor | None],
-    rows: int,
-    gather: EdgeRows | None = None,
-    sums: Tensor | None = None,
-    ends: Tensor | None = None,
-) -> ctypes.Array:
+class Launch(NamedTuple):
+    """One launch: the name of the kernel, its blocks, and what it is called with."""
+
+    entry: str
+    blocks: int
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Launches(ABC):
+    """Launches of a call on so many rows, where so many blocks of the first kernel run at once."""
+
+    placement: Any
+    sizes: Sizes
+    at_once: int
+
+    @abstractmethod
+    def rooms(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what parts of sums are written to, by name."""
+
+    @abstractmethod
+    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
+        """List the launches on tensors by their slots and what `scratch` has made, with the order of the rows."""
+
+    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+        """Make room for parts of sums, in the numbers that are computed with."""
+        number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
+        return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.rooms().items()}
+
+
+class RowLaunches(Launches):
+    """Launches of a product: the rows; then sums across the ends of runs, those of nodes, and those over all blocks."""
+
+    @property
+    def runs(self) -> int:
+        """Blocks of the rows, as many as have work and as run at once; one at least, which clears what is summed."""
+        return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
+
+    def rooms(self) -> dict[str, tuple[int, ...]]:
+        """Each block has a part of the gradient of weights that all rows share, and of owners one at each end."""
+        p = self.placement
+        found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
+        return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
+
+    def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+        """Make room as above, and for what edges have of the rows of nodes, which are added up."""
+        p, dtype = self.placement, getattr(torch, self.placement.dtype)
+        parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
+        return super().scratch(device) | parts
+
+    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
+        p, runs = self.placement, ctypes.c_int(self.runs)
+        struct = self._struct(given, opened, scratch, order)
+        found = [Launch(ENTRY, self.runs, (struct,))]
+        if "ends" in scratch:
+            found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_of_row(p.owner), (struct, runs)))
+        if order and order.collected:
+            for slot in p.scattered:
+                pointers = _pointers(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
+                found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_of_row(slot), pointers))
+        if "sums" in scratch:
+            blocks = -(-p.dim["w"] // LANES)
+            found.append(Launch(SUM_ENTRY, blocks, (*_pointers(scratch["sums"], opened["w"]), runs)))
+        return [one for one in found if one.blocks]
+
+    def _blocks_of_row(self, slot: str) -> int:
+        """Blocks whose threads have a number each of one row."""
+        return -(-self.placement.dim[slot] // self.placement.threads)
+
+    def _struct(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> ctypes.Array:
+        written = [scratch.get(f"d_{slot}", opened.get(slot)) for slot in SLOTS]
+        edges = (None, None, None) if order is None else (order.order, order.src, order.dst)
+        sums = [scratch.get(name) for name in ("sums", "ends")]
+        owners = order.owners if order else 0
+        return _struct(*map(given.get, SLOTS), *written, self.sizes.rows, owners, *edges, *sums)
+
+
+class TaskLaunches(Launches):
+    """Launches of a polynomial: tasks, shares of an element's rows and of channels; then what is summed of them."""
+
+    placement: CudaPolynomialPlacement
+
+    @property
+    def width(self) -> int:
+        """Lanes of one row."""
+        return min(LANES, power_of_two(self.sizes.channels))
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.sizes.channels // self.width)
+
+    @cached_property
+    def span(self) -> int:
+        """Rows of a task, in whole rounds of its warps: so many that all tasks fill whole waves of blocks.
+
+        Each element may leave one task that is not full.
+        """
+        together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
+        fewest = self.sizes.rows // (together * SPAN) + elements + 1
+        waves = -(-fewest * self.chunks // self.at_once)
+        full = waves * self.at_once // self.chunks - elements
+        return together * max(1, -(-self.sizes.rows // (together * full)))
+
+    @property
+    def tasks(self) -> int:
+        """Some have no rows: how many do not is known on the device alone."""
+        return self.sizes.rows // self.span + self.sizes.elements
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """Blocks of each kernel, in the order of their launches."""
+        p, sizes = self.placement, self.sizes
+        widest = max((p.operands[s].dim for s in p.summed), default=0)
+        found = {
+            ENTRY: self.tasks * self.chunks,
+            SUM_ENTRY: sizes.elements * -(-sizes.channels // LANES),
+            CHANNELS_ENTRY: -(-sizes.rows * widest // p.threads),
+        }
+        return {name: found[name] for name in p.entries}
+
+    def rooms(self) -> dict[str, tuple[int, ...]]:
+        """Each task has sums, and each operand that is summed over channels those of some of them."""
+        p, sizes = self.placement, self.sizes
+        channels = {slot: (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
+        return {"sums": (self.tasks, p.added, sizes.channels), **channels}
+
+    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
+        known = {**self.sizes._asdict(), "width": self.width, "span": self.span}
+        rows = order[:2] if order else (None, None)
+        tensors = (*given.values(), *opened.values(), *scratch.values(), *rows)
+        struct = _struct(*tensors, *(known[name] for name in COUNT_ARGUMENTS))
+        return [Launch(name, blocks, (struct,)) for name, blocks in self.blocks.items()]
+
+
+def launches_of(placement: Any, sizes: Sizes, at_once: int = 0) -> Any:
+    """Launches of a placement; where nobody has asked the driver, of as many blocks at once as should have room."""
+    kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
+    return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
+
+
+def _struct(*fields: Tensor | int | None) -> ctypes.Array:
     """``struct Call`` of the text: pointers and counts take eight bytes each; null where there is no tensor."""
-    by = (None, None, None) if gather is None else (gather.order, gather.src, gather.dst)
-    tensors = [*map(_pointer, (*operands, *results))]
-    fields = [*tensors, rows, gather.owners if gather else 0, *map(_pointer, (*by, sums, ends))]
-    return (ctypes.c_int64 * len(fields))(*fields)
+    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _pointer(x) for x in fields))
+
+
+def _pointers(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
+    return tuple(ctypes.c_void_p(_pointer(x)) for x in tensors)
 
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
-def blocks_of(placement: RowSteps, rows: int, at_once: int) -> int:
-    """As many blocks as have work and as run at once; one at least, which clears what is summed."""
-    return max(1, min(-(-rows // placement.rows), at_once))
+# -- bytes beside operands and results ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Join:
-    """The launch that adds up the parts of owners whose edges lie across the ends of runs."""
+def workspace_of(placement: Any, sizes: CallSizes) -> int:
+    """Bytes of a call: parts of sums, orders of rows by their owners or elements, and copies of indices of int32.
 
-    placement: RowSteps
-    runs: int
-
-    @property
-    def needed(self) -> bool:
-        return self.placement.owner is not None and self.runs > 1
-
-    @property
-    def blocks(self) -> int:
-        """As many as a row has parts of a number for each thread, for each run."""
-        return self.runs * -(-self._numbers // self.placement.threads)
-
-    @property
-    def _numbers(self) -> int:
-        assert self.placement.owner
-        return self.placement.dim[self.placement.owner]
-
-    def room(self, device: torch.device) -> Tensor:
-        """Memory for the parts that runs put aside, one at each end."""
-        dtype = torch.float64 if self.placement.number == 8 else torch.float32
-        return torch.empty(2 * self.runs, self._numbers, dtype=dtype, device=device)
-
-    @property
-    def bytes(self) -> int:
-        return 2 * self.runs * self._numbers * self.placement.number if self.needed else 0
+    >>> from tpgen.form.form import form_of
+    >>> from tpgen.kernels.cuda.chips import chip_of
+    >>> from tpgen.kernels.cuda.placement import place_form
+    >>> from tpgen.planner.problems import find_problem
+    >>> placement = place_form(form_of(find_problem("mace-large").plan), "float32", ("out",), chip_of(90))
+    >>> workspace_of(placement, CallSizes(torch.device("cuda"), 40_000))
+    0
+    """
+    parts = sum(x.nbytes for x in launches_of(placement, sizes.counts).scratch("meta").values())
+    owners = [*map(sizes.owners, placement.sorted_by), *[sizes.elements] * sizes.by_element]
+    return order_bytes(sizes.rows, owners, parts) + sizes.int32_indices * sizes.rows * _INDEX
 
 
-def edge_rows(rows: int, nodes: Tensor) -> Tensor:
-    """Memory for what edges have of the rows of nodes, which `Collect` adds up."""
-    return nodes.new_empty(rows, nodes.shape[1])
-
-
-@dataclass(frozen=True)
-class Collect:
-    """The launch that adds up, for each of so many nodes, what its edges have, which came in another order."""
-
-    placement: RowSteps
-    nodes: int
-
-    @property
-    def blocks(self) -> int:
-        """As many as a row has parts of a number for each thread, for each node."""
-        (slot,) = self.placement.scattered
-        return self.nodes * -(-self.placement.dim[slot] // self.placement.threads)
-
-    def arguments(self, parts: Tensor, edges: EdgeRows, sums: Tensor) -> list[ctypes.c_void_p]:
-        """Pointers as the text of the kernel has them."""
-        assert edges.collected is not None
-        return [ctypes.c_void_p(_pointer(x)) for x in (parts, *edges.collected[:2], sums)]
+def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
+    """Orders of rows by their owners, which are kept, with what comes after them, or while they are made."""
+    kept = [rows + n + 1 for n in owners]
+    making = _SORTED * rows * len(kept)
+    return max(sum(kept) * _INDEX + working, making * _INDEX)

@@ -1,25 +1,34 @@
-"""The placement that a kernel gets: of all steps and warps that a block may have, what the model ranks first."""
+"""The placement that a kernel gets.
+
+Of a product it is, of all steps and warps that a block may have, what the model ranks first; of a polynomial the one
+with most warps that fits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tpgen.errors import EmitError
 from tpgen.form.form import Form
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
-from tpgen.kernels.cuda.chips import Chip
+from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.model import predict
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.sweep.monomials import PolynomialSweep
+from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
 _WARPS = (2, 4, 8)
+_BLOCKS = 2  # on a multiprocessor, before warps share a block
 _GAIN = 1.02  # what another step than the usual one must bring, times
 
 
@@ -77,3 +86,34 @@ def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
             p = replace(usual, rows=rows, warps=warps)
             if p.warps <= p.unit_count and has_room(p):
                 yield p
+
+
+# -- polynomials -------------------------------------------------------------------------------------------------------
+
+
+def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
+    """Placement of a call: fewer warps share a block where two blocks have no room beside each other.
+
+    Raises `EmitError` where not even one warp has room.
+    """
+    placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
+    for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):
+        found = (replace(placed, warps=warps) for warps in (4, 2, 1))
+        fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
+        if fitting:
+            return fitting
+    raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
+
+
+def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
+    """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
+    placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
+    needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
+    return _no_room(forward, needed, chip) if needed > chip.block_shared else None
+
+
+def _no_room(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
+    return (
+        f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
+        f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"
+    )

@@ -9,13 +9,13 @@ from torch import Tensor
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures, driver
-from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.chips import LANES, Chip
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
+from tpgen.kernels.cuda.launch import SPAN
 from tpgen.kernels.cuda.orders import Order, is_inside, is_kept, known_order, recall_inside, recall_order
-from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement, place_polynomial
+from tpgen.kernels.cuda.placement import place_polynomial
+from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.tasks import SPAN, Geometry, call_struct
 
 _MOST_SLOTS = 64  # as form.h has it
 _ELEMENTS = 2  # the fault of an index out of range
@@ -79,10 +79,3 @@ class PolynomialKernel(CudaKernel):
         capture = captures.capture_of(loaded.device)
         order = known_order(index, elements, capture)
         return (0 if capture or is_inside(index, elements) else _ELEMENTS), order
-
-    def start(self, loaded: Loaded, call: Given, order: Order | None) -> None:
-        geometry, like = Geometry(loaded.placement, call.sizes, loaded.at_once), call.operands[0]
-        scratch = geometry.scratch(like.dtype, like.device)
-        struct = call_struct(geometry, call.operands, call.results, scratch, order)
-        for name, blocks in geometry.blocks.items():
-            loaded.functions[name].launch(blocks, loaded.stream, struct)

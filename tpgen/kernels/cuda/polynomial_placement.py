@@ -10,48 +10,44 @@ to its own, the warps' are added in their order, and those of all tasks of an el
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from tpgen.errors import EmitError
-from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.groups import LANES
-from tpgen.kernels.cuda.placement import cuda_target
+from tpgen.kernels.cuda.chips import LANES, Chip, OnChip
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
-from tpgen.kernels.sweep.monomials import PolynomialSweep, gathered
+from tpgen.kernels.sweep.monomials import gathered
 from tpgen.kernels.sweep.statements import Component, Product
-from tpgen.planner.plan import Plan
 
 _WARPS = 4
 _TOGETHER = 40
-_BLOCKS = 2  # on a multiprocessor, before warps share a block
 
 Item = TypeVar("Item")
 ComponentSum = tuple[Component, tuple[Product, ...]]
 
 
 @dataclass(frozen=True)
-class CudaPolynomialPlacement(PolynomialPlacement):
+class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
     """A `PolynomialPlacement` of single lanes on a chip."""
 
     chip: Chip
     warps: int = _WARPS
-    barrier: int = 0  # statements after which warps wait for each other, to share fetches of instructions; 0: never
 
     @cached_property
     def scratch(self) -> dict[str, int]:
         """Numbers of each lane in shared memory, by slot: weights are read where the coefficients are made of them."""
         return dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
 
+    registers = 168
+    sorted_by = ()  # by an index of elements alone
+
     @property
-    def threads(self) -> int:
-        return self.warps * LANES
+    def dtype(self) -> str:
+        return self.target.dtype
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
         weights = {SUM_ENTRY: (self.threads, self.added * self.lane_bytes)} if self.folded else {}
         channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.summed else {}
         return {ENTRY: (self.threads, self.shared), **weights, **channels}
@@ -85,18 +81,12 @@ class CudaPolynomialPlacement(PolynomialPlacement):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block."""
         return (self.kept + self.warps * (self.added + self.tile)) * self.lane_bytes
 
     @property
     def lane_bytes(self) -> int:
         """Bytes of one number of every lane of a warp."""
-        return LANES * (8 if self.target.dtype == "float64" else 4)
-
-    @property
-    def blocks_at_once(self) -> int:
-        """Blocks of one multiprocessor, as far as shared memory decides."""
-        return max(1, min(self.chip.shared // (self.shared + KIB), 64 // self.warps, 32))
+        return LANES * self.number
 
     @cached_property
     def prologue(self) -> list[list[ComponentSum]]:
@@ -135,31 +125,3 @@ def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list
         dealt[min(parts - 1, before * parts // whole)].append(item)
         before += size
     return dealt
-
-
-def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Placement of a call: fewer warps share a block where two blocks have no room beside each other.
-
-    Raises `EmitError` where not even one warp has room.
-    """
-    placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
-    for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):
-        found = (replace(placed, warps=warps) for warps in (4, 2, 1))
-        fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
-        if fitting:
-            return fitting
-    raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
-
-
-def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
-    """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
-    placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
-    needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
-    return _no_room(forward, needed, chip) if needed > chip.block_shared else None
-
-
-def _no_room(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
-    return (
-        f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
-        f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tpgen.kernels.cpp.polynomial import Phrases, RowText
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY, cuda_header, write_numbers
 from tpgen.kernels.placement.polynomial import slot_name
@@ -88,10 +88,8 @@ class PolynomialText:
                 self._pointer("const real*", "p", slot)
                 self.row.get(slot)
             self.row.clear()
-            for n, statement in enumerate(self.sweep.rows, 1):
+            for statement in self.sweep.rows:
                 self.row.statement(statement)
-                if at.barrier and not n % at.barrier:
-                    w.line("__syncthreads();")
             for slot in at.stored:
                 self._pointer("real*", "o", slot)
                 self.row.set(slot)
@@ -168,9 +166,8 @@ class PolynomialText:
                 w.line(f"for (int n = lane; n < {LANES} * ADDED; n += {LANES}) added[n] = 0;")
             w.line("__syncthreads();")
             w.line(f"num* const tile = shared + {LANES} * (KEPT + WARPS * ADDED) + warp * TILE;")
-            with w.block(self._rounds()):
-                q, other = ("q + warp * rows", "task.from") if at.barrier else ("q", "q")
-                w.line(f"const i64 mine = {q} + lane / width, there = mine < task.to ? mine : {other};")
+            with w.block("for (i64 q = task.from + warp * rows; q < task.to; q += WARPS * rows)"):
+                w.line("const i64 mine = q + lane / width, there = mine < task.to ? mine : q;")
                 w.line("const bool alive = mine < task.to && c < call.channels;")
                 w.line("const Lane l = {lane, rows == 1, alive, call.channels, c, tile};")
                 sums = [f"added + {LANES} * COEFFICIENTS * {n} + lane" for n in range(len(at.adjoints))]
@@ -178,11 +175,6 @@ class PolynomialText:
                 w.line(f"row({', '.join(['call', 'l', row, 'chunk', *tables, *sums])});")
             if at.adjoints:
                 self._deliver_sums()
-
-    def _rounds(self) -> str:
-        """The loop over rows; where warps wait for each other in a row, all go around as often."""
-        first = "" if self.at.barrier else " + warp * rows"
-        return f"for (i64 q = task.from{first}; q < task.to; q += WARPS * rows)"
 
     def _deliver_sums(self) -> None:
         """Write sums of coefficients' gradients over all warps, and over all rows of a warp, in their order."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from tpgen.kernels.arguments import Edges, KernelSpec
@@ -14,7 +12,7 @@ from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
-from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
+from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
     ascends,
@@ -28,10 +26,8 @@ from tpgen.kernels.cuda.orders import (
 )
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
 from tpgen.kernels.sweep.terms import SLOTS
 
-_SIXTEEN = 16  # bytes: what addresses of rows that are copied whole must be multiples of
 _SOURCES, _DESTINATIONS = 2, 3  # faults
 
 
@@ -55,6 +51,7 @@ class ProductKernel(CudaKernel):
 
     def fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
+        sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
         fields = {  # of `struct Launch`
             "context": loaded.context,
             "kernel": loaded.address(ENTRY),
@@ -67,8 +64,8 @@ class ProductKernel(CudaKernel):
             "shared": p.shared,
             "number": p.number,
             "weights": p.dim["w"] if p.sums_weights else 0,
-            "sum_threads": SUM_THREADS,
-            "sum_shared": p.weight_sum.shared,
+            "sum_threads": sum_threads,
+            "sum_shared": sum_shared,
             "by": SLOTS.index(p.by) if p.by else -1,
             "owned": p.dim[p.owner] if p.owner else 0,
             "collected": sum(p.dim[slot] for slot in p.scattered),
@@ -84,43 +81,6 @@ class ProductKernel(CudaKernel):
     def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
         return (0, None) if edges is None else ordered_edges(p.by, edges, loaded.device, bool(p.scattered))
-
-    def start(self, loaded: Loaded, call: Given, order: EdgeRows | None) -> None:
-        """The rows; then sums that lie across the ends of runs, those of nodes, and those over all blocks."""
-        placement, _, functions, at_once = loaded
-        stream, rows = loaded.stream, call.sizes.rows
-        operands = {slot: _aligned(x) for slot, x in zip(SLOTS, call.operands, strict=False)}
-        results = dict(zip(self.spec.description.read(self.spec.call)[0], call.results, strict=True))
-        blocks = blocks_of(placement, rows, at_once)
-        join, sums = Join(placement, blocks), room_for_sums(placement, blocks, results.get("w"))
-        ends = join.room(call.operands[0].device) if join.needed else None
-        parts = {slot: edge_rows(rows, results[slot]) for slot in placement.scattered}
-        written = results | parts
-        struct = arguments([*map(operands.get, SLOTS)], [*map(written.get, SLOTS)], rows, order, sums, ends)
-        functions[ENTRY].launch(blocks, stream, struct)
-        if join.needed:
-            functions[JOIN_ENTRY].launch(join.blocks, stream, struct, ctypes.c_int(blocks))
-        for slot, part in parts.items():
-            collect = Collect(placement, len(results[slot]))
-            if collect.blocks and order:
-                pointers = collect.arguments(part, order, results[slot])
-                functions[COLLECT_ENTRY].launch(collect.blocks, stream, *pointers)
-        if sums is not None:
-            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (sums, results["w"])]
-            functions[SUM_ENTRY].launch(placement.weight_sum.blocks, stream, *pointers, ctypes.c_int(len(sums)))
-
-
-def room_for_sums(placement: AnyPlacement, blocks: int, d_w: Tensor | None) -> Tensor | None:
-    """Room for each block's part of the gradient of weights that all rows share."""
-    if d_w is None or not placement.sums_weights or not d_w.numel():
-        return None
-    dtype = torch.float32 if d_w.dtype == torch.bfloat16 else d_w.dtype
-    return torch.empty(blocks, d_w.numel(), dtype=dtype, device=d_w.device)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
-    return x if x.data_ptr() % _SIXTEEN == 0 else x.clone()
 
 
 def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool = False) -> tuple[int, EdgeRows | None]:

@@ -12,34 +12,30 @@ from abc import abstractmethod
 from functools import cached_property
 
 from tpgen.errors import EmitError
-from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.groups import LANES
+from tpgen.kernels.cuda.chips import KIB, LANES, OnChip
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.sums import THREADS as SUM_THREADS
-from tpgen.kernels.cuda.sums import WeightSum
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
 
 SLOTS_AREA = "slots"  # of the edges of steps to come
+SUMMERS = 16  # warps that share the parts of 32 weights, as sum.h has them: few threads have work where weights are few
 CONSTANTS = 64 * KIB  # bytes of a kernel
 _ENDS, _SLOTS = 24, 3  # bytes of an edge with what it joins, and steps of them, as edges.h has them
 _SIXTEEN = 16  # bytes that copies come in
 _SHORT = 512  # of a row: such a row may be copied number by number
 _ROWS = 32  # of a step, at most
 _BATCH = 2_000  # rows that are to reach every multiprocessor
-_REGISTERS = 2**18  # bytes of a multiprocessor
 _NUMBERS = 128  # that a thread has in registers, at least
 
 
-class RowSteps(OpenedSlots):
+class RowSteps(OnChip, OpenedSlots):
     """The rows of a step and its shared memory; on edges, the rows of x1 and out are those that an edge joins."""
 
     owner: str | None
     held: str | None = None  # the given operand whose row stays, while edges of one node come
-    chip: Chip
     indexed: bool
     rows: int  # of a step
-    warps: int  # of a block
+    alignment = _SIXTEEN
     small = 8 * KIB  # bytes: a step of less than that takes more rows
 
     @property
@@ -80,30 +76,24 @@ class RowSteps(OpenedSlots):
         return self.owner or self.held
 
     @property
-    def number(self) -> int:
-        """Bytes of a number that is computed with."""
-        return 8 if self.schedule.target.dtype == "float64" else 4
+    def dtype(self) -> str:
+        return str(self.schedule.target.dtype)
 
     @property
-    def threads(self) -> int:
-        return self.warps * LANES
+    def registers(self) -> int:
+        """So many that nothing is put aside in memory; the compiler is told."""
+        return _NUMBERS * self.number // 4
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
         found = {ENTRY: (self.threads, self.shared)}
         if self.sums_weights:
-            found[SUM_ENTRY] = (SUM_THREADS, self.weight_sum.shared)
+            found[SUM_ENTRY] = (LANES * SUMMERS, LANES * SUMMERS * self.number)
         if self.owner:
             found[JOIN_ENTRY] = (self.threads, 0)
         if self.scattered:
             found[COLLECT_ENTRY] = (self.threads, 0)
         return found
-
-    @property
-    def weight_sum(self) -> WeightSum:
-        """The launch that adds up the blocks' parts of the gradient of weights that all rows share."""
-        return WeightSum(self.dim["w"], self.number)
 
     # -- rows --
 
@@ -181,7 +171,7 @@ class RowSteps(OpenedSlots):
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
-            f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.schedule.target.dtype}, {self.chip}",
+            f"cuda placement: opens {', '.join(self.opened)}{owned}; {self.dtype}, {self.chip}",
             f"  a step is {self.rows} row{'s' * (self.rows > 1)}: {self.unit_count} units on {self.warps} warps",
             f"  shared memory: {self.shared} bytes, {self.stage_count} stages of {self.stage_bytes}",
         ]
@@ -237,22 +227,12 @@ class RowSteps(OpenedSlots):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block."""
         return self.stages_at + self.stage_count * _up(self.stage_bytes, 128)
 
     @property
     def constants(self) -> int:
         """Bytes of constant memory."""
         return 0
-
-    @property
-    def blocks_at_once(self) -> int:
-        """Blocks that one multiprocessor has room for; a block leaves 1 KiB to the system.
-
-        So many registers are left to each thread that nothing is put aside in memory; the compiler is told.
-        """
-        registers = _REGISTERS // (self.threads * self.number * _NUMBERS)
-        return max(1, min(self.chip.shared // (self.shared + KIB), registers, 64 // self.warps, 32))
 
 
 def has_room(placement: RowSteps) -> bool:

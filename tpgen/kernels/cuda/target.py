@@ -12,15 +12,12 @@ from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
 from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.driver import why_no_driver
 from tpgen.kernels.cuda.generate import generate_cuda
-from tpgen.kernels.cuda.model import Prediction, predict
+from tpgen.kernels.cuda.launch import workspace_of
+from tpgen.kernels.cuda.model import Prediction, predict, predict_polynomial
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.placement import place_form
+from tpgen.kernels.cuda.placement import place_form, why_no_room
 from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
-from tpgen.kernels.cuda.polynomial_model import geometry_expected, predict_polynomial
-from tpgen.kernels.cuda.polynomial_placement import why_no_room
 from tpgen.kernels.cuda.product_kernel import ProductKernel
-from tpgen.kernels.cuda.tasks import polynomial_workspace
-from tpgen.kernels.cuda.workspace import product_workspace
 from tpgen.kernels.sweep.terms import SLOTS
 
 # The most that a kernel can open at once: where these have room, all others have.
@@ -52,7 +49,12 @@ def chip_expected(device: torch.device) -> Chip:
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
-# -- products, convolutions and linear layers --------------------------------------------------------------------------
+def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
+    """Bytes that a call takes beside operands and results."""
+    return workspace_of(place_kernel(spec, chip or chip_expected(sizes.device)), sizes)
+
+
+# -- by what a form consists of ----------------------------------------------------------------------------------------
 
 
 def _product_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
@@ -66,7 +68,13 @@ def _product_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
     return None
 
 
+def _polynomial_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
+    description = spec.description
+    return why_no_room(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
+
+
 def _product_text(spec: KernelSpec, chip: Chip) -> str:
+    """The source of what is there to open; none where a call is expanded."""
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
     opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
@@ -79,42 +87,13 @@ def _product_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Prediction
     return predict(ProductKernel.place(spec, chip), sizes.rows / sizes.owners("out") if sizes.ends else 1.0)
 
 
-def _product_workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
-    placement = ProductKernel.place(spec, chip or chip_expected(sizes.device))
-    return product_workspace(placement, sizes.rows, sizes.ends, sizes.int32_indices)
-
-
-def _product_slower(spec: KernelSpec, chip: Chip) -> str | None:
-    return graphs_are_faster(spec.description.form, DTYPES[spec.dtype], chip)
-
-
-# -- polynomials -------------------------------------------------------------------------------------------------------
-
-
-def _polynomial_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
-    description = spec.description
-    return why_no_room(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
-
-
-def _polynomial_text(spec: KernelSpec, chip: Chip) -> str:
-    return generate_cuda(PolynomialKernel.place(spec, chip)).text
-
-
-def _polynomial_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Prediction:
-    return predict_polynomial(PolynomialKernel.place(spec, chip), sizes.counts)
-
-
-def _polynomial_workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
-    placement = PolynomialKernel.place(spec, chip or chip_expected(sizes.device))
-    return polynomial_workspace(geometry_expected(placement, sizes.counts), spec.dtype, sizes.by_element)
-
-
-# -- of any form -------------------------------------------------------------------------------------------------------
-
 load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
 place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
 kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
-kernel_text = by_form(_product_text, _polynomial_text)
-speed = by_form(_product_speed, _polynomial_speed)  # predicted
-workspace = by_form(_product_workspace, _polynomial_workspace)  # bytes beside operands and results
-slower = by_form(_product_slower, lambda *_: None)
+kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place(spec, chip)).text)
+# predicted
+speed = by_form(
+    _product_speed,
+    lambda spec, sizes, chip: predict_polynomial(PolynomialKernel.place(spec, chip), sizes.counts),
+)
+slower = by_form(lambda spec, chip: graphs_are_faster(spec.description.form, DTYPES[spec.dtype], chip), lambda *_: None)

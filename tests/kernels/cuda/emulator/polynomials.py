@@ -14,9 +14,9 @@ from tests.kernels.cuda.emulator.parse import parse
 from tests.kernels.cuda.emulator.products import GRAINS
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.generate import CudaSource
+from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
-from tpgen.kernels.cuda.tasks import Geometry, call_struct
 
 _ROOM = 1 << 20  # bytes of memory for tables and margins
 
@@ -35,22 +35,19 @@ class EmulatedPolynomial:
     ) -> list[Tensor]:
         """The open slots of the call, in its order and in float64."""
         p = self.placement
-        name = p.target.dtype
-        dtype, geometry = getattr(torch, name), Geometry(p, sizes, at_once)
-        shapes = [_shape(p.operands[slot], sizes) for slot in p.opened]
-        scratch = geometry.scratch(dtype, torch.device("cpu"))
-        arena = Arena(
-            _ROOM + 24 * sum(x.numel() for x in (*given, *scratch)) + 8 * sum(map(torch.Size.numel, shapes)),
-            GRAINS[name],
-        )
-        operands = [arena.place(x.to(dtype)) for x in given]
-        room = [arena.place(torch.full(shape, torch.nan, dtype=dtype)) for shape in shapes]
-        parts = [arena.place(x.fill_(torch.nan)) for x in scratch]
+        launches, dtype = launches_of(p, sizes, at_once), getattr(torch, p.dtype)
+        shapes = {slot: _shape(p.operands[slot], sizes) for slot in p.opened}
+        scratch = launches.scratch("cpu")
+        numbers = sum(x.numel() for x in (*given, *scratch.values()))
+        arena = Arena(_ROOM + 24 * numbers + 8 * sum(map(torch.Size.numel, shapes.values())), GRAINS[p.dtype])
+        operands = {slot: arena.place(x.to(dtype)) for slot, x in zip(p.given, given, strict=True)}
+        room = {s: arena.place(torch.full(shape, torch.nan, dtype=dtype)) for s, shape in shapes.items()}
+        parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
         order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
-        call = call_struct(geometry, operands, room, parts, order)
-        for entry, block in p.entries.items():
-            self.issued = launch(self.module, entry, arena, [call], (geometry.blocks[entry], *block), seed)
-        return [x.double() for x in room]
+        for one in launches.made(operands, room, parts, order):
+            block = p.entries[one.entry]
+            self.issued = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *block), seed)
+        return [x.double() for x in room.values()]
 
 
 def _shape(operand: object, sizes: Sizes) -> torch.Size:

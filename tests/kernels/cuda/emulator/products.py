@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 
 import torch
@@ -11,14 +10,13 @@ from torch import Tensor
 from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
+from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import Collect, EdgeRows, Join, arguments, blocks_of, edge_rows
+from tpgen.kernels.cuda.launch import EdgeRows, launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
-from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
-from tpgen.kernels.cuda.sums import THREADS, WeightSum
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.cuda.prelude import ENTRY
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands
 GRAINS = {"float64": 4, "float32": 4, "bfloat16": 2}
@@ -41,46 +39,18 @@ class Emulated:
         seed: int = 0,
     ) -> dict[str, Tensor]:
         """The open slots, in float64; on so many blocks or as many as have work."""
-        p = self.placement
-        blocks = blocks_of(p, operands["x2"].shape[0], blocks)
-        name = p.schedule.target.dtype
-        dtype, size = getattr(torch, name), sum(x.numel() for x in operands.values()) + blocks * 2 * sum(p.dim.values())
-        arena = Arena(_ROOM + 16 * size, GRAINS[name])
-        given = [arena.place(operands[s].to(dtype)) if s in p.given else None for s in SLOTS]
-        room = [
-            arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) if s in p.opened else None for s in SLOTS
-        ]
-        sums = arena.place(torch.full((blocks, p.dim["w"]), torch.nan, dtype=torch.promote_types(dtype, torch.float32)))
+        p, rows = self.placement, len(operands["x2"])
+        launches, dtype = launches_of(p, Sizes(rows), blocks), getattr(torch, p.dtype)
+        size = sum(x.numel() for x in operands.values()) + blocks * 2 * sum(p.dim.values())
+        arena = Arena(_ROOM + 16 * size, GRAINS[p.dtype])
+        given = {s: arena.place(operands[s].to(dtype)) for s in p.given}
+        room = {s: arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) for s in p.opened}
+        scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.scratch("cpu").items()}
         gather = None if edges is None else _gather(p, operands, edges, arena)
-        written = [
-            arena.place(edge_rows(len(operands["x2"]), x).fill_(torch.nan)) if x is not None and s in p.scattered else x
-            for s, x in zip(SLOTS, room, strict=True)
-        ]
-        join = Join(p, blocks)
-        ends = arena.place(join.room(sums.device).fill_(torch.nan)) if join.needed else None
-        call = arguments(given, written, operands["x2"].shape[0], gather, sums, ends)
-        self.issued = launch(self.module, ENTRY, arena, [call], (blocks, p.threads, p.shared), seed)
-        if join.needed:
-            launch(self.module, JOIN_ENTRY, arena, [call, ctypes.c_int(blocks)], (join.blocks, p.threads, 0), seed)
-        for n in map(SLOTS.index, p.scattered):
-            collect, pointers = Collect(p, len(room[n])), (written[n], gather, room[n])
-            launch(
-                self.module, COLLECT_ENTRY, arena, collect.arguments(*pointers), (collect.blocks, p.threads, 0), seed
-            )
-        if p.sums_weights:
-            d_w = room[SLOTS.index("w")]
-            assert d_w is not None
-            how = WeightSum(d_w.numel(), sums.element_size())
-            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (sums, d_w)]
-            launch(
-                self.module,
-                SUM_ENTRY,
-                arena,
-                [*pointers, ctypes.c_int(blocks)],
-                (how.blocks, THREADS, how.shared),
-                seed,
-            )
-        return {s: x.double() for s, x in zip(SLOTS, room, strict=True) if x is not None}
+        for one in launches.made(given, room, scratch, gather):
+            found = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *p.entries[one.entry]), seed)
+            self.issued = found if one.entry == ENTRY else self.issued
+        return {s: x.double() for s, x in room.items()}
 
 
 def _gather(p: AnyPlacement, operands: dict[str, Tensor], edges: tuple[Tensor, Tensor], arena: Arena) -> EdgeRows:

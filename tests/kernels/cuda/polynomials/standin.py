@@ -11,11 +11,9 @@ from torch import Tensor
 
 from tests.kernels.cuda.standin import Library, _inside, _untouched
 from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.generate import CudaSource
+from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.orders import order_of
-from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
-from tpgen.kernels.cuda.tasks import Geometry, call_struct
 
 _ENTRIES = ("kernel", "sum", "channels")
 _RUN = """extern "C" const char* run_{entry}_{n}(unsigned blocks, unsigned count, unsigned shared, unsigned seed,
@@ -43,31 +41,23 @@ class PolynomialStandIn:
     ) -> list[Tensor]:
         """The open slots of one call, in its order."""
         placement = self.sources[n].placement
-        dtype = next(d for d, name in DTYPES.items() if name == placement.target.dtype)
-        geometry = Geometry(placement, sizes, at_once)
-        around = [_inside(x.to(dtype)) for x in given]
-        empty = [torch.full(_shape(placement, slot, sizes), float("nan"), dtype=dtype) for slot in placement.opened]
-        room = [_inside(x) for x in empty]
-        scratch = [_inside(x.fill_(float("nan"))) for x in geometry.scratch(dtype, torch.device("cpu"))]
+        launches, dtype = launches_of(placement, sizes, at_once), getattr(torch, placement.dtype)
+        around = {slot: _inside(x.to(dtype)) for slot, x in zip(placement.given, given, strict=True)}
+        empty = {s: torch.full(_shape(placement, s, sizes), float("nan"), dtype=dtype) for s in placement.opened}
+        room = {slot: _inside(x) for slot, x in empty.items()}
+        scratch = {name: _inside(x.fill_(float("nan"))) for name, x in launches.scratch("cpu").items()}
         order = None if index is None else order_of(index, sizes.elements)
-        inner = [[x for _, x in part] for part in (around, room, scratch)]
-        call = call_struct(geometry, *inner, order)
-        names = (*placement.given, *(f"d_{slot}" for slot in placement.opened), *_scratch(placement))
-        tensors = dict(zip(names, (x for part in inner for x in part), strict=True))
-        with self.library.watching(tensors | ({} if order is None else {"first": order.first, "order": order.order})):
-            self._launch(n, geometry, seed, call)
-        assert all(_untouched(*pair) for pair in (*around, *room, *scratch)), "written beside a tensor"
-        return [x.clone() for _, x in room]
-
-    def _launch(self, n: int, geometry: Geometry, seed: int, call: ctypes.Array) -> None:
-        for entry, block in geometry.placement.entries.items():
-            name = entry.removeprefix("tpgen_")
-            self.library.call(f"run_{name}_{n}", geometry.blocks[entry], *block, seed, call)
-
-
-def _scratch(placement: CudaPolynomialPlacement) -> list[str]:
-    """Names of what a call gets as scratch."""
-    return ["sums", *(f"sums of {slot}" for slot in placement.summed)]
+        inner = [{name: x for name, (_, x) in part.items()} for part in (around, room, scratch)]
+        named = inner[0] | {f"d_{slot}": x for slot, x in inner[1].items()}
+        named |= {name if name == "sums" else f"sums of {name}": x for name, x in inner[2].items()}
+        with self.library.watching(named | ({} if order is None else {"first": order.first, "order": order.order})):
+            for one in launches.made(*inner, order):
+                name = one.entry.removeprefix("tpgen_")
+                block = placement.entries[one.entry]
+                self.library.call(f"run_{name}_{n}", one.blocks, *block, seed, *map(ctypes.byref, one.arguments))
+        inside = (pair for part in (around, room, scratch) for pair in part.values())
+        assert all(_untouched(*pair) for pair in inside), "written beside a tensor"
+        return [x.clone() for x in inner[1].values()]
 
 
 def _shape(placement: object, slot: str, sizes: Sizes) -> tuple[int, ...]:

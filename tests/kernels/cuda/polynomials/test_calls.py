@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, product
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.polynomials import PLANS, operands_of
 from tpgen.kernels.arguments import KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -115,18 +115,6 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], Polynom
 @pytest.mark.parametrize("at_once", [1, 100], ids=["few blocks", "many blocks"])
 def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], PolynomialStandIn]) -> None:
     check(*every, at_once)
-
-
-def test_warps_may_wait_for_each_other_within_a_row(tmp_path: Path) -> None:
-    """All of a block as often, also those without a row: a long row is otherwise fetched by each warp for itself."""
-    made = [Case("symmetric", PLANS["symmetric"](), call, "float64", 5, "elements") for call in CALLS]
-    placed = [place_polynomial(c.plan, c.sweep, c.dtype, chip_of(c.arch)) for c in made]
-    plain, waiting = ([generate_cuda(replace(p, barrier=n)) for p in placed] for n in (0, 7))
-    waits = [source.text.count("__syncthreads();") for source in (*plain, *waiting)]
-    rows = [len(case.sweep.rows) // 7 for case in made]
-    assert waits[len(made) :] == [before + more for before, more in zip(waits, rows, strict=False)]
-    for at_once in (1, 100):
-        check(made, PolynomialStandIn(waiting, tmp_path), at_once)
 
 
 @pytest.mark.slow

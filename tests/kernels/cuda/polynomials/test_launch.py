@@ -8,25 +8,24 @@ import pytest
 
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.polynomial_model import geometry_expected
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.launch import TaskLaunches, launches_of
+from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
-from tpgen.kernels.cuda.tasks import Geometry
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.problems import POLYNOMIALS
 
 MACE = POLYNOMIALS["mace-contraction"]
 
 
-def geometry(call: str, rows: int, elements: int = MACE.elements) -> Geometry:
+def launches(call: str, rows: int, elements: int = MACE.elements) -> TaskLaunches:
     sweep = describe_polynomial(MACE.plan).sweep(named_call(MACE.plan, call))
     placement = place_polynomial(MACE.plan, sweep, "float32", chip_of(90))
-    return geometry_expected(placement, Sizes(rows, elements, MACE.channels))
+    return launches_of(placement, Sizes(rows, elements, MACE.channels))
 
 
 @pytest.mark.parametrize("call, rows", [*product(POLYNOMIAL_CALLS, (2_000, 10_000, 20_000, 40_000))])
 def test_the_last_wave_is_full(call: str, rows: int) -> None:
-    found = geometry(call, rows)
+    found = launches(call, rows)
     waves = found.blocks[ENTRY] / found.at_once
     assert 0.93 * -(-found.blocks[ENTRY] // found.at_once) < waves
 
@@ -34,6 +33,6 @@ def test_the_last_wave_is_full(call: str, rows: int) -> None:
 @pytest.mark.parametrize("rows, elements", [(0, 10), (1, 10), (512, 10), (512, 200), (7, 1), (10**6, 89)])
 def test_tasks_hold_all_rows_whatever_their_elements(rows: int, elements: int) -> None:
     """Each element may leave one that is not full."""
-    found = geometry("backward", rows, elements)
+    found = launches("backward", rows, elements)
     assert found.span % (found.placement.warps * 32 // found.width) == 0 < found.span
     assert found.tasks >= (rows + elements * (found.span - 1)) // found.span

@@ -18,7 +18,7 @@ from tpgen.compiler.config import Config
 from tpgen.errors import EmitError, InputError
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial, why_no_room
+from tpgen.kernels.cuda.placement import place_polynomial, why_no_room
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call, named_call
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of

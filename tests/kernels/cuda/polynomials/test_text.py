@@ -16,7 +16,7 @@ from tests.machine import needs_compiler
 from tests.polynomials import mixed, symmetric
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
-from tpgen.kernels.cuda.polynomial_placement import place_polynomial
+from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import cuda_header
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.planner.plan import Plan
