@@ -36,7 +36,7 @@ _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at 
 
 
 def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
-    """The problems of those names and suites; all for neither.
+    """Select the problems with given names and those of given suites, in the order of `PROBLEMS`; all for neither.
 
     >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
     ['article', 'mace-large', 'tetris-1']

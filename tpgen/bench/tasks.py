@@ -113,7 +113,7 @@ TASKS: dict[str, Task] = {
 
 
 def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """The tasks of those names, in the order of `TASKS`; all for no names.
+    """Select the tasks with given names, in the order of `TASKS`; all for no names.
 
     >>> [task.name for task in select_tasks(["double", "forward"])]
     ['forward', 'double']
@@ -131,7 +131,7 @@ def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
 
 
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """The operand or result of that name, in ``mul_ir``, brought into another layout."""
+    """Bring the named operand or result from ``mul_ir`` into another layout."""
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -155,7 +155,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def bound(dtype: torch.dtype) -> float:
-    """The error that results of that dtype may have, or a `BackendError` that lists the dtypes."""
+    """The relative error that results of a dtype may have, or a `BackendError` that lists the dtypes."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")

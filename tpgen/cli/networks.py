@@ -128,7 +128,7 @@ def _function(where: str, name: str) -> Callable[[], Any]:
 
 
 def refuse_options(names: Iterable[str], why: str) -> None:
-    """A `click.UsageError` where the user gave one of these options, which would be ignored."""
+    """Raise `click.UsageError` where the user gave an option that would be ignored."""
     context = click.get_current_context()
     given = [
         option.opts[0]

@@ -105,7 +105,7 @@ class ClosedForm(Differentiable[Any]):
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the open slots, of those paths that read the slots ``read``."""
+        """Compute the open slots from the paths that read the slots ``read``."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._called(self._compiled, opened, read, rows, values)

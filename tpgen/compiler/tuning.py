@@ -35,7 +35,7 @@ def strategies_of(plan: Plan) -> tuple[str, ...]:
 
 
 def measured_choice(plan: Plan, config: Config) -> Choice | None:
-    """The choice that was measured for a plan, if one was."""
+    """Read the choice that `tune` measured for a plan from the cache; None where there is none that still holds."""
     try:
         fields = json.loads(read_own(_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])

@@ -24,7 +24,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
 def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Why a module of e3nn's, or one derived from these, must stay; ``program`` is what it calls and will not call."""
+    """Say why a module of a class of e3nn's, or derived from one, must stay; ``program`` is what it will not call."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"

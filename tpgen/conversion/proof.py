@@ -198,7 +198,7 @@ def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> t
 
 
 def _inferred(network: nn.Module, inputs: Sequence[Any]) -> _Named:
-    """Outputs, and gradients of these by the inputs; splines have none where forces are outputs already."""
+    """Outputs, and gradients of outputs with respect to inputs; splines have none where forces are outputs already."""
     with unsaid():
         try:
             outputs, gradients = _pass(network, inputs, tracked=True, orders=1)

@@ -92,7 +92,7 @@ def _spread(x: Tensor, groups: Groups) -> Tensor:
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Return the gradient by each operand of a function, which is called for that; None for those that need none."""
+    """Return gradients with respect to the operands of a function, called once more; None where none is needed."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor

@@ -12,7 +12,7 @@ from tpgen.nn.planned import PlannedModule
 
 
 def portable(network: nn.Module) -> nn.Module:
-    """A copy of a network that calls torch's operators alone, with equal parameters and state_dict.
+    """Return a copy of a network that calls torch's operators alone, with equal parameters and state_dict.
 
     Products and layers run as graphs (strategy ``grouped``), polynomials as ``einsum``, and what `tpgen.convert`
     swapped is what it was before.  It is slower on a CPU, and can be compiled and exported where tpgen is not.

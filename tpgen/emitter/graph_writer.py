@@ -151,7 +151,7 @@ def graph_table(graph: fx.Graph) -> str:
 
 
 def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """The cells of that table, heads first."""
+    """Rows of text for `graph_table`, head first: node, op, target, arguments, role, instructions."""
     rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]

@@ -124,7 +124,7 @@ class Contraction:
         return tuple(sizes[a] for a in letters if a != BATCH)
 
     def find(self, kind: type) -> Factor | None:
-        """The first factor whose source is of that kind."""
+        """Find the first factor whose source is of a class; None where there is none."""
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
     def without(self, factor: Factor, **changes) -> Contraction:

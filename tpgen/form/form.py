@@ -230,7 +230,7 @@ class Form(Shown):
         )
 
     def reading(self, *slots: SlotNames) -> Form:
-        """The terms that read all of these slots: what is left where something else stands in them.
+        """Return the form of the terms that read all given slots.
 
         The form is linear in an operand only where a term reads it.
         """

@@ -57,7 +57,7 @@ def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
 
 
 def takes(r: Tensor, w: Tensor) -> bool:
-    """Whether a kernel computes such a call."""
+    """Whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
     return not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device) and can_build()
 
 
@@ -136,7 +136,7 @@ def _by_frequencies(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class CutBessel:
-    """The constants of such functions.
+    """Constants of Bessel functions with a cutoff.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Lengths:
     shape: tuple[Any, ...]
 
     def times(self, factor: float) -> Lengths:
-        """Lengths of rows that are a multiple of these."""
+        """Return lengths whose rows are multiplied by a number."""
         rows = self.rows
         return replace(self, rows=lambda r: rows(r) * factor, shape=(*self.shape, factor))
 

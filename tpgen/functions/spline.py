@@ -91,7 +91,7 @@ def _with_steps(function: Callable[[Tensor], Tensor], start: float, end: float, 
 
 
 def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
-    """The largest error of values or slopes at such a part of each step, relative to the largest of them."""
+    """The largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest."""
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
     wanted, found = (_differentiated(f, between)[order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
@@ -133,7 +133,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 
 
 def takes_spline(r: Tensor) -> bool:
-    """Whether a kernel computes splines at such places."""
+    """Whether a kernel computes splines at the lengths ``r``."""
     return not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device) and can_build()
 
 

@@ -20,10 +20,10 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Let readers of a node that the example shows to equal another read that one; in place.
+    """Drop reshapes and broadcasts of batch dimensions that change no shape in the example, in place.
 
-    Only nodes of tpgen's programs are looked at.  Afterwards all operands of a product count as having the same
-    rows, and where a program asks for their number it asks the operand that is computed first: so all ask alike.
+    Only nodes of tpgen's programs are looked at, and shapes are compared, never values.  Afterwards all operands of a
+    product have one number of rows, and programs ask the operand that is computed first for it.
     """
     seen = _Shapes(module)
     seen.run(*inputs)

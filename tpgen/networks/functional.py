@@ -16,7 +16,7 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """Write a function of such inputs down as a graph without writes; of nested inputs it may take the leaves alone."""
+    """Trace a function at example inputs into a graph without writes; of nested inputs it may take the leaves alone."""
     graph = _traced(function, inputs)
     if functional(graph.graph):
         return graph
@@ -80,7 +80,7 @@ def _plain(node: fx.Node) -> Any:
 
 
 def _views(node: fx.Node) -> set[fx.Node]:
-    """Views of what a node writes to, and views of these."""
+    """Views of the tensor that a node writes to, and views of views."""
     written: Any = node.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not node]

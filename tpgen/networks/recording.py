@@ -118,7 +118,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor) -> Groups | None:
-        """The groups of such rows; None where the program is given none, or those of other rows."""
+        """Groups of one-hot rows that the program is given; None where it is given none, or those of other rows."""
         if not source[0].is_cpu:
             return None
         known = self.sources.setdefault("groups", source)

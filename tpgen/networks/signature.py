@@ -46,7 +46,7 @@ class Signature:
         return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
 
     def need(self, like: Signature) -> None:
-        """Raise `InputError` where calls of a program differ in more than numbers from its example."""
+        """Raise `InputError` unless a call has the nesting, names and constants of another; constants' types count."""
         if self != like:
             raise InputError(
                 f"a step is for calls like its example, {like}, got {self}: give the same names and constants, or "
@@ -59,7 +59,7 @@ class Signature:
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments that have such tensors."""
+        """Arguments and keywords of a call with other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
         return pytree.tree_unflatten(leaves, self.spec)

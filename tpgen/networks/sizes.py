@@ -57,7 +57,7 @@ class HeldSizes:
         return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether a program is for such inputs: of fixed sizes, and of open ones from 2 on that fulfil conditions."""
+        """Whether inputs have the fixed sizes, and open sizes from 2 on that fulfil the conditions."""
         begin = self._begin
         if not self._begun(inputs[:begin]):
             return False

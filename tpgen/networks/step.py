@@ -60,7 +60,7 @@ class Step(BuiltOnce):
         return self.train(False)
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of such calls, in the place of the one that is there."""
+        """Build the program of calls like an example, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self._network, gradients=False)
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)

@@ -52,7 +52,7 @@ class Training(BuiltOnce, nn.Module):
         self.network, self.loss = network, loss
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of such calls, in the place of the one that is there."""
+        """Build the program of calls like an example, in the place of the one that is there."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"

@@ -49,7 +49,7 @@ def is_usual(*tensors: Tensor) -> bool:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether calls with a tensor on the CPU go into a graph by their operators, as in `make_fx` and `torch.export`."""
+    """Whether a dispatch mode sees operators on a tensor on the CPU, as in `make_fx`, `torch.export` or a flop counter."""
     return (
         x.is_cpu
         and x.dtype in _DTYPES
@@ -125,7 +125,7 @@ _linear = apply_of(_Linear)
 
 
 def linear_map(x: Tensor, of: Map, adjoint: Map) -> Tensor:
-    """``of(x)``, for a linear function and its adjoint, which is differentiated in turn where somebody asks for that.
+    """Compute ``of(x)`` for a linear function; its gradient is the adjoint, which can be differentiated in turn.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> torch.autograd.grad(linear_map(x, torch.sum, lambda g: g.expand(2)), x)

@@ -188,7 +188,7 @@ class PolynomialModule(PlannedModule):
         check_range(self._index, index, self.num_elements, of="elements")
 
     def _fit_weights(self, given: Any, rows: int) -> list[Tensor]:
-        """The weights given to a call: a set for each element; without elements one for all rows, or one for each."""
+        """Check weights of a call, each (elements, paths, channels); without elements (1 or rows, paths, channels)."""
         shapes = self.weight_shapes
         if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
             got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__

@@ -72,7 +72,7 @@ COPIES = Mode("", "u", "u", "u")
 
 
 def find_mode(name: object) -> Mode:
-    """The mode of that name, or a `PlanError` that lists the known ones."""
+    """Find a mode by its name; a `PlanError` lists the known ones."""
     mode = MODES.get(name) if isinstance(name, str) else None
     if mode is None:
         raise PlanError(unknown("mode", name, MODES))

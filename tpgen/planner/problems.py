@@ -143,7 +143,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL)
 
 
 def find_problem(name: str) -> Problem:
-    """The problem of that name, or a `PlanError` that lists the known ones.
+    """Find a problem by its name; a `PlanError` lists the known ones.
 
     >>> find_problem("mace-large").plan.weight_numel
     2176

@@ -65,7 +65,7 @@ def check(condition: bool, name: str, rule: str, value: object) -> None:
 
 
 def one_of(known: Collection[str]) -> Reader:
-    """A field that holds one of these names."""
+    """Read a field that holds one of the known names."""
 
     def read(name: str, value: Any) -> Any:
         check(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)

@@ -99,7 +99,7 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
         return contracted(function(given), c)
 
     def below(given: Named) -> Tensor:
-        """s of the order below, as a number."""
+        """Value of s one order lower, as a number."""
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)

@@ -120,7 +120,7 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """The worst finding of each law, and after it what of that law could not be compared."""
+        """The worst finding of each law, followed by what the law could not compare."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))

@@ -98,7 +98,11 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
 
 
 def _pairs_among(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
-    """Pairs whose rows are equal; in LAMMPS those of images too, whose vectors and rows are equal but for rounding."""
+    """Find pairs of opposite edges whose rows of ``x`` are equal; None where nothing can be compiled.
+
+    ``edge_index`` is [2, edges], ``vectors`` [edges, 3], ``x`` [edges, ...].  In LAMMPS (`count_in_pairs`) an edge may
+    lead to a periodic image, so vectors are compared in float32, and rows but for rounding.
+    """
     if not count_in_pairs():
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()
@@ -275,7 +279,7 @@ def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
 
 
 def _has_rules(x: Tensor) -> bool:
-    """Whether the derivatives below are those of a call, as they are of most, or torch's rules for its operations."""
+    """Whether a call is differentiated by rules of its own, as most are, and not by torch's for its operations."""
     return is_usual(x) or (recorded_program() is not None and is_traced(x))
 
 

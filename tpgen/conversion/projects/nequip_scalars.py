@@ -28,7 +28,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
 
 
 class TpgenSiLU(nn.SiLU):
-    """torch's activation between such layers."""
+    """SiLU between layers of scalars, as torch computes it."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's."""

@@ -173,10 +173,10 @@ _Product = Callable[..., Tensor]
 
 
 def also_by(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Let a result that was ``found`` by types be differentiable by ``rows`` of the table too.
+    """Return ``found``, a result looked up by types, with a gradient with respect to ``rows`` of the table too.
 
-    Backwards, the gradient goes the way that it was found, as a rule.  Where the gradient by ``rows`` is asked for, it
-    goes through ``product(*operands)``, which must have the same value: some operand comes from ``rows``.
+    A backward pass that asks for the gradient of ``rows`` goes through ``product(*operands)`` alone, which must have
+    the same value and an operand that comes from ``rows``.  Any other goes through the graph of ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)

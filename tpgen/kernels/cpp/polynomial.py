@@ -82,7 +82,7 @@ class RowText:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def set(self, slot: str) -> None:
-        """Write how the sums of an open slot go to memory."""
+        """Write the stores of the sums of an open slot, which is a result, to memory."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
@@ -174,7 +174,7 @@ class _Text:
             self.w.line("return fault;")
 
     def _parallel(self) -> None:
-        """Threads take tasks; one takes all channels of its rows where something is summed over channels."""
+        """Write the threads' loop over tasks: rows of one element, with all channels where a result is summed over them."""
         groups = "1" if self.at.whole_rows else "vectors"
         worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"

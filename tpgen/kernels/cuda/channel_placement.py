@@ -116,7 +116,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return tuple((o, n, min(LANES, at + size - n)) for o, at, size in ranges for n in range(at, at + size, LANES))
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what of such a slot is summed: all of it, where it has no channels."""
+        """Start and size of the parts of an open slot that are summed over blocks: all of it, without channels."""
         return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
 
     def __str__(self) -> str:

@@ -121,7 +121,7 @@ class Function:
         return self.handle.value or 0
 
     def at_once(self) -> int:
-        """Blocks of it that one multiprocessor runs at once."""
+        """Number of blocks of a function that one multiprocessor runs at once."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))

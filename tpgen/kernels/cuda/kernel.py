@@ -83,7 +83,7 @@ class CudaKernel(ABC):
 
     @abstractmethod
     def order(self, loaded: Loaded, call: Given) -> tuple[int, Any]:
-        """Sort rows by their owners: a fault or 0, and what is known of the rows."""
+        """Sort edges by the node that owns a sum, or rows by element; returns a fault or 0, and the order."""
 
     def on(self, device: int) -> Loaded:
         """The kernels on a device.

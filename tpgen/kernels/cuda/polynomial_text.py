@@ -126,7 +126,7 @@ class PolynomialText:
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
     def _by_warps(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
-        """A function whose sums are dealt out to the warps of a block."""
+        """Write a device function in which each warp computes its part of the sums; ``put`` delivers one."""
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):

@@ -199,7 +199,7 @@ class StepsText:
         self.w.raw(cuda_header("sum"))
 
     def _collect(self) -> None:
-        """The results of edges, added up for each node."""
+        """Write the kernel that adds up results of edges for each node."""
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
         self.w.raw(cuda_header("collect"))

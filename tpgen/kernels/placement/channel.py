@@ -107,7 +107,7 @@ class ChannelPlacement(OpenedSlots):
         return slot in self.given and any(map(self.staged, self.schedule.views_of(operand_of(slot))))
 
     def stages(self, slot: str) -> list[View]:
-        """Segments that a row moves to scratch before its paths."""
+        """Segments of an operand that each row copies into scratch; others are read where they stand in memory."""
         operand = operand_of(slot)
         if slot not in self.given or (self.carried(slot) and operand != self.owner):
             return []

@@ -22,7 +22,7 @@ def below_vmap() -> Iterator[int]:
 
 
 def unwrap_batched(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
-    """Unwrap the arguments of that vmap: the size of the batch, the axis of each (0 or None), the tensors below it."""
+    """Unwrap what torch's older vmap has batched: size of the batch, axis of each (0 or None), tensors below it."""
     batched: dict[int, Tensor] = {
         # of a tensor that only a level further out has batched this makes one with a batch of one
         n: remove_batch_dim(x, level, 1, 0)

@@ -44,7 +44,7 @@ class PolynomialDescription:
         return polynomial_of(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """The forward call and its gradients, with ``forces`` the gradients of those too."""
+        """The forward call and its gradients; with ``forces`` second derivatives too."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def sweep(self, call: Call) -> PolynomialSweep:
@@ -113,7 +113,7 @@ POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
 def named_call(plan: Plan, name: str) -> Call:
-    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (the gradients of those), or any in full.
+    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (gradients of these), or any in full.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

@@ -61,7 +61,7 @@ class Differentiable(Generic[C]):
     indices: int = 0  # how many of the tensors of a call have no derivative: they stand behind those that have
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> C:
-        """The call of such tensors, and of all else."""
+        """Put a call together from tensors and all else, as `split` took it apart."""
         raise NotImplementedError
 
     def asks(self, call: C) -> bool:
@@ -83,7 +83,7 @@ class Operator(Differentiable[C]):
     """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
 
     def split(self, call: C) -> tuple[tuple[Tensor | None, ...], tuple]:
-        """The tensors of a call, and all else: autograd sees those alone that are arguments of their own."""
+        """Take a call apart into its tensors, which autograd sees, and all else."""
         raise NotImplementedError
 
     def evaluate(self, call: C) -> list[Tensor]:

@@ -42,7 +42,7 @@ class Table:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """Place of each (a, k) in the table."""
+        """Position in the table of each (a, k): component a of the other input, component k of the output."""
         pairs = {(e.at(self.letter), e.k) for e in self.terms[0].entries}
         return {pair: n for n, pair in enumerate(sorted(pairs))}
 
