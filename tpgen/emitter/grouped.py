@@ -55,7 +55,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
-    """Replace input 2 and the coupling of each term that has a table by that table."""
+    """Replace input 2 and the coupling of a term by its table, where it has one."""
     if ("x2",) not in form.given:
         return prepared
     keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}

@@ -135,7 +135,7 @@ class BuiltOnce:
         return {**vars(self), "_program": None}  # a copy builds its own, which the cache has
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of such calls, in the place of the one that is there."""
+        """Build the program of calls like an example, in the place of the one that is there."""
         raise NotImplementedError
 
     def _stands(self) -> bool:

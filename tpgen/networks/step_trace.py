@@ -89,7 +89,7 @@ class Written:
         return all(float(x) <= 0 for x in made[len(made) - count :])
 
     def results(self, made: Sequence[Tensor]) -> Any:
-        """Results of the network with these tensors."""
+        """Put tensors that a program made into the network's result, with its constants."""
         rest = iter(made)
         leaves = [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
         return pytree.tree_unflatten(leaves, self.result)

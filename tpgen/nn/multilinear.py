@@ -49,7 +49,7 @@ def is_usual(*tensors: Tensor) -> bool:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether a dispatch mode sees operators on a tensor on the CPU, as in `make_fx`, `torch.export` or a flop counter."""
+    """Whether a dispatch mode sees operators on a CPU tensor, as `make_fx`, `torch.export` and flop counters do."""
     return (
         x.is_cpu
         and x.dtype in _DTYPES

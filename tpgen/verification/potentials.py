@@ -169,7 +169,7 @@ def _at(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
-    """Energy and forces of the potential for these operands; forces by autograd where it returns none."""
+    """Compute energy and forces of the potential for ``given``; forces by autograd where it returns none."""
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)

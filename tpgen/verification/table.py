@@ -30,7 +30,7 @@ def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject],
 
 
 def _lacking(*names: str) -> Callable[[Subject], str]:
-    """Why a network is no potential with these results, or points."""
+    """Say why a network is no potential: which result or points it lacks."""
     said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
 
     def lacks(subject: Subject) -> str:

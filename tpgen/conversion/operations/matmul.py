@@ -38,7 +38,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
-    """Why products with these weights are torch's whatever their size; None where kernels take them.
+    """Say why products with ``w`` are torch's whatever their size; None where kernels take them.
 
     A weight that torch computes from others, as weight_norm does, may have scales among these, which are no matrices.
 

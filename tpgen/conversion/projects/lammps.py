@@ -132,7 +132,7 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
-    """Write the file of a model as one for LAMMPS, converted with these options."""
+    """Write the file of a model as one for LAMMPS, converted with options of `convert`."""
     torch.save(_class_of(project).of_file(source, **options), target)
 
 

@@ -18,7 +18,7 @@ from tpgen.errors import InputError
 
 
 def run_training(arguments: Sequence[str]) -> None:
-    """Train as ``mace_run_train`` does with these arguments, by a converted model; the models that it saves are stock.
+    """Train as ``mace_run_train`` does with its arguments, by a converted model; the models that it saves are stock.
 
     Raises `InputError` where MACE is not installed, or is of a version that is put together in another way.
     """

@@ -174,7 +174,7 @@ class _Text:
             self.w.line("return fault;")
 
     def _parallel(self) -> None:
-        """Write the threads' loop over tasks: rows of one element, with all channels where a result is summed over them."""
+        """Write the threads' loop over tasks: rows of an element, all channels where a result is summed over them."""
         groups = "1" if self.at.whole_rows else "vectors"
         worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
