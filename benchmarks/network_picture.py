@@ -49,7 +49,7 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
         label, colour, style = CURVES[mode]
         shown = {"color": colour, "lw": 2.2, "ms": 5, "label": label, "zorder": 3 if mode == CONVERTED else 2}
         panel.loglog([*curve], [1e3 * s for s in curve.values()], style, **shown)
-    stock, ours = _fastest(found[STOCK], found.get(COMPILED, {})), found[CONVERTED]  # what one line of code gives
+    stock, ours = fastest(found[STOCK], found.get(COMPILED, {})), found[CONVERTED]  # what one line of code gives
     _, colour, _ = CURVES[CONVERTED]
     often = _some([*stock])
     for atoms in often:
@@ -57,7 +57,7 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
         panel.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6})
         ratio = stock[atoms] / ours[atoms]
         said = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
-        panel.text(atoms / 1.15, 1.9e3 * stock[atoms], said, color=colour, fontsize=15, ha="center")
+        panel.text(atoms / 1.15, 1.9e3 * found[STOCK][atoms], said, color=colour, fontsize=15, ha="center")
     named = sorted({*often, max(stock)})
     panel.set_xticks(named, [f"{atoms:,}" for atoms in named], fontsize=11)
     panel.minorticks_off()
@@ -70,7 +70,7 @@ def _panel(panel: Any, found: dict[str, Curve]) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _fastest(*modes: Curve) -> Curve:
+def fastest(*modes: Curve) -> Curve:
     """The least time of stock's modes for each number of atoms that any has."""
     return {atoms: min(mode[atoms] for mode in modes if atoms in mode) for atoms in modes[0]}
 

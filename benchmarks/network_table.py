@@ -158,7 +158,7 @@ Versions: {versions}.
 
 ![time of a step of stock and converted networks, by number of atoms](pictures/networks.png)
 
-The picture has stock eager, called from Python; above 512 atoms it was called once. It is another run than the
+The picture has stock as it is and compiled, called from Python; above 512 atoms once. It is another run than the
 table, so its ratios are others. `python -m benchmarks.network_sizes` measures it.
 
 Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted take turns

@@ -48,6 +48,7 @@ def test_what_a_pickle_names_is_there(module: str, name: str) -> None:
         ("tpgen.kernels.operators.ops", "kernel_product"),  # as load.py of a deployed folder does
         ("tpgen.kernels.polynomial.operator", "kernel_polynomial"),  # and pickled programs
         ("tpgen.nn.pairs", "mark"),
+        ("tpgen.demo.deployed", "PairEnergy"),
     ],
 )
 def test_an_old_name_leads_to_the_module_of_today(old: str, name: str) -> None:

@@ -14,6 +14,9 @@ from types import ModuleType
 
 MOVED = {  # a module or package, and all below it -> where it stands today; the first that fits
     "tpgen.conversion.convolutions": "tpgen.conversion.products",
+    "tpgen.conversion.projects.mace_blocks": "tpgen.conversion.projects.mace_models",
+    "tpgen.conversion.projects.mace_reshape": "tpgen.conversion.projects.mace_contraction",
+    "tpgen.demo.deployed": "tpgen.demo.potential",
     "tpgen.integrations.mace_reshape": "tpgen.conversion.projects.mace_contraction",
     "tpgen.integrations": "tpgen.conversion.projects",
     "tpgen.kernels.activations.bessel": "tpgen.functions.bessel",

@@ -40,6 +40,7 @@ _SORTS = "edges sorted once in a graph of torch.compile"
 NAMES: dict[str, Private] = {
     "is_functorch_wrapped_tensor": Private("torch._C._functorch", "is_functorch_wrapped_tensor", _TRANSFORMS),
     "is_legacy_batchedtensor": Private("torch._C._functorch", "is_legacy_batchedtensor", _TRANSFORMS),
+    "transform_level": Private("torch._C._functorch", "maybe_current_level", _TRANSFORMS),
     "is_tracing": Private("torch._C", "_is_tracing", _TRANSFORMS),
     "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
     "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import tpgen
 from tests.cases import MIXED, assert_close
@@ -243,3 +245,16 @@ def test_edges_of_the_function() -> None:
     for index in (None, [0, 1, 2]):
         with pytest.raises(InputError, match=r"edge_dst must be a tensor of int64 or int32, got .*torch\.as_tensor"):
             conv(x, y, w, src, index, 4, text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"strategy": "grouped"}, {"strategy": "grouped", "max_bytes": 10_000}], ids=str
+)
+def test_checkpoints_unpack_saved_tensors_once(options: dict[str, Any]) -> None:
+    """`torch.utils.checkpoint` computes again at the first look, and refuses a second."""
+    product = TensorProduct.from_plan(PLAN, internal_weights=False, **options)
+    operands = [x.requires_grad_() for x in (*inputs(product), torch.randn(3, PLAN.weight_numel))]
+    wanted = torch.autograd.grad(product(*operands).sum(), operands)
+    again = checkpoint(product, *operands, use_reentrant=False)
+    for found, gradient in zip(torch.autograd.grad(again.sum(), operands), wanted, strict=True):
+        assert_close(found, gradient)

@@ -15,6 +15,7 @@ from tests.cases import CASES, LAYOUTS, MIXED, STRATEGIES, Case, assert_close, o
 from tests.nn.modules import FIVE, inputs
 from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
+from tpgen.errors import TpgenError
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 
@@ -250,4 +251,10 @@ def test_visualize(name: str) -> None:
     assert product.visualize(plot_weight=False, aspect_ratio="auto", ax=given) == (figure, given)
     labels = [text.get_text() for text in given.texts]
     assert len(labels) == len(product.irreps_in1) + len(product.irreps_in2) + len(product.irreps_out)
+    rounded = tpgen.TensorProduct(*MIXED).bfloat16()
+    rounded.visualize()
+    torch.nn.init.zeros_(rounded.weight)
+    rounded.visualize()  # no colour where there is nothing to compare
+    with pytest.raises(TpgenError, match="aspect_ratio must be a number or 'auto'"):
+        rounded.visualize(aspect_ratio="wide")
     plt.close("all")

@@ -24,6 +24,7 @@ from tpgen._torch import (
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
     is_tracing,
+    transform_level,
     without_modes,
 )
 from tpgen.emitter.emit import Emission, emit_forms
@@ -160,6 +161,7 @@ def is_transformed(given: Sequence[Tensor]) -> bool:
         not torch.compiler.is_compiling()
         and (
             is_tracing()
+            or transform_level() is not None  # tensors that a transformed function closes over are plain ones
             or has_tangents()
             or dispatch_mode(DispatchModeKey.PROXY) is not None
             or any(isinstance(size, torch.SymInt) for x in given for size in x.shape)

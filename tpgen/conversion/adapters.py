@@ -66,6 +66,8 @@ def _loaded(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
+        if ":" not in adapter:
+            raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
         return partial(_unloaded, package, f"{adapter}: {error}")

@@ -47,8 +47,8 @@ class HeldSizes:
         """Sizes of some of the inputs, with the conditions that only need these.
 
         >>> here = torch.device("cpu")
-        >>> Sizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
-        Sizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
+        >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
+        HeldSizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
         """
         shapes = self.shapes[begin:end]
         known = {name for shape in shapes for name in shape if isinstance(name, str)}

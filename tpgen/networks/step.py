@@ -10,7 +10,7 @@ from torch import nn
 
 from tpgen.errors import InputError
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import BuiltOnce, Program
+from tpgen.networks.step_program import WRITING, BuiltOnce, Program
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
@@ -72,7 +72,7 @@ class Step(BuiltOnce):
             found = self._current(*args, **options).run(signature, tensors)
         if found is not None:
             return found
-        with torch.enable_grad():
+        with WRITING, torch.enable_grad():  # while another thread writes, stand-ins are in the places of parameters
             return self._evaluate(*args, **options)
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:

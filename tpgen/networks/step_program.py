@@ -104,9 +104,10 @@ class Program:
     def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         """The program of calls whose inputs require other gradients, as those that a network itself has asked for.
 
-        A network can decide by that, so it is traced again; where it does not, the library is the same one.
+        A network can decide by that, so it is traced again; where it does not, the library is the same one.  A tensor
+        that others were computed into would lose its gradient: None, as a network itself makes leaves alone so.
         """
-        if not signature.asks_otherwise(self.signature):
+        if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING:
             found = self.others.get(signature.beside)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from tpgen._torch import foreach_mul, pytree
 from tpgen.errors import InputError
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import BuiltOnce, Program
+from tpgen.networks.step_program import WRITING, BuiltOnce, Program
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
@@ -66,7 +66,10 @@ class Training(BuiltOnce, nn.Module):
         with torch.no_grad():
             program = self._current(*args, **options)
             found = program.run(signature, tensors)
-        return self.loss(self.network, *args, **options) if found is None else self._recorded(program, *found)
+        if found is not None:
+            return self._recorded(program, *found)
+        with WRITING:  # while another thread writes, stand-ins are in the places of parameters
+            return self.loss(self.network, *args, **options)
 
     def _stands(self) -> bool:
         program = self._program

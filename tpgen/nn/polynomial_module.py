@@ -161,7 +161,8 @@ class PolynomialModule(PlannedModule):
             index = elements_of(self._index, index, self.num_elements, rows, of)
         elif index is not None:
             raise InputError(
-                f"{self._index}: this polynomial has no elements: leave it out, or construct it with num_elements"
+                f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
+                "Polynomial with weights='element')"
             )
         return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
 
@@ -227,8 +228,7 @@ class PolynomialModule(PlannedModule):
         if "_strategy" in state:  # as 0.1 wrote it
             state = {**state, "_config": Config(strategy=state["_strategy"])}
             state.setdefault("internal_weights", not state.get("_given"))
-            state.setdefault("_shapes", _row_shapes(state["plan"], state["channels"]))
-        super().__setstate__(state)
+        super().__setstate__({"_shapes": _row_shapes(state["plan"], state["channels"]), **state})
 
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""

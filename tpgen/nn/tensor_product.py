@@ -5,6 +5,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from math import prod
 from typing import Any, ClassVar, Optional
 
@@ -18,7 +19,7 @@ from typing_extensions import Self, Unpack
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
-from tpgen.errors import InputError
+from tpgen.errors import InputError, TpgenError
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
@@ -307,7 +308,14 @@ class TensorProduct(FormModule):
         Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
         Returns ``(figure, axes)``.
         """
-        return o3.TensorProduct.visualize(self, weight, plot_weight and self.weight_numel > 0, aspect_ratio, ax)
+        if aspect_ratio != "auto" and not isinstance(aspect_ratio, (int, float)):
+            raise TpgenError(f"aspect_ratio must be a number or 'auto', got {aspect_ratio!r}")
+        if find_spec("matplotlib") is None:
+            raise TpgenError("drawing a product needs matplotlib; install it with: pip install matplotlib")
+        weight = self.weight if weight is None and self.internal_weights else weight
+        sizes = None if weight is None or not plot_weight else weight.detach().float()  # numpy has no bfloat16
+        coloured = sizes is not None and bool(sizes.any())
+        return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)

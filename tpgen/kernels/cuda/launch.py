@@ -163,8 +163,9 @@ class TaskLaunches(Launches):
     def rooms(self) -> dict[str, tuple[int, ...]]:
         """Each task has sums, and each operand that is summed over channels those of some of them."""
         p, sizes = self.placement, self.sizes
-        channels = {slot: (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
-        return {"sums": (self.tasks, p.added, sizes.channels), **channels}
+        # a tensor may have any name of one word, "sums" as well
+        channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
+        return {"sums of tasks": (self.tasks, p.added, sizes.channels), **channels}
 
     def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
         known = {**self.sizes._asdict(), "width": self.width, "span": self.span}

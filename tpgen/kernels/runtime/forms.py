@@ -295,10 +295,10 @@ def _order(index: Tensor, owners: int) -> Tensor:
 
 
 def _shape_of_orders(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
-    return src.new_empty(nodes + sources + 2 + 2 * len(dst), dtype=torch.int64)
+    return src.new_empty(nodes + sources + 2 + 2 * dst.shape[0], dtype=torch.int64)
 
 
-define_function("order", _order, lambda index, owners: index.new_empty(owners + 1 + len(index), dtype=torch.int64))
+define_function("order", _order, lambda index, owners: index.new_empty(owners + 1 + index.shape[0], dtype=torch.int64))
 define_function("orders", lambda *call: orders.orders_of(*call), _shape_of_orders)
 for _name in ("order", "orders"):
     share_equal_calls(_name)

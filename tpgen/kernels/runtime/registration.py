@@ -227,7 +227,8 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         operator, rest = ctx.made_by
-        tensors, count = ctx.saved_tensors, 3 + len(ctx.saved_tensors) - operator.indices
+        tensors = ctx.saved_tensors  # asked once: checkpointing unpacks them at each
+        count = 3 + len(tensors) - operator.indices
         call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3:count]
         if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
             wanted = asked_for(wanted, ctx.next_functions)

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+import tpgen
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.launch import TaskLaunches, launches_of
@@ -36,3 +37,12 @@ def test_tasks_hold_all_rows_whatever_their_elements(rows: int, elements: int) -
     found = launches("backward", rows, elements)
     assert found.span % (found.placement.warps * 32 // found.width) == 0 < found.span
     assert found.tasks >= (rows + elements * (found.span - 1)) // found.span
+
+
+def test_a_tensor_may_have_the_name_of_a_room() -> None:
+    """Each operand that is summed over channels has a room beside that of the tasks, whatever it is called."""
+    square = tpgen.Polynomial({"v": "4x1o", "sums": "1o"}, "4x0e+4x2e", [("v", "sums")])
+    sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
+    placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
+    assert list(placement.summed) == ["sums"]
+    assert len(launches_of(placement, Sizes(50, 1, 4)).rooms()) == 2
