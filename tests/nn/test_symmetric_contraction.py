@@ -297,7 +297,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
         contraction(x, hot.requires_grad_())
     with pytest.raises(InputError, match="a row for each of the 5 rows of x, got 4"):
         contraction(x, INDEX[:4])
-    with pytest.raises(InputError, match="y: this polynomial has no elements: leave it out"):
+    with pytest.raises(InputError, match="y: this module has no elements: leave it out"):
         module(num_elements=None)(x, INDEX)
     outside = module(internal_weights=False, num_elements=None)
     with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes, got NoneType"):
