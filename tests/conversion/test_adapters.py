@@ -58,3 +58,11 @@ def test_an_adapter_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPat
     with pytest.warns(UserWarning, match=r"of tests, whose adapter cannot be loaded .*No module named 'tests.nowhere'"):
         convert(network, **GRAPHS)
     assert mark_of(network.full) is not None
+
+
+def test_an_adapter_without_a_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADAPTERS, "tests", "math")
+    network = Mixed()
+    with pytest.warns(UserWarning, match=r"cannot be loaded \(math: an adapter is written as module:function\)"):
+        convert(network, **GRAPHS)
+    assert mark_of(network.full) is not None

@@ -18,6 +18,7 @@ from tpgen._torch import (
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
     is_tracing,
+    transform_level,
 )
 from tpgen.form.derivative import pull_back, push_forward
 from tpgen.kernels.runtime.registration import Differentiable, added, apply_of, record_call
@@ -40,6 +41,7 @@ def has_plain_numbers(x: Tensor) -> bool:
         and not is_legacy_batchedtensor(x)
         and not is_tracing()
         and not dispatch_modes()
+        and transform_level() is None  # tensors that a transformed function closes over are plain ones
     )
 
 
