@@ -19,6 +19,7 @@ from tests.cases import run_python
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
+    "locks",
     "errors",
     "text",
     "drawing",

@@ -9,13 +9,15 @@ slower way where ``without`` tells one.  Private C functions of the runtime with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
+
+from tpgen.locks import ForkedLock
 
 _FLOOR = "2.10"  # the oldest torch that has them all, but for those with another way
 
@@ -33,6 +35,7 @@ _TRANSFORMS = "to leave calls under torch.func, vmap and tracers to the way that
 _VMAP = "rules of operators under the older vmap (is_grads_batched=True, vectorize=True)"
 _OPERATORS = "to go from one level of the dispatcher to the next in operators of tpgen's"
 _GRAPHS = "graphs without numbers: explain, dump, reports, compile_step"
+_CONSTANTS = "constants with values while shapes are computed"
 _REPORTS = "tpgen dump and tpgen report"
 _STEP = "compile_step"
 _SORTS = "edges sorted once in a graph of torch.compile"
@@ -59,9 +62,8 @@ NAMES: dict[str, Private] = {
     "leave_vmap": Private("torch._C", "_vmapmode_decrement_nesting", _VMAP),
     "add_batch_dim": Private("torch", "_add_batch_dim", _VMAP),
     "remove_batch_dim": Private("torch", "_remove_batch_dim", _VMAP),
-    "without_modes": Private(
-        "torch.utils._python_dispatch", "_disable_current_modes", "constants with values while shapes are computed"
-    ),
+    "early_modes": Private("torch._ops", "_len_torch_dispatch_stack_pre_dispatch", _CONSTANTS),
+    "disabled_modes": Private("torch.utils._python_dispatch", "_disable_current_modes", _CONSTANTS),
     "DispatchMode": Private("torch.utils._python_dispatch", "TorchDispatchMode", "operations and bytes of a call"),
     "FakeTensorMode": Private("torch._subclasses.fake_tensor", "FakeTensorMode", _GRAPHS),
     "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
@@ -155,7 +157,17 @@ def call_backward_alone(function: type[torch.autograd.Function]) -> None:
         made.apply = function.backward
 
 
-_CHANGING = RLock()
+def without_modes() -> AbstractContextManager[Any]:
+    """Compute constants with values, also while shapes alone are computed.
+
+    Where no mode is entered, torch's modules for modes are not imported: that takes most of a second, and a process
+    that is forked meanwhile would wait for them for ever.
+    """
+    entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
+    return __getattr__("disabled_modes")() if entered else nullcontext()
+
+
+_CHANGING = ForkedLock(RLock)
 
 
 @contextmanager
@@ -164,7 +176,7 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
     One thread at a time: two would restore what the other has set.
     """
-    with _CHANGING:
+    with _CHANGING.lock:
         there = getattr(owner, name, None)
         if there is None:
             yield
@@ -222,7 +234,7 @@ def _reshaping(fakes: Any) -> Iterator[None]:
     if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
         yield
         return
-    with _CHANGING:
+    with _CHANGING.lock:
         operator.py_impl(key)(reshape)
         try:
             yield

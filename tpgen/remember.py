@@ -7,13 +7,13 @@ A function of few calls that are made again and again is `remembered`; a table t
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper, lru_cache
 from typing import TypeVar
 
+from tpgen.locks import ForkedLock
 from tpgen.text import quantity, table
 
 _T = TypeVar("_T")
@@ -109,11 +109,11 @@ class Shelf(dict[K, V]):
 
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
         super().__init__()
-        self._most, self._guard = _limited(entries), threading.Lock()
+        self._most, self._guard = _limited(entries), ForkedLock()
         watched(Watched(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
-        with self._guard:
+        with self._guard.lock:
             super().__setitem__(key, value)
             while len(self) > self._most:
                 self.pop(next(iter(self)))

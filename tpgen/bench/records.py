@@ -7,7 +7,6 @@ import math
 import os
 import platform
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 from tpgen._version import __version__
 from tpgen.errors import TpgenError
+from tpgen.locks import cached_property
 
 SCHEMA = 1
 

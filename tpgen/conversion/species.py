@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -33,6 +32,7 @@ from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.locks import cached_property
 from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.multilinear import Point, has_plain_numbers, linear_map, open_slots
 from tpgen.planner.linear import make_linear_plan

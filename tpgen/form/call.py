@@ -28,10 +28,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 
 from tpgen.errors import PlanError
+from tpgen.locks import cached_property
 from tpgen.remember import remembered
 
 MAX_LEVELS = 9

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
 from tpgen.drawing.path_map import PathMap, Route, path_picture
 from tpgen.errors import EmitError, unknown
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
+from tpgen.locks import cached_property
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.modes import Mode
 from tpgen.planner.plan import OUT, Path, Plan

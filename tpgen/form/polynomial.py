@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
+from tpgen.locks import cached_property
 from tpgen.planner.plan import OUT, Operand, Plan
 
 _NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tpgen import _torch
+from tpgen.locks import cached_property
 
 Shape = tuple[int | str, ...]  # sizes that are fixed, and names of those that are open
 _KIND = attrgetter("dtype", "device", "ndim")

@@ -72,7 +72,7 @@ class Step(BuiltOnce):
             found = self._current(*args, **options).run(signature, tensors)
         if found is not None:
             return found
-        with WRITING, torch.enable_grad():  # while another thread writes, stand-ins are in the places of parameters
+        with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
             return self._evaluate(*args, **options)
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:

@@ -22,6 +22,7 @@ from tpgen._version import __version__
 from tpgen.errors import DeployError, TpgenError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
+from tpgen.locks import ForkedLock
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
@@ -30,7 +31,7 @@ from tpgen.networks.sizes import HeldSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, Written, write
 from tpgen.progress import announce
 
-WRITING = RLock()  # while a network is written down, other tensors stand in the places of its own
+WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
 RunLibrary = Callable[[list[Tensor]], list[Tensor]]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
@@ -63,7 +64,7 @@ class Program:
     ) -> Program:
         """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
         try:
-            with WRITING, torch.autocast("cpu", enabled=False):
+            with WRITING.lock, torch.autocast("cpu", enabled=False):
                 written = write(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
@@ -83,13 +84,13 @@ class Program:
 
     def stands(self) -> bool:
         """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
-        with WRITING:
+        with WRITING.lock:
             return self.written.reads.stand() and self.slots.stand()
 
     def run(self, signature: Signature, tensors: Sequence[Tensor]) -> Any:
         """The results; None where the program does not hold for such tensors."""
         signature.need(self.signature)
-        with WRITING:
+        with WRITING.lock:
             inputs = [*self.slots.tensors(), *tensors]
         if torch.is_autocast_enabled("cpu") or not self.before.hold(inputs):
             return None
@@ -109,7 +110,7 @@ class Program:
         """
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
-        with WRITING:
+        with WRITING.lock:
             found = self.others.get(signature.beside)
             if signature.beside not in self.others or not (found is None or found.stands()):
                 try:
@@ -145,7 +146,7 @@ class BuiltOnce:
     def _current(self, *args: Any, **options: Any) -> Program:
         """The program, built where there is none of the network as it is now."""
         if not self._stands():
-            with WRITING:  # of several threads, one builds it
+            with WRITING.lock:  # of several threads, one builds it
                 if not self._stands():
                     self.build(*args, **options)
         assert self._program is not None

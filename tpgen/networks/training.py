@@ -68,7 +68,7 @@ class Training(BuiltOnce, nn.Module):
             found = program.run(signature, tensors)
         if found is not None:
             return self._recorded(program, *found)
-        with WRITING:  # while another thread writes, stand-ins are in the places of parameters
+        with WRITING.lock:  # while another thread writes, stand-ins are in the places of parameters
             return self.loss(self.network, *args, **options)
 
     def _stands(self) -> bool:

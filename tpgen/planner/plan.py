@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from itertools import groupby
 from math import prod
@@ -19,6 +19,7 @@ from typing import Any
 from e3nn.o3 import Irrep, Irreps
 
 from tpgen.drawing.path_map import PathMap, Route
+from tpgen.locks import cached_property
 from tpgen.notebook import Shown
 from tpgen.planner.coupling import nonzeros
 from tpgen.planner.modes import Mode

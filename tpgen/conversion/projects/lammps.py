@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,7 @@ from tpgen._version import __version__
 from tpgen.conversion.operations.pairs import local_rows
 from tpgen.errors import InputError, OptionError
 from tpgen.kernels.runtime.memory import empty
+from tpgen.locks import cached_property
 
 PROJECTS = {  # classes of what LAMMPS calls, with their modules here
     "mace": "mace_lammps:LammpsMace",

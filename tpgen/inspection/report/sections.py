@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from tpgen.inspection.clock import Timing, device_of, now, time_in_turns
 from tpgen.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.inspection.report.values import reason
 from tpgen.inspection.training import forward, is_floating, is_index, step
+from tpgen.locks import cached_property
 from tpgen.text import duration, quantity, table
 
 REMARK = (

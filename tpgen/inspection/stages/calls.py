@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ from tpgen.inspection.stages.request import GRAPHS, Line, Request
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value, terms_of
 from tpgen.kernels.sweep.statements import Component, Statement, Value
+from tpgen.locks import cached_property
 from tpgen.nn.modules import sizes_of
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan

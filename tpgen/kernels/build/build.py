@@ -29,6 +29,7 @@ from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
+from tpgen.locks import ForkedLock
 from tpgen.progress import announce
 from tpgen.remember import Watched, watched
 
@@ -45,12 +46,12 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-_turns = threading.Semaphore(cores())  # several kernels may be built at once, of several units each
+_turns = ForkedLock(lambda: threading.Semaphore(cores()))  # several kernels may be built at once, of several units each
 
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _building: dict[str, threading.Lock] = {}
-_guard = threading.Lock()
+_guard = ForkedLock()
 watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
@@ -97,7 +98,7 @@ def load_library(wanted: Wanted) -> ctypes.CDLL:
     """A library, compiled if the cache has it not.  Raises `BackendError` as `load_kernel` does."""
     compiler = need_compiler()
     key = wanted.key(compiler)
-    with _guard:
+    with _guard.lock:
         lock = _building.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
@@ -154,8 +155,6 @@ def _after_fork() -> None:
 
     It has a pool of them once torch or a kernel has computed on several threads.
     """
-    global _guard, _turns
-    _guard, _turns = threading.Lock(), threading.Semaphore(cores())
     _building.clear()
     if not _alone and Path(openmp_runtime()).name.startswith("libgomp"):
         torch.set_num_threads(1)
@@ -243,7 +242,7 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
 
 def _run(command: list[str], entry: Entry) -> None:
     try:
-        with _turns:
+        with _turns.lock:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(

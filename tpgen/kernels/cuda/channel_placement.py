@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 from tpgen.kernels.cuda.chips import LANES, Chip
@@ -12,6 +11,7 @@ from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.values import View
+from tpgen.locks import cached_property
 
 _WARPS = 4
 _UNIT_BYTES = 6  # its group, channels and rows, two bytes each

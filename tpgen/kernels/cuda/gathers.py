@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
 from tpgen.form.form import Term
@@ -18,6 +17,7 @@ from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
+from tpgen.locks import cached_property
 from tpgen.remember import remembered
 
 # Weights come last: their gradients stand where they stood.

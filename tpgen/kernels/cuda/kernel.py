@@ -6,7 +6,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -19,6 +18,7 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
+from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

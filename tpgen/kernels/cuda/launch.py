@@ -6,7 +6,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.locks import cached_property
 
 SPAN = 64  # rows of a warp in one task, at most
 _INDEX = torch.int64.itemsize

@@ -14,11 +14,12 @@ import site
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from tpgen.errors import BackendError
+from tpgen.locks import cached_property
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 _USAGE = re.compile(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 from tpgen.kernels.cuda.chips import LANES, Chip, OnChip
@@ -19,6 +18,7 @@ from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
 from tpgen.kernels.sweep.monomials import gathered
 from tpgen.kernels.sweep.statements import Component, Product
+from tpgen.locks import cached_property
 
 _WARPS = 4
 _TOGETHER = 40

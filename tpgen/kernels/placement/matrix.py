@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
@@ -17,6 +16,7 @@ from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, Target
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
+from tpgen.locks import cached_property
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product
 _TILE_NUMBERS = 24 * 1024  # numbers that a tile should stay under, to leave the second-level cache to the weights

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 from tpgen.form.form import Term
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX
+from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SHARED, SOURCES, OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
+from tpgen.locks import cached_property
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -16,6 +15,7 @@ from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
+from tpgen.locks import cached_property
 from tpgen.planner.plan import OUT, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
 from tpgen.remember import remembered

@@ -8,11 +8,11 @@ is that of the tabulated input.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from tpgen.form.form import Term
 from tpgen.kernels.sweep.statements import Accumulate, Component, Product, TableEntry, Tabulate
 from tpgen.kernels.sweep.terms import INDEX, S
+from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

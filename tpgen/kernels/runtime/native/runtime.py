@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
 from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
+from tpgen.locks import ForkedLock
 
 NO_NUMBER = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (
@@ -70,7 +70,7 @@ class Runtime:
         library.tpgen_add_form.restype = ctypes.c_int64
         library.tpgen_add_form.argtypes = [ctypes.c_void_p]
         self._library = library
-        self._guard = threading.Lock()
+        self._guard = ForkedLock()
         self._launches: bool | None = None
         # of products and of their calls, by all that describes them: what was forgotten gets its number again
         self._numbers: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Runtime:
     def name(self, text: str, number: int) -> int:
         """Let compiled programs call a product, or a call of a form, by a number made of its text; returns it."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
-        with self._guard:
+        with self._guard.lock:
             self._library.tpgen_name(name, number)
         return name
 
@@ -131,7 +131,7 @@ class Runtime:
         return self._number(text, self._library.tpgen_add_form, (ctypes.c_int64 * len(numbers))(*numbers))
 
     def _number(self, text: str, add: Callable[..., int], *fields: Any) -> int:
-        with self._guard:
+        with self._guard.lock:
             if text not in self._numbers:
                 self._numbers[text] = add(*fields)
             return self._numbers[text]
@@ -164,12 +164,12 @@ def _register_unusual() -> torch.library.Library:
     return library
 
 
-_guard = threading.Lock()  # kernels are built side by side, and the first of them asks for the runtime
+_guard = ForkedLock()  # kernels are built side by side, and the first of them asks for the runtime
 
 
 def runtime() -> Runtime | None:
     """The runtime, built at first; None where it cannot be, which is said once, or is not wanted (TPGEN_NATIVE=0)."""
-    with _guard:
+    with _guard.lock:
         return _runtime()
 
 
@@ -186,13 +186,3 @@ def _runtime() -> Runtime | None:
             stacklevel=2,
         )
     return None
-
-
-def _after_fork() -> None:
-    """A forked process has none of the threads that held the lock."""
-    global _guard
-    _guard = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,66 @@
+"""Locks and cached properties that a forked process can use: it has none of the threads that held a lock.
+
+A worker of a `torch.utils.data.DataLoader` is forked while another thread may build a kernel, and would wait for a lock
+of that thread for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+_V = TypeVar("_V")
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(Generic[_V]):
+        """A property that is computed at its first use; `functools.cached_property` as it is from Python 3.12 on.
+
+        Before, one lock served all instances of a class, and stayed locked in a process that was forked meanwhile.
+
+        >>> class Square:
+        ...     @cached_property
+        ...     def area(self) -> int:
+        ...         print("computed")
+        ...         return 4
+        >>> square = Square()
+        >>> square.area + square.area
+        computed
+        8
+        """
+
+        def __init__(self, function: Callable[[Any], _V]) -> None:
+            self.func, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        @overload
+        def __get__(self, instance: None, owner: type) -> cached_property[_V]: ...
+
+        @overload
+        def __get__(self, instance: object, owner: type) -> _V: ...
+
+        def __get__(self, instance: object | None, owner: type) -> cached_property[_V] | _V:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self.func(instance)
+            return value
+
+
+class ForkedLock:
+    """A lock of the whole process, for ``with guard.lock``, which a forked process finds free."""
+
+    def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
+        self._kind = kind
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = self._kind()
