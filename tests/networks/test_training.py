@@ -94,6 +94,7 @@ def test_gradients_are_those_of_autograd_at_all_sizes_and_add_up(monkeypatch: py
         assert not training(*case(5))[0].requires_grad
     again = copy.deepcopy(training)
     assert again.network is not network
+    assert not {"_program", "_scripted", "_trained"} & set(vars(again)), "a copy knows nothing of a program it has not"
     again(*case(5))[0].backward()
     training(*case(5))[0].backward()
     assert_same(gradients(again.network), gradients(network))

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 from typing import Any
-from unittest.mock import patch
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
@@ -101,7 +100,7 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
     """Leave out checks of inputs, a third of a package's text, which run only where a variable of torch's asks."""
 
     def write(self: Any) -> None:
-        with patch.object(_torch.inductor_graph.graph, "graph_inputs", {}):
+        with _torch.instead(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
 
     return write
@@ -116,7 +115,7 @@ def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        with patch.object(graph, "graph_inputs", {name: _Sizes(x) for name, x in graph.graph_inputs.items()}):
+        with _torch.instead(graph, "graph_inputs", lambda inputs: {name: _Sizes(x) for name, x in inputs.items()}):
             checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
         self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_checks(graph))))

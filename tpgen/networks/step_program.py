@@ -132,9 +132,11 @@ class BuiltOnce:
     """Base of what is called like a network and holds its program, which its first call builds by ``build``."""
 
     _program: Program | None = None
+    _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_program": None}  # a copy builds its own, which the cache has
+        """Attributes of a copy, which builds its own program: the cache has it."""
+        return {name: value for name, value in vars(self).items() if name not in self._of_program}
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of calls like an example, in the place of the one that is there."""

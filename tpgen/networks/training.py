@@ -47,6 +47,8 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
 class Training(BuiltOnce, nn.Module):
     """A loss of a network, whose calls are one program that the first of them builds."""
 
+    _of_program = ("_program", "_scripted", "_trained")
+
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
