@@ -123,6 +123,8 @@ class _Builder:
             self.given.setdefault(slot.operand, []).append(slot.levels)
         # which levels of an adjoint are the gradient of which slot
         self.wanted = {(s.operand, call.levels & ~s.levels): s for s in call.opened}
+        self.opened = {s.operand for s in call.opened}
+        self.components: dict[Variable, Dual] = {}
         self.rows: list[Statement] = []
         self.prologue: list[Statement] = []
         self.epilogue: list[Statement] = []
@@ -154,11 +156,15 @@ class _Builder:
                 scale, below, adjoint = self._coefficient(child.tail)
                 adjoint(products(scale, above, f))
             total = self._added(total, products(scale, f, below))
-            self._accumulate(factor, products(scale, above, below))
+            if factor.tensor in self.opened:
+                self._accumulate(factor, products(scale, above, below))
         return total
 
     def _component(self, f: Variable) -> Dual:
-        return {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in self.given.get(f.tensor, ())}
+        if f not in self.components:
+            levels = self.given.get(f.tensor, ())
+            self.components[f] = {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in levels}
+        return self.components[f]
 
     def _accumulate(self, f: Variable, sums: _Sums) -> None:
         """Add to the gradients of a factor's slots that are open."""

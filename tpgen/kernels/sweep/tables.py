@@ -48,17 +48,12 @@ class Table:
 
     @property
     def statements(self) -> tuple[Tabulate, ...]:
-        return tuple(
-            Tabulate(TableEntry(self.number, n), self._sum(a, k), self.paths) for (a, k), n in self.places.items()
-        )
-
-    def _sum(self, a: int, k: int) -> tuple[Product, ...]:
-        term, index = self.terms[0], INDEX[self.operand]
-        return tuple(
-            Product(e.value, (Component(self.operand, term.segment(self.operand), e.at(index)),))
-            for e in term.entries
-            if (e.at(self.letter), e.k) == (a, k)
-        )
+        term, index, letter = self.terms[0], INDEX[self.operand], self.letter
+        segment, sums = term.segment(self.operand), [list[Product]() for _ in self.places]
+        for e in term.entries:
+            factor = Component(self.operand, segment, e.at(index))
+            sums[self.places[e.at(letter), e.k]].append(Product(e.value, (factor,)))
+        return tuple(Tabulate(TableEntry(self.number, n), tuple(s), self.paths) for n, s in enumerate(sums))
 
 
 def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
