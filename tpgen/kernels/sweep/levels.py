@@ -52,7 +52,7 @@ def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[T
     """The entries of a table, at every level at which some statement reads it."""
     read = {v.levels for s in stages for one in s.statements for v in _factors(one) if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
-    return tuple(_raised(s, slot) if slot.levels else s for slot in slots for s in table.statements) if slots else ()
+    return tuple(_raised(s, slot) if slot.levels else s for slot in slots for s in table.statements)
 
 
 def _factors(statement: Statement) -> Iterable[Value]:
