@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
@@ -81,17 +82,22 @@ class ChannelPlacement(OpenedSlots):
         """Whether tables of a slot are needed: by all but the gradient of its operand."""
         return any(self.filling(placed, slot) for placed in self.schedule.tables)
 
-    @property
+    @cached_property
     def tabulated_slots(self) -> list[str]:
         return [slot for slot in self.call_slots if self.tabulated(slot)]
 
     def filling(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
         """The statements that fill a table from a slot of its operand."""
-        if operand_of(slot) != placed.operand:
-            return ()
-        return tuple(
-            s for s in self.sweep.tables[placed.table.number] if str(Slot(placed.operand, s.entry.levels)) == slot
-        )
+        return self._fillings.get((placed.table.number, slot), ())
+
+    @cached_property
+    def _fillings(self) -> dict[tuple[int, str], tuple[Tabulate, ...]]:
+        found: dict[tuple[int, str], tuple[Tabulate, ...]] = {}
+        for placed in self.schedule.tables:
+            number = placed.table.number
+            for levels, filled in groupby(self.sweep.tables[number], key=lambda s: s.entry.levels):
+                found[number, str(Slot(placed.operand, levels))] = tuple(filled)
+        return found
 
     def scalars(self, operand: str) -> list[tuple[int, int]]:
         """Start and size of the tabulated segments of an operand."""

@@ -133,11 +133,19 @@ class ChannelSchedule(TextOfPaths):
         leg = term.leg(operand)
         return self._found.get((operand, leg.segment)) if leg else None
 
+    @cached_property
+    def _channels(self) -> dict[int, str]:
+        return {term.path: letter for term, letter in zip(self.terms, self.channels, strict=True)}
+
+    @cached_property
+    def _tables(self) -> dict[int, PlacedTable]:
+        return {path: placed for placed in self.tables for path in placed.table.paths}
+
     def channel(self, term: Term) -> str:
-        return self.channels[self.terms.index(term)]
+        return self._channels[term.path]
 
     def table(self, term: Term) -> PlacedTable | None:
-        return next((t for t in self.tables if term in t.table.terms), None)
+        return self._tables.get(term.path)
 
     def loop(self, term: Term) -> tuple[str, int]:
         """Letter and size of the copies around the channels."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,7 +71,20 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 def source_of(spec: KernelSpec) -> Any:
     """The C++ source of a kernel, for the vectors of this machine."""
-    return spec.description.source(spec.call, spec.dtype, spec.indexed)
+    with _collector_at_rest():
+        return spec.description.source(spec.call, spec.dtype, spec.indexed)
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Let no garbage be collected: a text is made of many small values, and each full collection walks torch's too."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 # -- bytes of a call on the CPU, beside operands and results -----------------------------------------------------------

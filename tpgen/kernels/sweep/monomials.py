@@ -16,7 +16,7 @@ epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import permutations
 
@@ -98,16 +98,20 @@ def make_polynomial_sweep(
 class _Node:
     children: dict[Variable, _Node] = field(default_factory=dict)
     tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
+    differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str]) -> _Node:
+def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _Node:
     root = _Node()
     rank = {name: n for n, name in enumerate(order)}
     for coefficient, factors in form.monomials:
-        node = root
-        for f in sorted((f for f in factors if f.tensor not in weights), key=lambda f: (rank[f.tensor], f.component)):
-            node = node.children.setdefault(f, _Node())
         tail = tuple(f for f in factors if f.tensor in weights)
+        row = sorted((f for f in factors if f.tensor not in weights), key=lambda f: (rank[f.tensor], f.component))
+        node, below = root, [f.tensor in opened for f in (*row, *tail)]
+        for n, f in enumerate(row):
+            node.differentiated |= any(below[n:])
+            node = node.children.setdefault(f, _Node())
+        node.differentiated |= any(below[len(row) :])
         node.tail[tail] = node.tail.get(tail, 0.0) + coefficient
     return root
 
@@ -117,13 +121,13 @@ class _Builder:
 
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
         self.call = call
-        self.root = _trie(form, weights, order)
+        self.opened = {s.operand for s in call.opened}
+        self.root = _trie(form, weights, order, self.opened)
         self.given: dict[str, list[int]] = {}
         for slot in call.given:
             self.given.setdefault(slot.operand, []).append(slot.levels)
         # which levels of an adjoint are the gradient of which slot
         self.wanted = {(s.operand, call.levels & ~s.levels): s for s in call.opened}
-        self.opened = {s.operand for s in call.opened}
         self.components: dict[Variable, Dual] = {}
         self.rows: list[Statement] = []
         self.prologue: list[Statement] = []
@@ -133,7 +137,7 @@ class _Builder:
         self.tails: list[Tail] = []  # of every coefficient
 
     def build(self) -> PolynomialSweep:
-        self._walk(self.root, {0: None})
+        self._walk(self.root, {0: None}, summed=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
                 self._fold_in(n, factors, value)
@@ -141,22 +145,25 @@ class _Builder:
         prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _walk(self, node: _Node, above: Dual) -> Dual:
-        """Write a node; returns the sum of what is below it."""
+    def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
+        """Write a node; returns the sum of what is below it, where a gradient of a factor above is open."""
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._coefficient(node.tail)
-            total = self._added(total, products(scale, value))
             adjoint(products(scale, above))
+            if summed:
+                total = self._added(total, products(scale, value))
         for factor, child in node.children.items():
-            f = self._component(factor)
+            f, opened = self._component(factor), factor.tensor in self.opened
             if child.children:
-                scale, below = 1.0, self._walk(child, self._named(products(1.0, above, f)))
+                product = self._named(products(1.0, above, f)) if child.differentiated else {}
+                scale, below = 1.0, self._walk(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
                 scale, below, adjoint = self._coefficient(child.tail)
                 adjoint(products(scale, above, f))
-            total = self._added(total, products(scale, f, below))
-            if factor.tensor in self.opened:
+            if summed:
+                total = self._added(total, products(scale, f, below))
+            if opened:
                 self._accumulate(factor, products(scale, above, below))
         return total
 
@@ -237,18 +244,16 @@ def products(coefficient: float, *factors: Dual) -> _Sums:
     >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
     {0: 1, 1: 2}
     """
-    found: _Sums = {0: [Product(coefficient, ())]}
+    found: dict[int, list[tuple[Value, ...]]] = {0: [()]}
     for dual in factors:
-        longer: _Sums = {}
+        longer: dict[int, list[tuple[Value, ...]]] = {}
         for levels, terms in found.items():
             for more, value in dual.items():
                 if not levels & more:
                     extra = () if value is None else (value,)
-                    longer.setdefault(levels | more, []).extend(
-                        Product(p.coefficient, p.factors + extra) for p in terms
-                    )
+                    longer.setdefault(levels | more, []).extend([term + extra for term in terms])
         found = longer
-    return found
+    return {levels: [Product(coefficient, term) for term in terms] for levels, terms in found.items()}
 
 
 def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpgen.form.call import Slot
 
@@ -42,9 +43,11 @@ class TableEntry:
         return f"T{self.table}[{self.index}]{Slot('', self.levels)}"
 
 
-@dataclass(frozen=True)
-class Local:
-    """A value that a statement has named."""
+class Local(NamedTuple):
+    """A value that a statement has named.
+
+    It is a tuple, as products are: a sweep makes and compares tens of thousands of them.
+    """
 
     name: str
 
@@ -55,8 +58,7 @@ class Local:
 Value = Component | TableEntry | Local
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """A constant times a product of values.
 
     >>> str(Product(-1.0, (Local("a"), Local("b")))), str(Product(2.0, ()))
