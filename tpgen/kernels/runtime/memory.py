@@ -6,7 +6,8 @@ next results, of whatever sizes.  A program that does the same again and again n
 finds them warm.  One rule says how much is kept: with it, results take at most twice the room that those of the last
 `_WINDOW` to twice as many took at once, or 256 MiB.  That bounds what a program that goes on to smaller things keeps.
 One that does not is far below: placed at the lowest free addresses, results of networks take some twentieth more than
-they are.  And what is kept is the system's to take when it runs out of memory.
+they are.  And what is kept is offered to the system, to take when it runs out of memory: at every `_OFFERED` returns,
+since an offer at each costs a kernel that fills some megabytes a fifth of its time.
 
 ``TPGEN_REUSE_MB`` sets a limit to what is kept free instead; 0 turns all of this off.  A place is bound to its tensor's
 storage: it becomes free when the last view of it dies, never before.
@@ -33,6 +34,7 @@ LARGE = PAGE // 2  # results of so many bytes and more
 _KEPT = 256 * 2**20
 _RESERVED = 2**30  # of addresses at least: they are no memory yet
 _WINDOW = 1000
+_OFFERED = 64
 
 
 class _Place(NamedTuple):
@@ -48,7 +50,7 @@ class _Arena:
         self.limit, self.filled, self.used = limit, 0, 0
         self._regions: list[Region] = []
         self._peaks = (0, 0)  # most bytes in use at once, in the last whole window and in this one
-        self._taken = 0
+        self._taken = self._freed = 0
         self._returned: deque[_Place] = deque()
         self.unlock()
 
@@ -115,6 +117,10 @@ class _Arena:
             region, begin, size = self._returned.popleft()
             region.give_back(begin, size)
             self.used -= size
+            self._freed += 1
+            if self._freed % _OFFERED == 0:
+                for each in self._regions:
+                    each.offer()
         if self.kept > (room := self._room()):
             self._trim(room)
 

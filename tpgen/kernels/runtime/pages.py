@@ -2,8 +2,8 @@
 
 Addresses cost nothing until something is written there.  So a region is reserved in one piece, results are placed at
 its lowest addresses that are free, and neighbours that become free are one span again: results of all sizes share the
-same pages.  Pages of a free span stay, marked as such (``MADV_FREE``), so that the system takes them first where it
-runs out of memory; until then they are written again without a fault.
+same pages.  Pages of a free span stay.  They can be offered to the system (``MADV_FREE``), which takes them first where
+it runs out of memory; until then they are written again without a fault.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Region:
         return begin, fresh * PAGE
 
     def give_back(self, begin: int, size: int) -> None:
-        """Make a place free.  Whole huge pages that it leaves free are marked as such."""
+        """Make a place free."""
         end = begin + size
         index = bisect(self._free, (begin, end))
         first, last = begin, end
@@ -69,9 +69,13 @@ class Region:
             index -= 1
             first = self._free.pop(index)[0]
         self._free.insert(index, (first, last))
-        pages = range(max(-(-first // PAGE), begin // PAGE), min(last // PAGE, -(-end // PAGE)))
-        if pages:
-            self._advise("MADV_FREE", pages.start * PAGE, len(pages) * PAGE)
+
+    def offer(self) -> None:
+        """Let the system take what is free: whole huge pages that hold memory."""
+        for begin, end in self._free:
+            first, last = -(-begin // PAGE), min(end // PAGE, self._filled.rfind(1) + 1)
+            if first < last:
+                self._advise("MADV_FREE", first * PAGE, (last - first) * PAGE)
 
     def trim(self, wanted: int) -> int:
         """Give pages of free spans back to the system, the highest first, until so many bytes are; how many were."""
