@@ -23,8 +23,8 @@ INTRODUCTION = """\
 # Benchmarks: layers and shapes
 
 Linear layers, symmetric contractions, multiplicities that fill no whole vectors, and high degrees.
-This page is written by `make layers` (`python -m benchmarks.layers`), which takes some five minutes; run it on the
-machine that matters to you. mace-torch needs an environment of its own: `make clients`. Products of known networks
+This page is written by `make layers` (`python -m benchmarks.layers`), in some five
+minutes. mace-torch needs an environment of its own: `make clients`. Products of known networks
 stand in [benchmarks](benchmarks.md). [Every figure](records/benchmarks_layers.json) stands in a file of JSON.
 """
 

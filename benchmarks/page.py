@@ -25,11 +25,10 @@ INTRODUCTION = """\
 This page tells you how fast tpgen's products are, beside e3nn's, a plain loop over instructions, and cuEquivariance
 where it is installed. Each of these is a *contender*: a library, how it writes the product, and what runs it. A
 *problem* is a product with a name, mostly one of a known network, and `article` is the small product that tpgen
-grew out of. Words that are new to you stand in the [glossary](glossary.md), and [the
-remarks](benchmarks_remarks.md) say what the numbers do not.
+grew out of. [The remarks](benchmarks_remarks.md) say what the numbers do not.
 
 [Every figure](records/benchmarks.json) stands in a file of JSON: times, spread, set-up, peak memory of each contender.
-You can measure on the machine that matters to you. `tpgen bench mace-large` measures one problem. `python -m
+`tpgen bench mace-large` measures one problem on your machine. `python -m
 benchmarks.report` measures all and writes this page, and `python -m benchmarks.kernels` measures the generated CPU
 kernels for it. `python -m benchmarks.article` repeats the comparison that tpgen grew out of.
 """
@@ -38,8 +37,7 @@ KERNEL_METHOD = """\
 - A ratio to e3nn is a ratio of medians, to the fastest form of e3nn that took part. All were timed in turn in the
   same run. Each call makes a fresh result, which may stand on pages of one that is gone (`TPGEN_REUSE_MB`).
 - *bandwidth* compares the kernel alone, which writes into a fresh result, with a `copy_` into memory that is there.
-  Both read and write as many bytes. *threads* times the kernels alone. The copy beside them tells you how much the
-  memory bus leaves to gain.
+  Both read and write as many bytes. *threads* times the kernels alone.
 - Nothing is timed before it has agreed with float64. Where e3nn takes part, this is the whole problem; where a
   kernel is timed alone, its first rows; for convolutions a small graph, and the full graph with e3nn's result.
 - *conv-memory* is the highest resident memory of a process during a call, less what it held before and the results.

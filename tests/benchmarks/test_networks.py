@@ -68,4 +68,4 @@ def test_the_page_has_time_an_atom_beside_other_engines(tmp_path: Path, monkeypa
     times = {"stock": (0.64, 1.0), "symmetrix": (0.064, 10.0), "converted": (0.032, 20.0)}
     rows = [Row(**step, mode=mode, seconds=seconds, ratio=ratio) for mode, (seconds, ratio) in times.items()]
     unit.file(1).write_text(json.dumps([asdict(row) for row in [*rows, Row(**step, mode="spline", why="failed")]]))
-    assert "| MACE 128x0e, 64 atoms | float64 | 10,000 | 1,000 | 500 | – | 2.0× | – |" in page()
+    assert "| 128x0e | 64 | float64 | 10,000 | 1,000 | 500 | – | 2.0× | – |" in page()
