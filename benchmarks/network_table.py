@@ -197,10 +197,10 @@ _OTHER_MODES = ["## Other modes\n", "What the projects' own compilers make of a 
               "| network | task | mode | times as fast as eager | time | ready |",
               "|---|---|---|---:|---:|---:|"]  # fmt: skip
 _ENGINES = ["## Beside symmetrix\n", "[symmetrix](https://github.com/wcwitt/symmetrix) is a MACE written by hand in "
-            "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes "
-            "MACE-OFF's blocks. Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with "
-            "splines* is [`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have "
-            "symmetrix's time divided by ours. It was built by clang 19 with Kokkos 4.6.01 and `Kokkos_ENABLE_ATOMICS_BYPASS`, "
+            "C++ with Kokkos, for inference, with splines in the place of radial networks. It takes MACE-OFF's blocks. "
+            "Energy, forces and stress in turn, one thread, µs an atom, on {machine}; *with splines* is "
+            "[`radial=\"spline\"`](convert.md#weights-of-edges-by-splines). The last two columns have symmetrix's "
+            "time divided by ours. It was built by clang 19 with Kokkos 4.6.01 and `Kokkos_ENABLE_ATOMICS_BYPASS`, "
             "without which it takes several times as long. Beside stock of 2,000 atoms in float64, memory was short: "
             "alone, converted takes 368.\n",
             "| features | atoms | numbers | stock | symmetrix | converted | with splines | times as fast | "
