@@ -10,10 +10,10 @@ from tpgen.inspection.figures import new_figure, save_figure
 
 FIGURES = Path("docs/pictures/networks.json")
 STOCK, COMPILED, SYMMETRIX, CONVERTED, PROGRAM = "stock", "stock, compiled", "symmetrix", "converted", "one program"
-NAMES = {"mace": "MACE, 128x0e+128x1o", "nequip": "NequIP, l = 2, 64 features"}
+NAMES = {"mace": "MACE, 128 channels, l = 1", "nequip": "NequIP, l = 2, 64 features"}
 CURVES = {  # mode: what it is called, its colour, how it is drawn
     STOCK: ("stock, uncompiled", "#8a8f98", "o-"),
-    COMPILED: ("stock, compiled", "#8a8f98", "o--"),
+    COMPILED: ("stock, compiled", "#4d525b", "o--"),
     SYMMETRIX: ("symmetrix (C++ by hand)", "#7a4fa3", "s:"),
     CONVERTED: ("converted", "#0b6e99", "o-"),
     PROGRAM: ("converted and compiled", "#d1622b", "o--"),
