@@ -4,9 +4,36 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen.networks.named import _as_memory
+from tests.machine import needs_compiler
+from tpgen.kernels.runtime.call import OUT, X1, X2, W
+from tpgen.kernels.runtime.description import describe
+from tpgen.networks.named import _as_memory, call_by_name
+from tpgen.planner.presets import channelwise
+
+
+@needs_compiler
+@pytest.mark.parametrize("mask", [W, X1 | X2, X1 | OUT, X1 | W | OUT])
+@pytest.mark.parametrize("on_edges", [False, True])
+def test_gradients_by_name_are_those_of_the_operator(mask: int, on_edges: bool) -> None:
+    """On edges x1 and out are results of two kernels, of which one is given no cotangent that says how many rows."""
+    plan = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
+    text, rows, nodes = describe(plan), 7, 3 if on_edges else 7
+    dims = ((nodes, plan.irreps_in1.dim), (rows, plan.irreps_in2.dim), (rows, plan.weight_numel), (nodes, plan.out.dim))
+    given = [torch.randn(size, dtype=torch.float64) for size in dims]
+    edges = [torch.randint(nodes, (rows,)) for _ in range(2)] if on_edges else []
+
+    def call(*tensors: Tensor) -> list[Tensor]:
+        return torch.ops.tpgen.gradients(*tensors[:4], text, mask, *tensors[4:])
+
+    traced = make_fx(call, tracing_mode="symbolic")(*given, *edges)
+    call_by_name(traced.graph)
+    traced.recompile()
+    assert "tpgen." not in traced.code, "all by name"
+    for found, wanted in zip(traced(*given, *edges), call(*given, *edges), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_rows_in_another_order_are_never_read_as_memory() -> None:

@@ -117,8 +117,6 @@ def test_a_step_stays_a_step_in_both_modes() -> None:
 def test_a_name_without_a_kernel_is_an_error() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
-        _operators().named_run(x, x, x, 7, 8)
-    with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
         _operators().named_form([x], None, 7)
 
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import operator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.errors import BackendError
-from tpgen.form.call import Call
-from tpgen.kernels.runtime.call import CALLS, FormCall, ProductCall, opening_text, slots_of
+from tpgen.form.call import Slot
+from tpgen.kernels.runtime.call import CALLS, FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
-from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.kernels.runtime.signature import CallSignature
+from tpgen.networks.simplify import insert
+from tpgen.planner.plan import OUT
 from tpgen.remember import Shelf
 
 _CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
-_products: Shelf[int, Kernels] = Shelf("products that programs call")
-_forms: Shelf[int, tuple[Kernels, str, bool]] = Shelf("other forms that programs call")
+_named: Shelf[int, tuple[Kernels, str, bool]] = Shelf("calls of programs by name")
 
 
 def call_by_name(graph: fx.Graph) -> None:
@@ -30,52 +31,48 @@ def call_by_name(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         if node.target in _CALLS:
-            call = _CALLS[node.target](*node.args)
-            if isinstance(call, FormCall) and not kernels_of(call.description).description.any_level:
-                call = call.fixed() or call
-            (_fixed if isinstance(call, ProductCall) else _listed)(graph, node, call)
+            _name_call(graph, node, _CALLS[node.target](*node.args).listed())
     graph.eliminate_dead_code()
 
 
-def _fixed(graph: fx.Graph, node: fx.Node, call: Any) -> None:
-    """A call in a fixed number of arguments, which are nodes."""
-    x1, x2, w, g, src, dst, text, mask, nodes, *_ = call
-    name, value = _named_product(x1, text, mask, src is not None), node.meta["val"]
-    single = isinstance(value, Tensor)
+def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+    """Write a call as one by name for each of its kernels, whose results stand in order."""
+    signature, names = _built(call)
+    value, found = node.meta["val"], list[fx.Node]()
+    values = dict(zip(signature.call.opened, [value] if isinstance(value, Tensor) else value, strict=True))
     with graph.inserting_before(node):
-        made = graph.call_function(_operators().named_run.default, (x1, x2, w, name, mask, g, src, dst, nodes))
-        found = graph.call_function(operator.getitem, (made, 0)) if single else made
-    found.meta.update(node.meta)
-    made.meta["val"] = [value] if single else value
-    node.replace_all_uses_with(found)
-
-
-def _listed(graph: fx.Graph, node: fx.Node, call: Any) -> None:
-    """A call for each kernel, whose results stand in order."""
-    kernels, given = kernels_of(call.description), call.tensors[0]
-    assert isinstance(given, fx.Node)
-    dtype, indexed = given.meta["val"].dtype, call.src is not None
-    if kernels.expands(call._replace(tensors=[given.meta["val"]])):
-        raise BackendError(
-            f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
-        )
-    found: list[fx.Node] = []
-    with graph.inserting_before(node):
-        tensors = [_as_memory(graph, x) for x in call.tensors]
-        for part in kernels.signature(call.call, indexed).parts:
-            name = kernels.named(str(part), dtype, indexed)
-            _forms[name] = kernels, str(part), indexed
-            made = graph.call_function(
-                _operators().named_form.default, (tensors, call.elements, name, call.src, call.dst)
-            )
-            opened = [node.meta["val"][Call.parse(call.call).opened.index(slot)] for slot in part.opened]
-            made.meta.update(node.meta, val=opened)
-            for n, value in enumerate(opened):
+        given = {slot: _as_memory(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
+        g = given.get(Slot(OUT)) if call.indexed else None
+        nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
+        for part, name in zip(signature.parts, names, strict=True):
+            arguments = ([given[slot] for slot in part.given], call.elements, name, call.src, call.dst, nodes)
+            made = graph.call_function(_operators().named_form.default, arguments)
+            made.meta.update(node.meta, val=[values[slot] for slot in part.opened])
+            for n, slot in enumerate(part.opened):
                 found.append(graph.call_function(operator.getitem, (made, n)))
-                found[-1].meta.update(node.meta, val=value)
+                found[-1].meta.update(node.meta, val=values[slot])
+    if isinstance(value, Tensor):
+        node.replace_all_uses_with(found[0])
     for user in list(node.users):
         if user.target is operator.getitem:
             user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
+
+
+def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
+    """Operands and results of a call whose kernels are built, and the names of these."""
+    kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
+    if kernels.expands(call._replace(tensors=[first])):
+        raise BackendError(
+            f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
+        )
+    signature = kernels.signature(call.call, call.indexed)
+    if not kernels.description.live or kernels.widens(signature.call, first.dtype, call.indexed, "cpu"):
+        raise BackendError(f"a call in {first.dtype} has no kernel of its own: use float32 or float64")
+    names = []
+    for part in map(str, signature.parts):
+        names.append(kernels.named(part, first.dtype, call.indexed))
+        _named[names[-1]] = kernels, part, call.indexed
+    return signature, names
 
 
 def _as_memory(graph: fx.Graph, x: Any) -> Any:
@@ -95,15 +92,6 @@ def _as_memory(graph: fx.Graph, x: Any) -> Any:
     return made
 
 
-def _named_product(x1: fx.Node, text: str, mask: int, indexed: bool) -> int:
-    product, dtype, call = kernels_of(text), x1.meta["val"].dtype, Call.parse(opening_text(mask))
-    if not product.description.live or product.widens(call, dtype, indexed, "cpu"):
-        raise BackendError(f"a call in {dtype} has no kernel of its own: use float32 or float64")
-    name = product.named(str(call), dtype, indexed)
-    _products[name] = product
-    return name
-
-
 @cache
 def _operators() -> Any:
     """The operators in C++, whose results' shapes are known from here on."""
@@ -111,31 +99,19 @@ def _operators() -> Any:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
-    torch.library.register_fake("tpgen_native::named_run", _shapes)
-    torch.library.register_fake("tpgen_native::named_form", _shapes_of_form)
+    torch.library.register_fake("tpgen_native::named_form", _shapes)
     return torch.ops.tpgen_native
 
 
 def _shapes(
-    x1: Tensor,
-    x2: Tensor,
-    w: Tensor,
+    tensors: list[Tensor],
+    index: Tensor | None,
     name: int,
-    mask: int,
-    g: Tensor | None = None,
     src: Tensor | None = None,
-    _dst: Tensor | None = None,
+    dst: Tensor | None = None,
     nodes: int = 0,
 ) -> list[Tensor]:
-    own = nodes if src is not None else x2.shape[0], _products[name].product.dims[3]
-    shapes = (own if x is None else x.shape for x in (x1, x2, w, g))
-    return [x1.new_empty(shape) for name, shape in zip(SLOTS, shapes, strict=True) if name in slots_of(mask)]
-
-
-def _shapes_of_form(
-    tensors: list[Tensor], index: Tensor | None, name: int, src: Tensor | None = None, dst: Tensor | None = None
-) -> list[Tensor]:
-    kernels, call, indexed = _forms[name]
+    kernels, call, indexed = _named[name]
     signature = kernels.signature(call, indexed)
-    _, counts = signature.sizes(FormCall(tensors, src, dst, "", call, index))
+    _, counts = signature.sizes(FormCall(tensors, src, dst, "", call, index, nodes))
     return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]

@@ -140,20 +140,11 @@ class Kernels:
 
     def named(self, call: str, dtype: torch.dtype, indexed: bool) -> int:
         """The name by which compiled programs make a call of one kernel, which is built."""
-        signature = self.signature(call, indexed)
-        self._together(signature.parts, dtype, indexed, "cpu")
-        native = runtime()
-        if not self.description.any_level and not signature.call.levels:
-            number, text = self._number, self._text
-        else:
-            (number, *more), text = (
-                self._numbers.get((call, dtype, indexed), (NO_NUMBER,)),
-                self._name(call, dtype, indexed),
-            )
-            number = NO_NUMBER if more else number
-        if native is None or number == NO_NUMBER:
+        self._together(self.signature(call, indexed).parts, dtype, indexed, "cpu")
+        native, numbers = runtime(), self._numbers.get((call, dtype, indexed), ())
+        if native is None or len(numbers) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(text, number)
+        return native.name(self._name(call, dtype, indexed), numbers[0])
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,8 @@ static const char* const SCHEMAS[] = {
     " Tensor? by_src, Tensor? by_dst, int stream=-1) -> Tensor[]",
     "form(Tensor[] tensors, Tensor? index, int call, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
     "sorted_form(Tensor[] tensors, Tensor? index, int call, Tensor order, int stream=-1) -> Tensor[]",
-    "named_run(Tensor x1, Tensor x2, Tensor w, int name, int mask, Tensor? g=None, Tensor? src=None, Tensor? dst=None,"
-    " SymInt nodes=0) -> Tensor[]",
-    "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None) -> Tensor[]",
+    "named_form(Tensor[] tensors, Tensor? index, int name, Tensor? src=None, Tensor? dst=None, SymInt nodes=0)"
+    " -> Tensor[]",
 };
 // A product's calls without levels, by rows or by edges, by dtype, by open slots.
 struct Product { const Form* calls[2][3][16]; };
@@ -24,7 +23,7 @@ static i64 known, known_forms;
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 extern "C" void aoti_torch_check(bool, const char* function, const char* file, unsigned line, const char* message);
 
-// Numbers by names, of products and of forms: places of a table that is at most half full.  One thread at a time writes.
+// Numbers of calls by names: places of a table that is at most half full.  One thread at a time writes.
 enum { PLACES = 4 * MOST };
 static i64 names[PLACES], numbers[PLACES];  // a number is one more than it says: 0 where nothing is
 
@@ -128,7 +127,6 @@ static void run_boxed(u64* stack, u64, u64) {
       count = first->opens + (apart ? 1 : 0);
     stack[0] = (u64)listed(results, count);
   }
-  if (kind == BY_NAME) aoti_torch_check(count, "tpgen", "program", 0, UNFIT_CALL);
 }
 template <Kind kind, bool cpu = true>
 static void form_boxed(u64* stack, u64, u64) {
@@ -140,6 +138,7 @@ static void form_boxed(u64* stack, u64, u64) {
     const Tensors x(given), results(f ? f->opens : 0);
     Arguments a(x, given, stack[0], stack[1], kind == SORTED ? 0 : stack[3], kind == SORTED ? 0 : stack[4]);
     if (kind == SORTED) sort(a, (Handle)stack[3], 0, stack[4]);
+    if (kind == BY_NAME) a.nodes = (i64)stack[5];
     if (given && a.count == (u64)given && done<cpu>(f, a, results)) count = f->opens;
     stack[0] = (u64)listed(results, count);
   }
@@ -155,7 +154,6 @@ EXPORTED int tpgen_register() {
          torch_library_impl(cpu, "sorted", run_boxed<SORTED>, STABLE_SINCE) ||
          torch_library_impl(cpu, "sorted_form", form_boxed<SORTED>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form", form_boxed<BY_NUMBER>, STABLE_SINCE) ||
-         torch_library_impl(cpu, "named_run", run_boxed<BY_NAME>, STABLE_SINCE) ||
          torch_library_impl(cpu, "named_form", form_boxed<BY_NAME>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||
          torch_library_impl(gpu, "run", run_boxed<BY_NUMBER, false>, STABLE_SINCE) ||

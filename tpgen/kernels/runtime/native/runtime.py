@@ -99,7 +99,7 @@ class Runtime:
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Let compiled programs call a product, or a call of a form, by a number made of its text; returns it."""
+        """Let compiled programs make a call of a form by a number made of its text; returns it."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
@@ -157,7 +157,7 @@ def _operation(name: str) -> Callable[..., list[Tensor]]:
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for name in (*_OPERATORS, "named_run", "named_form"):
+    for name in (*_OPERATORS, "named_form"):
         for key in _UNUSUAL if name in _OPERATORS else ():
             library.impl(name, lambda *_: [], key)
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
