@@ -10,75 +10,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tpgen._moved import OldNames
-from tpgen._version import __version__
+from tpgen._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from tpgen.conversion.adapters import register_adapter
-    from tpgen.conversion.convert import conversion_report, convert, restore
-    from tpgen.deployment.deploy import deploy
-    from tpgen.deployment.portable import portable
-    from tpgen.errors import TpgenError
-    from tpgen.inspection.costs.explain import explain
-    from tpgen.inspection.costs.explain_network import explain_network
-    from tpgen.inspection.costs.memory import estimate_memory
-    from tpgen.inspection.explorer.page import write_explorer
-    from tpgen.inspection.report.compile_report import compile_report
-    from tpgen.inspection.stages.dump import dump_stage
-    from tpgen.networks.step import compile_step
-    from tpgen.networks.training import compile_training
-    from tpgen.nn.conv import TensorProductConv
-    from tpgen.nn.edges import EdgeOrder
-    from tpgen.nn.from_e3nn import from_e3nn
-    from tpgen.nn.linear import Linear
-    from tpgen.nn.polynomial import Polynomial
-    from tpgen.nn.products import (
-        ElementwiseTensorProduct,
-        FullTensorProduct,
-        FullyConnectedTensorProduct,
-        TensorSquare,
-    )
-    from tpgen.nn.symmetric_contraction import SymmetricContraction
-    from tpgen.nn.tensor_product import TensorProduct
-    from tpgen.planner.plan import Plan
-    from tpgen.planner.presets import channelwise
-    from tpgen.planner.product import make_plan
-    from tpgen.remember import caches
-    from tpgen.verification.verify import verify
-
-__all__ = [
-    "EdgeOrder",
-    "ElementwiseTensorProduct",
-    "FullTensorProduct",
-    "FullyConnectedTensorProduct",
-    "Linear",
-    "Plan",
-    "Polynomial",
-    "SymmetricContraction",
-    "TensorProduct",
-    "TensorProductConv",
-    "TensorSquare",
-    "TpgenError",
-    "__version__",
-    "caches",
-    "channelwise",
-    "compile_report",
-    "compile_step",
-    "compile_training",
-    "conversion_report",
-    "convert",
-    "deploy",
-    "dump_stage",
-    "estimate_memory",
-    "explain",
-    "explain_network",
-    "from_e3nn",
-    "make_plan",
-    "portable",
-    "register_adapter",
-    "restore",
-    "verify",
-    "write_explorer",
-]
+if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
+    from tpgen.conversion.adapters import register_adapter as register_adapter
+    from tpgen.conversion.convert import conversion_report as conversion_report
+    from tpgen.conversion.convert import convert as convert
+    from tpgen.conversion.convert import restore as restore
+    from tpgen.deployment.deploy import deploy as deploy
+    from tpgen.deployment.portable import portable as portable
+    from tpgen.errors import TpgenError as TpgenError
+    from tpgen.inspection.costs.explain import explain as explain
+    from tpgen.inspection.costs.explain_network import explain_network as explain_network
+    from tpgen.inspection.costs.memory import estimate_memory as estimate_memory
+    from tpgen.inspection.explorer.page import write_explorer as write_explorer
+    from tpgen.inspection.report.compile_report import compile_report as compile_report
+    from tpgen.inspection.stages.dump import dump_stage as dump_stage
+    from tpgen.networks.step import compile_step as compile_step
+    from tpgen.networks.training import compile_training as compile_training
+    from tpgen.nn.conv import TensorProductConv as TensorProductConv
+    from tpgen.nn.edges import EdgeOrder as EdgeOrder
+    from tpgen.nn.from_e3nn import from_e3nn as from_e3nn
+    from tpgen.nn.linear import Linear as Linear
+    from tpgen.nn.polynomial import Polynomial as Polynomial
+    from tpgen.nn.products import ElementwiseTensorProduct as ElementwiseTensorProduct
+    from tpgen.nn.products import FullTensorProduct as FullTensorProduct
+    from tpgen.nn.products import FullyConnectedTensorProduct as FullyConnectedTensorProduct
+    from tpgen.nn.products import TensorSquare as TensorSquare
+    from tpgen.nn.symmetric_contraction import SymmetricContraction as SymmetricContraction
+    from tpgen.nn.tensor_product import TensorProduct as TensorProduct
+    from tpgen.planner.plan import Plan as Plan
+    from tpgen.planner.presets import channelwise as channelwise
+    from tpgen.planner.product import make_plan as make_plan
+    from tpgen.remember import caches as caches
+    from tpgen.verification.verify import verify as verify
 
 # Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
 _HOMES = {
@@ -114,6 +79,8 @@ _HOMES = {
     "verify": "verification.verify",
     "write_explorer": "inspection.explorer.page",
 }
+if not TYPE_CHECKING:  # type checkers read no list that is computed
+    __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -130,4 +97,4 @@ if "torch" in sys.modules:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

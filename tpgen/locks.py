@@ -10,15 +10,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-
-_V = TypeVar("_V")
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property as cached_property
 else:
 
-    class cached_property(Generic[_V]):
+    class cached_property:
         """A property that is computed at its first use; `functools.cached_property` as it is from Python 3.12 on.
 
         Before, one lock served all instances of a class, and stayed locked in a process that was forked meanwhile.
@@ -34,19 +32,13 @@ else:
         8
         """
 
-        def __init__(self, function: Callable[[Any], _V]) -> None:
+        def __init__(self, function: Callable[[Any], Any]) -> None:
             self.func, self.__doc__ = function, function.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
             self._name = name
 
-        @overload
-        def __get__(self, instance: None, owner: type) -> cached_property[_V]: ...
-
-        @overload
-        def __get__(self, instance: object, owner: type) -> _V: ...
-
-        def __get__(self, instance: object | None, owner: type) -> cached_property[_V] | _V:
+        def __get__(self, instance: Any, owner: type) -> Any:
             if instance is None:
                 return self
             value = instance.__dict__[self._name] = self.func(instance)
