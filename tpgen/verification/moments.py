@@ -34,13 +34,8 @@ def product_moments(product: TensorProduct) -> _Moments:
         return {"": "the product was asked not to be normalised"}
     generator = torch.Generator().manual_seed(3)
     norm = plan.irrep_normalization == "norm"
-    scales = [
-        _scale(irreps, variances, layout, norm)
-        for irreps, variances, layout in (
-            (plan.irreps_in1, plan.in1_var, product.layout[0]),
-            (plan.irreps_in2, plan.in2_var, product.layout[1]),
-        )
-    ]
+    ends = ((plan.irreps_in1, plan.in1_var), (plan.irreps_in2, plan.in2_var))
+    scales = [_scale(irreps, variances, norm) for irreps, variances in ends]
     weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
 
     def draw() -> Tensor:
@@ -77,7 +72,7 @@ def _signs(generator: torch.Generator, *shape: int) -> Tensor:
     return 2.0 * torch.randint(2, shape, generator=generator).double() - 1.0
 
 
-def _scale(irreps: Irreps, variances: Sequence[float], layout: str, norm: bool) -> Tensor:
+def _scale(irreps: Irreps, variances: Sequence[float], norm: bool) -> Tensor:
     """The standard deviation of every entry; in both layouts a segment's entries are alike."""
     parts = [
         torch.full((mul * ir.dim,), (var / (ir.dim if norm else 1)) ** 0.5, dtype=torch.float64)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -76,11 +77,8 @@ def _differentiates(subject: Subject) -> bool:
         taken.append(True)
         return own(*given, **named)
 
-    torch.autograd.grad = counted
-    try:
+    with patch.object(torch.autograd, "grad", counted):
         _values(subject)
-    finally:
-        torch.autograd.grad = own
     return bool(taken)
 
 

@@ -47,6 +47,17 @@ def _unsummed(subject: Subject) -> str:
 
 _POTENTIAL = _lacking("points", "energy")
 
+
+def _of_systems(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
+    """A law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart."""
+    return Law(about, compare, is_network, slack=5, lacks=needs(part, "axes"))
+
+
+def _of_slopes(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
+    """A law of differences of energies that needs some points or results, by name."""
+    return Law(about, compare, is_network, limit=5e-8, lacks=_lacking(*names), slopes=True)
+
+
 LAWS: dict[str, Law] = {
     "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
     "e3nn": Law("equal to e3nn's product", laws.e3nn, _is_product),
@@ -68,27 +79,11 @@ LAWS: dict[str, Law] = {
         lambda s: is_network(s) or s.relabel is not None,
         lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
-    "edges": Law(
-        "edges in another order give results in it",
-        systems.edges,
-        is_network,
-        slack=5,
-        lacks=needs("edges", "axes"),
-    ),
-    "images": Law(
-        "a point's image in another cell is as good", systems.images, is_network, slack=5, lacks=needs("cell", "axes")
-    ),
-    "basis": Law(
-        "the same lattice by other vectors is as good", systems.basis, is_network, slack=5, lacks=needs("plane", "axes")
-    ),
-    "copies": Law(
-        "two of everything have twice the energy",
-        systems.copies,
-        is_network,
-        slack=5,
-        lacks=needs("edges or cell", "axes"),
-    ),
-    "batch": Law("graphs together are as each alone", systems.batch, is_network, slack=5, lacks=needs("batch", "axes")),
+    "edges": _of_systems("edges in another order give results in it", systems.edges, "edges"),
+    "images": _of_systems("a point's image in another cell is as good", systems.images, "cell"),
+    "basis": _of_systems("the same lattice by other vectors is as good", systems.basis, "plane"),
+    "copies": _of_systems("two of everything have twice the energy", systems.copies, "edges or cell"),
+    "batch": _of_systems("graphs together are as each alone", systems.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
         _of_points_or_rows(systems.finite, rows.numbers),
@@ -104,22 +99,8 @@ LAWS: dict[str, Law] = {
     "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
     "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
-    "forces": Law(
-        "forces are the slope of the energy",
-        potentials.forces,
-        is_network,
-        limit=5e-8,
-        lacks=_lacking("points", "energy", "forces"),
-        slopes=True,
-    ),
-    "stress": Law(
-        "stress is the slope by strain over the volume",
-        potentials.stress,
-        is_network,
-        limit=5e-8,
-        lacks=_lacking("energy", "stress"),
-        slopes=True,
-    ),
+    "forces": _of_slopes("forces are the slope of the energy", potentials.forces, "points", "energy", "forces"),
+    "stress": _of_slopes("stress is the slope by strain over the volume", potentials.stress, "energy", "stress"),
     "smooth": Law(
         "no step of energy or forces where edges grow", potentials.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
     ),
