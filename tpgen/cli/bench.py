@@ -12,16 +12,16 @@ from tpgen.bench.contenders import DEFAULT_CONTENDERS, select_contenders
 from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.bench.tasks import TASKS
-from tpgen.cli.options import DTYPE_OPTIONS, free_options, free_problem, json_option, problem_name_type
+from tpgen.cli.options import DTYPE_OPTIONS, ProblemName, free_options, free_problem, json_option
 from tpgen.cli.terminal import screen
-from tpgen.cli.types import DeviceType, OneOf, OutputFile, PictureFile
+from tpgen.cli.types import PICTURE, DeviceType, OneOf, OutputFile
 from tpgen.errors import TpgenError
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
 
 
 @click.command("bench")
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=problem_name_type(PROBLEMS))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=ProblemName(PROBLEMS))
 @click.option(
     "--suite", "suites", multiple=True, type=OneOf("suite", SUITES), help="All problems of a suite; repeatable."
 )
@@ -30,7 +30,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
     "problems",
     multiple=True,
     metavar="NAME",
-    type=problem_name_type(PROBLEMS),
+    type=ProblemName(PROBLEMS),
     help=f"NAME: {', '.join(PROBLEMS)}; repeatable.",
 )
 @free_options
@@ -47,7 +47,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
 @click.option("--records", "records_file", type=OutputFile(".json"), help="Keep the records in this file.")
-@click.option("--plot", "plot_file", type=PictureFile(), help="Draw them here: .png, .pdf or .svg.")
+@click.option("--plot", "plot_file", type=PICTURE, help="Draw them here: .png, .pdf or .svg.")
 @json_option
 def bench_command(
     names: tuple[str, ...],

@@ -13,7 +13,7 @@ import click
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, inspected, json_option, product_options, run_options, subject_options
 from tpgen.cli.terminal import working
-from tpgen.cli.types import OneOf, PictureFile
+from tpgen.cli.types import PICTURE, OneOf
 from tpgen.inspection.costs.explain import explain as explain_plan
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.measured import tune as tune_plan
@@ -29,7 +29,7 @@ from tpgen.planner.problems import Problem
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
 @click.option("--gpu", type=OneOf("GPU", NAMED), help="Predict its kernels too; it need not be there.")
-@click.option("--plot", type=PictureFile(), help="Draw it into this file: .png, .pdf or .svg.")
+@click.option("--plot", type=PICTURE, help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain_command(
     problem: Problem | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -53,38 +53,34 @@ def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
     return function
 
 
-def _described() -> list[Callable[[Any], Any]]:
-    return [
-        click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
-        click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
-        click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
-        click.option(
-            "--irreps-out", "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."
-        ),
-        click.option("--filter", metavar="IRREPS", help="Output irreps to keep: elementwise, full, tensor_square."),
-        click.option(
-            "--instruction",
-            "instructions",
-            type=InstructionType(),
-            multiple=True,
-            metavar="I1,I2,OUT,MODE,WEIGHTED[,PATH_WEIGHT]",
-            help=f"One path, like 0,0,0,uvu,true; repeat for more. Modes: {', '.join(MODES)}.",
-        ),
-        click.option(
-            "--plan",
-            "plan_file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A plan as JSON, as `tpgen plan --json` writes it.",
-        ),
-        click.option(
-            "--weights", type=OneOf("kind of weights", ["shared", "per-row"]), help="One for all rows, or for each row."
-        ),
-        click.option("--irrep-normalization", type=OneOf("irrep normalization", IRREP_NORMALIZATIONS)),
-        click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
-    ]
+_DESCRIBED: list[Callable[[Any], Any]] = [
+    click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
+    click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
+    click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
+    click.option("--irreps-out", "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."),
+    click.option("--filter", metavar="IRREPS", help="Output irreps to keep: elementwise, full, tensor_square."),
+    click.option(
+        "--instruction",
+        "instructions",
+        type=InstructionType(),
+        multiple=True,
+        metavar="I1,I2,OUT,MODE,WEIGHTED[,PATH_WEIGHT]",
+        help=f"One path, like 0,0,0,uvu,true; repeat for more. Modes: {', '.join(MODES)}.",
+    ),
+    click.option(
+        "--plan",
+        "plan_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A plan as JSON, as `tpgen plan --json` writes it.",
+    ),
+    click.option(
+        "--weights", type=OneOf("kind of weights", ["shared", "per-row"]), help="One for all rows, or for each row."
+    ),
+    click.option("--irrep-normalization", type=OneOf("irrep normalization", IRREP_NORMALIZATIONS)),
+    click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
+]
 
-
-_FREE_NAMES = tuple(option.name for option in click.command()(_apply(_described(), lambda: None)).params if option.name)
+_FREE_NAMES = tuple(option.name for option in click.command()(_apply(_DESCRIBED, lambda: None)).params if option.name)
 
 
 def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +91,7 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
         asked = {name: given.pop(name) for name in _FREE_NAMES}
         return command(free=free_plan(asked), **given)
 
-    return _apply(_described(), wrapper)
+    return _apply(_DESCRIBED, wrapper)
 
 
 def subject_options(
@@ -121,12 +117,12 @@ def subject_options(
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
     known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
-    kind = SubjectName(known) if networks else problem_name_type(known)
+    kind = SubjectName((*known, *NETWORKS), "name") if networks else ProblemName(known)
     problem_option = click.option(
         "--problem",
         "problem_name",
         metavar="NAME",
-        type=problem_name_type(known),
+        type=ProblemName(known),
         help=f"NAME: {', '.join(known)}.",
     )
     described = free_options(wrapper)
@@ -140,6 +136,9 @@ product_options = functools.partial(subject_options, networks=False)
 class ProblemName(OneOf):
     """The name of a problem; of irreps in its place it says which options take them."""
 
+    def __init__(self, known: Collection[str], what: str = "problem") -> None:
+        super().__init__(what, known, others_beside(known))
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
@@ -152,15 +151,11 @@ class ProblemName(OneOf):
 class SubjectName(ProblemName, NetworkName):
     """The name of a problem, or of a network."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        known = (*problems, *NETWORKS)
-        super().__init__("name", known, others_beside(known))
-
 
 _TAKING = "plan, explain, explore, dump, tune and verify take polynomials"
 
 
-def others_beside(known: Iterable[str]) -> dict[str, str]:
+def others_beside(known: Collection[str]) -> dict[str, str]:
     """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
@@ -170,14 +165,8 @@ def others_beside(known: Iterable[str]) -> dict[str, str]:
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"
         for name, (kind, taking) in kinds.items()
-        if name not in set(known)
+        if name not in known
     }
-
-
-def problem_name_type(known: Iterable[str]) -> OneOf:
-    """The name of a problem, as the value of an argument or an option."""
-    known = tuple(known)
-    return ProblemName("problem", known, others_beside(known))
 
 
 def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:

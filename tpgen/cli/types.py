@@ -151,9 +151,7 @@ class OutputFolder(click.ParamType):
         return Path(value)
 
 
-def PictureFile() -> OutputFile:
-    """A file for a picture, whose ending says the format."""
-    return OutputFile(".png", ".pdf", ".svg")
+PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
 
 
 def _no_folder(folder: Path) -> str:
