@@ -85,18 +85,15 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
         return torch.jit.script(module)
 
 
-def _torch_compile(backend: str) -> Callable[[nn.Module, Config], Runner]:
-    def compile_with(program: nn.Module, config: Config) -> Runner:
-        keywords: dict[str, Any] = {"mode": config.mode} if config.mode else {}
-        return torch.compile(program, backend=backend, dynamic=config.dynamic, fullgraph=config.fullgraph, **keywords)
-
-    return compile_with
+def _torch_compile(program: nn.Module, config: Config) -> Runner:
+    keywords: dict[str, Any] = {"mode": config.mode} if config.mode else {}
+    return torch.compile(
+        program, backend=config.backend, dynamic=config.dynamic, fullgraph=config.fullgraph, **keywords
+    )
 
 
 BACKENDS: dict[str, Callable[[nn.Module, Config], Runner]] = {
     "eager": lambda program, config: program,
     "script": lambda program, config: script(program),
-    "inductor": _torch_compile("inductor"),
-    "aot_eager": _torch_compile("aot_eager"),
-    "cudagraphs": _torch_compile("cudagraphs"),
+    **dict.fromkeys(("inductor", "aot_eager", "cudagraphs"), _torch_compile),
 }

@@ -12,7 +12,7 @@ Programs run on fake tensors, so nothing is computed and no memory is taken.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -48,14 +48,9 @@ class NodeCost:
 def node_costs(request: Request) -> dict[str, NodeCost]:
     """Costs of the program of a request, by the names of its nodes, for its batch of rows."""
     emission = request.emission()
-    return costs_of(request.module(emission), lambda: example_arguments(request, emission.arguments))
-
-
-def costs_of(program: fx.GraphModule, arguments: Callable[[], Sequence[Any]]) -> dict[str, NodeCost]:
-    """Costs of any program; the arguments are made as fake tensors too."""
-    watch = _Watch(program)
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        watch.run(*arguments())
+    watch = _Watch(request.module(emission))
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
+        watch.run(*example_arguments(request, emission.arguments))
     return watch.found
 
 

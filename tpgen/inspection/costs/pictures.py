@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -22,19 +22,12 @@ from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan
 from tpgen.text import quantity
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SHARED_COLOR = "0.75"
 _DPI = 110  # pictures of many dots are large
 
 
 def draw_explanation(found: Explained, path: str | Path) -> None:
     """Bars of each path's operations, bytes and (if measured) time; the product under the machine's roofline."""
-    save_figure(_explained(found), path, _DPI)
-
-
-def _explained(found: Explained) -> Figure:
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
         "B per row": [p.bytes for p in found.paths],
@@ -48,7 +41,7 @@ def _explained(found: Explained) -> Figure:
     _roofline(panels[-1], found)
     rows = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges"
     figure.suptitle(f"{found.product}\nstrategy {found.strategy}, {rows}, {found.dtype}, {found.device}", fontsize=9)
-    return figure
+    save_figure(figure, path, _DPI)
 
 
 def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:

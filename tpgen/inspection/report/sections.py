@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from e3nn.o3 import Irrep
@@ -39,20 +40,14 @@ REMARK = (
 )
 
 
-@contextmanager
-def irreps_with_length() -> Iterator[None]:
+def irreps_with_length() -> AbstractContextManager[Any]:
     """Within it ``len(irrep)`` is 2, the degree and the parity.
 
     >>> with irreps_with_length():
     ...     len(Irrep("1o"))
     2
     """
-    refused = Irrep.__len__
-    Irrep.__len__ = tuple.__len__
-    try:
-        yield
-    finally:
-        Irrep.__len__ = refused
+    return patch.object(Irrep, "__len__", tuple.__len__)
 
 
 def is_missing_length(error: BaseException) -> bool:
