@@ -27,7 +27,8 @@ from tpgen.bench.tasks import (
     select_tasks,
 )
 from tpgen.errors import BackendError, EmitError, check_known
-from tpgen.inspection.clock import TimedCall, no_collection, now, seconds_of, time_in_turns
+from tpgen.inspection.clock import TimedCall, now, seconds_of, time_in_turns
+from tpgen.kernels.runtime.load import no_collection
 from tpgen.kernels.runtime.memory import none_kept
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.progress import Progress, bar

@@ -10,7 +10,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
+from tpgen.kernels.runtime.load import no_collection
 
 TimedCall = Callable[[], object]
 
@@ -87,7 +87,7 @@ def time_in_turns(
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
     start = time.perf_counter()
-    with no_collection():
+    with no_collection():  # of cycles that earlier work has left
         for done in _shares(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
@@ -111,18 +111,6 @@ def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> I
 def _calls_for(call: TimedCall, device: str | torch.device, slot: float) -> int:
     once = min(seconds_of(call, device) for _ in range(2))
     return max(1, min(1000, int(slot / max(once, 1e-9))))
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Cycles of earlier work are not collected in the middle of a measurement."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def device_of(module: nn.Module, inputs: Any = ()) -> str:

@@ -71,13 +71,13 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 def source_of(spec: KernelSpec) -> Any:
     """The C++ source of a kernel, for the vectors of this machine."""
-    with _collector_at_rest():
+    with no_collection():  # a text is made of many small values, and each full collection walks torch's too
         return spec.description.source(spec.call, spec.dtype, spec.indexed)
 
 
 @contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Let no garbage be collected: a text is made of many small values, and each full collection walks torch's too."""
+def no_collection() -> Iterator[None]:
+    """Let no garbage be collected meanwhile."""
     enabled = gc.isenabled()
     gc.disable()
     try:
