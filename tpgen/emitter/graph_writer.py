@@ -165,7 +165,8 @@ def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
     """Nodes and lines of a picture of the graph; nodes that fetch constants are left out."""
     dots = {}
     for node in graph.nodes:
-        is_end, served = node.op in ("placeholder", "output"), node.meta["tpgen"].instructions
+        is_end = node.op in ("placeholder", "output")
+        served: tuple[int, ...] = getattr(node.meta.get("tpgen"), "instructions", ())  # none outside of programs
         title, path = node.name if is_end else _target_name(node), served[0] if len(served) == 1 else None
         if node.op != "get_attr":
             dots[node.name] = Dot([source.name for source in node.all_input_nodes], title, path, is_end)

@@ -5,16 +5,17 @@ matplotlib is an optional part; a `TpgenError` says how to get it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from torch import fx
 
 from tpgen.drawing.colors import path_color, text_color
-from tpgen.drawing.graphs import layered
+from tpgen.drawing.graphs import Dot, layered
+from tpgen.emitter.graph_writer import graph_dots
 from tpgen.inspection.costs.explained import Explained, PathExplanation
 from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
 from tpgen.inspection.stages.request import Request
@@ -166,13 +167,7 @@ def draw_graph(request: Request, path: str | Path) -> None:
     """The fx graph: a dot for each node, coloured by its path (grey: several or all), inputs at the top."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
-
-    def key(node: fx.Node) -> int | None:
-        served = node.meta["tpgen"].instructions
-        return served[0] if len(served) == 1 else None
-
-    numbers = {index: str(index) for index in names}
-    _draw_nodes(request.emission().graph, key, names, colors, "several paths, or all", path, numbers)
+    _draw_dots(graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
@@ -181,13 +176,13 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
     Black nodes serve several products (see `inline_products`), grey ones are the network's own code.  Modules count as
     far as the network itself names them: ``convolutions.0`` and not what is inside.
     """
-    homes = dict.fromkeys(_home(node) for node in graph_module.graph.nodes)
-    modules = [home for home in homes if home not in (None, _SHARED)]
-    names: dict[Any, str] = {home: str(home) for home in modules}
-    colors: dict[Any, Any] = {home: path_color(n) for n, home in enumerate(modules)}
-    if _SHARED in homes:
-        names[_SHARED], colors[_SHARED] = _SHARED, "black"
-    _draw_nodes(graph_module.graph, _home, names, colors, "the network's own code", path)
+    homes = {node.name: _home(node) for node in graph_module.graph.nodes}
+    modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
+    numbers = {home: n for n, home in enumerate(modules)}
+    colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
+    found = graph_dots(graph_module.graph).items()
+    dots = {name: replace(dot, path=numbers.get(homes[name] or "")) for name, dot in found}
+    _draw_dots(dots, dict(enumerate(modules)), colors, "the network's own code", path)
 
 
 _SHARED = "several products"
@@ -200,19 +195,17 @@ def _home(node: fx.Node) -> str | None:
     return ".".join(parts[: 2 if len(parts) > 1 and parts[1].isdigit() else 1]) or None
 
 
-def _draw_nodes(
-    graph: fx.Graph,
-    key: Callable[[fx.Node], Any],
-    names: Mapping[Any, str],
+def _draw_dots(
+    dots: Mapping[str, Dot],
+    names: Mapping[int, str],
     colors: Mapping[Any, Any],
     others: str,
     path: str | Path,
-    numbers: Mapping[Any, str] = MappingProxyType({}),
+    numbered: bool = False,
 ) -> None:
-    """Dots in ranks, each in the colour of its key, with its number where it has one; a legend says what keys are."""
-    nodes = [node for node in graph.nodes if node.op != "get_attr"]
-    inputs = [node for node in nodes if node.op == "placeholder"]
-    reads = {node: [n for n in node.all_input_nodes if n.op != "get_attr"] for node in nodes}
+    """Dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are."""
+    reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
+    inputs = [name for name, dot in dots.items() if dot.is_end and not reads[name]]
     place, lines = layered(reads, inputs)
     xs = [x for x, _ in place.values()]
     wide, tall = max(xs) - min(xs), -min(y for _, y in place.values())
@@ -222,15 +215,16 @@ def _draw_nodes(
     panel = figure.subplots()
     for points in lines.values():
         panel.plot(*zip(*points, strict=True), color="0.82", lw=0.6, zorder=1)
-    for node, (x, y) in place.items():
-        _dot(panel, x, y, colors.get(key(node), SHARED_COLOR), numbers.get(key(node), ""))
-    for node in (n for n in nodes if n.op in ("placeholder", "output")):
-        above = node.op == "placeholder"
-        _name(panel, node, place[node], (0, 8 if above else -8), ha="center", va="bottom" if above else "top")
-    for node in _with_room(place, lambda node: len(_title(node)) * 0.18 + 0.7):
-        _name(panel, node, place[node], (6, 0), fontsize=5.5, color="0.3", va="center")
-    for one, name in names.items():
-        panel.plot([], [], "o", ms=6, color=colors[one], label=name)
+    for name, (x, y) in place.items():
+        number = dots[name].path
+        _dot(panel, x, y, colors.get(number, SHARED_COLOR), str(number) if numbered and number is not None else "")
+    for name in (name for name, dot in dots.items() if dot.is_end):
+        away, va = (8, "bottom") if name in inputs else (-8, "top")
+        _title(panel, dots[name], place[name], (0, away), ha="center", va=va)
+    for name in _with_room(place, dots):
+        _title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
+    for number, name in names.items():
+        panel.plot([], [], "o", ms=6, color=colors[number], label=name)
     panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(names) // 40)
     panel.axis("off")
@@ -244,29 +238,23 @@ def _dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
         panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
 
 
-def _name(panel: Any, node: fx.Node, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
-    """A name beside its node, in front of whatever line passes there."""
+def _title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
+    """A title beside its dot, in front of whatever line passes there."""
     box = {"fc": "white", "ec": "none", "pad": 0.6}
     style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
-    panel.annotate(_title(node), at, xytext=away, textcoords="offset points", **style)
+    panel.annotate(dot.title, at, xytext=away, textcoords="offset points", **style)
 
 
-def _title(node: fx.Node) -> str:
-    """An argument's name, or what a node calls."""
-    if node.op in ("placeholder", "output"):
-        return node.name
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
-def _with_room(place: Mapping[fx.Node, tuple[float, float]], needed: Callable[[fx.Node], float]) -> list[fx.Node]:
-    """The nodes that have room for their name on their right, before the next node of the rank."""
-    ranks: dict[float, list[tuple[float, fx.Node]]] = {}
-    for node, (x, y) in place.items():
-        ranks.setdefault(y, []).append((x, node))
+def _with_room(place: Mapping[str, tuple[float, float]], dots: Mapping[str, Dot]) -> list[str]:
+    """Names of the inner dots that have room for their title on their right, before the next dot of the rank."""
+    ranks: dict[float, list[tuple[float, str]]] = {}
+    for name, (x, y) in place.items():
+        ranks.setdefault(y, []).append((x, name))
     kept = []
     for rank in ranks.values():
         rank.sort(key=lambda item: item[0])
         follows = [*(x for x, _ in rank[1:]), float("inf")]
-        inner = zip(rank, follows, strict=True)
-        kept += [n for (x, n), after in inner if n.op.startswith("call") and after - x > needed(n)]
+        for (x, name), after in zip(rank, follows, strict=True):
+            if not dots[name].is_end and after - x > 0.18 * len(dots[name].title) + 0.7:
+                kept.append(name)
     return kept
