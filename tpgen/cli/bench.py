@@ -12,9 +12,10 @@ from tpgen.bench.contenders import DEFAULT_CONTENDERS, select_contenders
 from tpgen.bench.run import run_benchmarks, select_problems
 from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.bench.tasks import TASKS
+from tpgen.cli import types
 from tpgen.cli.options import DTYPE_OPTIONS, ProblemName, free_options, free_problem, json_option
 from tpgen.cli.terminal import screen
-from tpgen.cli.types import PICTURE, DeviceType, OneOf, OutputFile
+from tpgen.cli.types import PICTURE, OneOf, OutputFile
 from tpgen.errors import TpgenError
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS, SUITES
@@ -43,7 +44,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
 )
 @click.option("--task", "tasks", multiple=True, type=OneOf("task", TASKS), help="Repeatable.")
 @click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True)
-@click.option("--device", type=DeviceType(), default="cpu", show_default=True)
+@click.option("--device", type=types.device, default="cpu", show_default=True)
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
 @click.option("--records", "records_file", type=OutputFile(".json"), help="Keep the records in this file.")

@@ -11,11 +11,11 @@ import click
 
 import tpgen.nn.polynomial  # the modules whose caches are told of
 import tpgen.nn.symmetric_contraction  # noqa: F401
+from tpgen.cli import types
 from tpgen.cli.app import Spelled
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import json_option, run_options, subject_options
 from tpgen.cli.terminal import working
-from tpgen.cli.types import CapabilitiesType
 from tpgen.errors import TpgenError
 from tpgen.kernels.build.build import cache_clear, cache_info
 from tpgen.kernels.build.cache import check_lasting
@@ -68,7 +68,7 @@ def process_command(as_json: bool) -> None:
 @click.option(
     "--arch",
     "capabilities",
-    type=CapabilitiesType(),
+    type=types.capabilities,
     metavar="SM,...",
     help="CUDA kernels for such GPUs, like sm_80,sm_90; no GPU is needed.",
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from tpgen.cli import types
 from tpgen.cli.terminal import screen
-from tpgen.cli.types import OutputFolder
 from tpgen.demo.tour import QUICK, SHORT, WHOLE, run_tour
 
 TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
@@ -17,7 +17,7 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
 @click.option(
     "--out",
     "folder",
-    type=OutputFolder(),
+    type=types.folder,
     default=Path("out/demo"),
     show_default=True,
     help="Where everything is written.",

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from tpgen.cli import types
 from tpgen.cli.networks import NETWORKS, find_network, network_name, network_option
 from tpgen.cli.terminal import working
-from tpgen.cli.types import OutputFolder
 from tpgen.conversion.convert import convert
 from tpgen.deployment.deploy import deploy as deployed
 from tpgen.deployment.models import read_file
@@ -24,7 +24,7 @@ _FILE = click.Path(exists=True, path_type=Path)
 @click.option("--mace", type=_FILE, help="The file of a model of MACE's.")
 @click.option("--nequip", type=_FILE, help="A checkpoint or package of NequIP's.")
 @click.option("--sevenn", type=_FILE, help="A checkpoint of SevenNet's.")
-@click.option("--out", type=OutputFolder(), required=True, help="A folder that does not exist yet.")
+@click.option("--out", type=types.folder, required=True, help="A folder that does not exist yet.")
 @click.option("--ghosts", is_flag=True, help="Of an Allegro: for pair_allegro of LAMMPS.")
 @click.option("--portable", is_flag=True, help="Of torch's operators alone, without kernels: slower.")
 def deploy_command(

@@ -15,8 +15,9 @@ import pygments
 from pygments.formatters import TerminalFormatter
 from pygments.lexers import get_lexer_for_filename
 
+from tpgen.cli import types
 from tpgen.cli.options import inspected, json_option, product_options, run_options
-from tpgen.cli.types import OneOf, OutputPlace, names_file
+from tpgen.cli.types import OneOf, names_file
 from tpgen.emitter.emit import DIRECTIONS
 from tpgen.inspection.stages.dump import STAGES, default_stage, dump_files
 from tpgen.inspection.stages.request import JOINT
@@ -48,7 +49,7 @@ from tpgen.planner.problems import Problem
     "--whole", is_flag=True, help="On a terminal: with the prelude of C++, which is the same for all kernels."
 )
 @click.option(
-    "--out", "place", type=OutputPlace(), help="Write into this folder; or one text into a file, like kernel.cpp."
+    "--out", "place", type=types.path, help="Write into this folder; or one text into a file, like kernel.cpp."
 )
 @json_option
 def dump_command(

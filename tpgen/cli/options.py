@@ -12,8 +12,9 @@ from typing import Any
 import click
 import torch
 
+from tpgen.cli import types
 from tpgen.cli.networks import NETWORKS, NetworkName, is_network_option, network_option, refuse_options
-from tpgen.cli.types import DeviceType, InstructionType, LayoutType, OneOf
+from tpgen.cli.types import OneOf
 from tpgen.compiler.backends import BACKENDS
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.errors import BackendError, PlanError, TpgenError
@@ -62,7 +63,7 @@ _DESCRIBED: list[Callable[[Any], Any]] = [
     click.option(
         "--instruction",
         "instructions",
-        type=InstructionType(),
+        type=types.instruction,
         multiple=True,
         metavar="I1,I2,OUT,MODE,WEIGHTED[,PATH_WEIGHT]",
         help=f"One path, like 0,0,0,uvu,true; repeat for more. Modes: {', '.join(MODES)}.",
@@ -256,7 +257,7 @@ backend_option = click.option("--backend", type=OneOf("backend", BACKENDS), defa
 _RUN_OPTIONS = [
     click.option(
         "--layout",
-        type=LayoutType(),
+        type=types.layout,
         default="mul_ir",
         show_default=True,
         help=f"{' or '.join(LAYOUTS)}, one or three with commas (in1,in2,out).",
@@ -264,7 +265,7 @@ _RUN_OPTIONS = [
     strategy_option,
     backend_option,
     click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True),
-    click.option("--device", type=DeviceType(), default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
+    click.option("--device", type=types.device, default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
 ]
 
 

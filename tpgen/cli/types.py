@@ -1,4 +1,7 @@
-"""Values on the command line: read, and refused, before any work is done."""
+"""Values on the command line: read, and refused, before any work is done.
+
+Help calls the value of an option as the function is called that reads it.
+"""
 
 from __future__ import annotations
 
@@ -33,65 +36,49 @@ class OneOf(click.Choice):
         return value
 
 
-class InstructionType(click.ParamType):
-    """``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
+def instruction(value: Any) -> tuple:
+    """Read ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
 
-    >>> InstructionType().convert("0,0,1,uvu,true", None, None)
+    >>> instruction("0,0,1,uvu,true")
     (0, 0, 1, 'uvu', True, 1.0)
     """
-
-    name = "instruction"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple:
-        parts = [part.strip() for part in value.split(",")]
-        try:
-            i_in1, i_in2, i_out, mode, weighted, *rest = parts
-            (path_weight,) = rest or ("1",)
-            flag = {"true": True, "false": False}[weighted.lower()]
-            return int(i_in1), int(i_in2), int(i_out), mode, flag, float(path_weight)
-        except (ValueError, KeyError):
-            self.fail(f"{value!r} does not read i_in1,i_in2,i_out,mode,true|false[,path_weight]", param, ctx)
+    parts = [part.strip() for part in value.split(",")]
+    try:
+        i_in1, i_in2, i_out, mode, weighted, *rest = parts
+        (path_weight,) = rest or ("1",)
+        flag = {"true": True, "false": False}[weighted.lower()]
+        return int(i_in1), int(i_in2), int(i_out), mode, flag, float(path_weight)
+    except (ValueError, KeyError):
+        raise click.BadParameter(f"{value!r} does not read i_in1,i_in2,i_out,mode,true|false[,path_weight]") from None
 
 
-class LayoutType(click.ParamType):
-    """One layout, or three for in1, in2 and out."""
-
-    name = "layout"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[str, ...]:
-        names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
-        return names[0] if len(names) == 1 else names
+def layout(value: Any) -> str | tuple[str, ...]:
+    """Read one layout, or three for in1, in2 and out."""
+    names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+    return names[0] if len(names) == 1 else names
 
 
-class CapabilitiesType(click.ParamType):
-    """Compute capabilities of GPUs, as nvcc writes them, with commas.
+def capabilities(value: Any) -> tuple[int, ...]:
+    """Read compute capabilities of GPUs, as nvcc writes them, with commas.
 
-    >>> CapabilitiesType().convert("sm_80,sm_90", None, None)
+    >>> capabilities("sm_80,sm_90")
     (80, 90)
     """
-
-    name = "capabilities"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if not isinstance(value, str):
-            return value
-        found = [re.fullmatch(r"\s*sm_(\d{2,3})\s*", part, re.ASCII) for part in value.split(",")]
-        if not all(found):
-            self.fail(f"{value!r} must be compute capabilities, like sm_80,sm_90", param, ctx)
-        return tuple(int(one[1]) for one in found if one)
-
-
-class DeviceType(click.ParamType):
-    """A device that is there."""
-
-    name = "device"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            torch.empty(0, device=value)
-        except (RuntimeError, AssertionError) as error:
-            self.fail(f"{value!r} cannot be used here: {str(error).splitlines()[0]}", param, ctx)
+    if not isinstance(value, str):
         return value
+    found = [re.fullmatch(r"\s*sm_(\d{2,3})\s*", part, re.ASCII) for part in value.split(",")]
+    if not all(found):
+        raise click.BadParameter(f"{value!r} must be compute capabilities, like sm_80,sm_90")
+    return tuple(int(one[1]) for one in found if one)
+
+
+def device(value: Any) -> str:
+    """Read the name of a device that is there."""
+    try:
+        torch.empty(0, device=value)
+    except (RuntimeError, AssertionError) as error:
+        raise click.BadParameter(f"{value!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return value
 
 
 class OutputFile(click.ParamType):
@@ -130,25 +117,16 @@ def names_file(path: Path) -> bool:
     return bool(path.suffix) and not path.is_dir()
 
 
-class OutputPlace(click.ParamType):
-    """A file, where the name has an ending, or a folder."""
-
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        kind = OutputFile() if names_file(Path(value)) else OutputFolder()
-        return kind.convert(value, param, ctx)
+def path(value: Any) -> Path:
+    """Read the path of a file, where the name has an ending, or of a folder, to be written."""
+    return OutputFile().convert(value, None, None) if names_file(Path(value)) else folder(value)
 
 
-class OutputFolder(click.ParamType):
-    """A folder that can be written into; it is made where it is not there."""
-
-    name = "folder"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if why := _no_folder(Path(value)):
-            self.fail(f"cannot write into {str(value)!r}: {why}", param, ctx)
-        return Path(value)
+def folder(value: Any) -> Path:
+    """Read the path of a folder that can be written into; it is made where it is not there."""
+    if why := _no_folder(Path(value)):
+        raise click.BadParameter(f"cannot write into {str(value)!r}: {why}")
+    return Path(value)
 
 
 PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
