@@ -65,35 +65,14 @@ class Pane:
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that the page shows of one product."""
+    """A product on the page: its title, and the parts of the template by name, as HTML."""
 
     title: str
-    digest: str
-    panes: tuple[Pane, ...]
-    facts: tuple[Mapping[str, Any], ...]  # of each path: its index, and what is said of it by name
-    costliest: int | None  # the path that is chosen at first
-    totals: Mapping[str, str]  # what is said of the whole
-    diagram: str
-    roofline: str
-    bars: str
-    noun: str = "path"  # what can be chosen
+    parts: Mapping[str, str]
 
     def html(self, name: str, template: Template) -> str:
         """The sheet as a template of HTML, which a browser lays out once it is shown."""
-        data = {"paths": self.facts, "costliest": self.costliest, "noun": self.noun}
-        facts = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in self.totals.items())
-        return template.substitute(
-            name=escape(name),
-            title=escape(self.title),
-            digest=self.digest,
-            tabs="".join(map(_tab, self.panes)),
-            panes="".join(_pane(pane, len(self.facts)) for pane in self.panes),
-            diagram=self.diagram,
-            machine=f"<dl>{facts}</dl>",
-            bars=self.bars,
-            roofline=self.roofline,
-            data=json.dumps(data).replace("</", "<\\/"),
-        )
+        return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 
 def _tab(pane: Pane) -> str:
@@ -229,19 +208,22 @@ def product_sheet(
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
+    panes = _panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
-    return Sheet(
-        title=f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s",
-        digest=found.digest,
-        panes=tuple(_panes(request, inductor)),
-        facts=tuple({"index": path.index, "facts": _facts(path)} for path in found.paths),
-        costliest=_costliest(found),
-        totals={"strategy": written, **totals(found)},
-        diagram=diagram(request.plan.map, interactive=True),
-        roofline=roofline(found, interactive=True),
-        bars=bars(found),
-        noun=found.noun,
-    )
+    machine = {"strategy": written, **totals(found)}.items()
+    paths = [{"index": path.index, "facts": _facts(path)} for path in found.paths]
+    data = {"paths": paths, "costliest": _costliest(found), "noun": found.noun}
+    parts = {
+        "digest": found.digest,
+        "tabs": "".join(map(_tab, panes)),
+        "panes": "".join(_pane(pane, len(paths)) for pane in panes),
+        "diagram": diagram(request.plan.map, interactive=True),
+        "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
+        "bars": bars(found),
+        "roofline": roofline(found, interactive=True),
+        "data": json.dumps(data).replace("</", "<\\/"),
+    }
+    return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
 
 
 def _panes(request: Request, inductor: bool) -> list[Pane]:
