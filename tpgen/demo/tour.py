@@ -332,11 +332,11 @@ def deploy_network(folder: Path, tour: Tour, console: Console) -> Chapter:
         return Chapter(f"Nothing was deployed: {why}.\n")
     where = folder / "deployed"
     with console.status("   a potential: write the package, compile example.cpp, run it"):
-        found = called_from_cpp(where)
+        energy, apart, command = called_from_cpp(where)
     console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
-    console.print(f"   energy {found.energy:.12f}, forces as Python's to {found.apart:.0e} of the largest")
-    wrong = [f"C++ and Python differ by {found.apart:.0e}"] if not found.apart < SAME else []
-    return Chapter(_DEPLOYED.format(command=" ".join(found.command), energy=found.energy, apart=found.apart), (*wrong,))
+    console.print(f"   energy {energy:.12f}, forces as Python's to {apart:.0e} of the largest")
+    wrong = [f"C++ and Python differ by {apart:.0e}"] if not apart < SAME else []
+    return Chapter(_DEPLOYED.format(command=" ".join(command), energy=energy, apart=apart), (*wrong,))
 
 
 _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its forces and its kernels into
