@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def network_subject(
         kind="network",
         title=type(network).__name__,
         module=network,
-        call=_call_with(names, leaves, spec),
+        call=partial(_called, names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -92,14 +93,10 @@ def copies_of(inputs: Any) -> Any:
     return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, inputs)
 
 
-def _call_with(names: list[str], values: list[Any], spec: Any) -> Callable[[Run, Named], Named]:
-    """A call with some of its arguments by name, and the others as they were given."""
-
-    def call(run: Run, named: Named) -> Named:
-        given = [named[n] if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
-        return _results(run(*pytree.tree_unflatten(given, spec)))
-
-    return call
+def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
+    """Results of a call with some of its arguments by name, and the others as they were given."""
+    given = [named[n] if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
+    return _results(run(*pytree.tree_unflatten(given, spec)))
 
 
 def _declared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,14 +49,10 @@ def _written_vectors(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     return reading.sign * graph.shifts(graph.counts)
 
 
-def _rows(name: str) -> Callable[[Reading, AtomGraph, Tensor], Tensor]:
+def _rows(name: str, reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
     """Rows of the arguments that a graph names."""
-
-    def written(reading: Reading, graph: AtomGraph, x: Tensor) -> Tensor:
-        rows = getattr(graph, name)
-        return x if rows is None else x[rows]
-
-    return written
+    rows = getattr(graph, name)
+    return x if rows is None else x[rows]
 
 
 def _counted(graph: AtomGraph) -> Tensor:
@@ -72,9 +69,9 @@ _WRITE: dict[str, Callable[[Reading, AtomGraph, Tensor], Tensor]] = {
     "batch": lambda r, g, x: g.batch,
     "pointers": lambda r, g, x: torch.cat([torch.zeros(1, dtype=torch.int64), _counted(g).cumsum(0)]),
     "numbers of atoms": lambda r, g, x: _counted(g).reshape(-1, *x.shape[1:]),
-    "atoms": _rows("atoms"),
-    "edges": _rows("edges"),
-    "graphs": _rows("graphs"),
+    "atoms": partial(_rows, "atoms"),
+    "edges": partial(_rows, "edges"),
+    "graphs": partial(_rows, "graphs"),
     "": lambda r, g, x: x,
 }
 
@@ -105,7 +102,7 @@ def read_call(points: str, values: Named, turns: Mapping[str, Frame]) -> Reading
     for name, value in values.items():
         if name not in roles:
             roles[name] = _role(name, value, turns.get(name, STILL), graph)
-    return _with_images(Reading(values, roles, graph, unclear=_unclear(values, roles, turns, graph)))
+    return _with_images(Reading(values, roles, graph, unclear=_unclear(values, roles, graph)))
 
 
 def _ends(values: Named, atoms: int, roles: dict[str, str]) -> str | None:
@@ -156,7 +153,7 @@ def are_counts(name: str, values: Named) -> bool:
     return not any(_whole(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _unclear(values: Named, roles: Mapping[str, str], turns: Mapping[str, Frame], graph: AtomGraph) -> str:
+def _unclear(values: Named, roles: Mapping[str, str], graph: AtomGraph) -> str:
     """Why it cannot be told which axis of the arguments is of what; empty where it can."""
     edges, atoms = 0 if graph.ends is None else graph.ends.shape[1], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in ("atoms", "edges", "graphs") and x.is_floating_point()]

@@ -46,7 +46,6 @@ from tpgen.verification.table import LAWS, UNSEEN, is_network
 STOCK = "stock"  # the law of a conversion, which is asked of two networks
 LAW_NAMES = (*LAWS, STOCK)
 BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
-BY_SLOPES = ("forces", "stress")  # laws of differences, which see that slopes of splines have corners
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
@@ -262,7 +261,7 @@ def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DERIVATIVE_LIMIT
     by_nets = name in OF_NETS and is_splined(subject.module)
-    if name in BY_SLOPES:
+    if law.slopes:  # differences see that slopes of splines have corners
         tolerance = max(tolerance, spline_error(subject.module))
     if why := law.lacks(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
