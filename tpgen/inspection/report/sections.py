@@ -89,7 +89,7 @@ class Reported:
     def joints(self) -> Joints:
         """The joint graph of the module; or of each graph captured from it, where it has none as a whole."""
         try:
-            return Joints((joint_graph(self.module, self.inputs),))
+            return Joints({"": joint_graph(self.module, self.inputs)})
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
@@ -99,21 +99,20 @@ class Reported:
         found, without = {}, {}
         for number, program in enumerate(programs):
             try:
-                found[number] = joint_of_captured(program)
+                found[f"graph {number}"] = joint_of_captured(program)
             except Exception as error:  # one graph may have no backward where the others have
-                without[number] = reason(error)
+                without[f"graph {number}"] = reason(error)
         if not found:
             raise TpgenError(why)
-        return Joints(tuple(found.values()), tuple(found), without, why)
+        return Joints(found, without, why)
 
 
 @dataclass(frozen=True)
 class Joints:
-    """Joint graphs: one of the module, or those of the captured graphs with their numbers, and why it is so."""
+    """Joint graphs by name: one of the module, which needs none, or those of the captured graphs, and why it is so."""
 
-    graphs: tuple[Joint, ...]
-    numbers: tuple[int, ...] = ()
-    without: dict[int, str] = field(default_factory=dict)
+    graphs: dict[str, Joint]
+    without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
     def head(self) -> list[str]:
@@ -121,13 +120,8 @@ class Joints:
             return []
         return [
             f"there is none of the module as a whole ({self.why}); these are of the graphs that torch.compile captures",
-            *(f"graph {number}: {why}" for number, why in self.without.items()),
+            *(f"{name}: {why}" for name, why in self.without.items()),
         ]
-
-    def named(self) -> list[tuple[str, Joint]]:
-        """Each with a head for its text; a single one of the module needs none."""
-        names = [f"graph {number}" for number in self.numbers] or [""]
-        return list(zip(names, self.graphs, strict=True))
 
 
 _Written = tuple[str, dict[str, Any]]  # a section's text and data
@@ -254,12 +248,12 @@ def _recompilations(subject: Reported) -> _Written:
 def _joint(subject: Reported) -> _Written:
     joints = subject.joints
     parts = joints.head()
-    for name, joint in joints.named():
+    for name, joint in joints.graphs.items():
         parts.append(f"{f'{name}: ' if name else ''}{joint.operations} operations\n{joint.code}")
-    graphs = [{"name": name, "operations": joint.operations, "code": joint.code} for name, joint in joints.named()]
+    graphs = [{"name": name, "operations": each.operations, "code": each.code} for name, each in joints.graphs.items()]
     data = {
-        "operations": sum(joint.operations for joint in joints.graphs),
-        "code": "\n\n".join(joint.code for joint in joints.graphs),
+        "operations": sum(joint.operations for joint in joints.graphs.values()),
+        "code": "\n\n".join(joint.code for joint in joints.graphs.values()),
         "graphs": graphs,
         "why_in_parts": joints.why,
     }
@@ -268,7 +262,7 @@ def _joint(subject: Reported) -> _Written:
 
 def _partition(subject: Reported) -> _Written:
     joints = subject.joints
-    found = [(name, p) for name, joint in joints.named() for p in joint.partitions]
+    found = [(name, p) for name, joint in joints.graphs.items() for p in joint.partitions]
     head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
     rows: list[tuple[Any, ...]] = [(*(("graph",) if joints.why else ()), *head)]
     details = []
