@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -219,7 +220,7 @@ def peak_bytes(call: TimedCall, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         del kept
         return torch.cuda.max_memory_allocated(device) - before
-    return _peak_of(_allocations(call))
+    return max(accumulate(_allocations(call), initial=0))
 
 
 def _allocations(call: TimedCall) -> list[int]:
@@ -235,18 +236,6 @@ def _allocations(call: TimedCall) -> list[int]:
     events = profiled.kineto_results.events()
     memory = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type().name == "CPU"]
     return [nbytes for _, nbytes in sorted(memory, key=lambda event: event[0])]
-
-
-def _peak_of(allocations: Sequence[int]) -> int:
-    """
-    >>> _peak_of([4, 8, -4, 2, -8])
-    12
-    """
-    peak = held = 0
-    for nbytes in allocations:
-        held += nbytes
-        peak = max(peak, held)
-    return peak
 
 
 @contextmanager
