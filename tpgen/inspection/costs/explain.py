@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod, sqrt
@@ -170,16 +171,11 @@ def written_as(request: Request) -> dict[int, str]:
     """Say in a few words how each path is written."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
-    own: dict[int, int] = {}
-    shared: dict[int, int] = {}
+    own, shared = Counter[int](), Counter[int]()
     for node in request.emission().graph.nodes:
         served = node.meta["tpgen"].instructions
-        for index in served:
-            counts = own if len(served) == 1 else shared
-            counts[index] = counts.get(index, 0) + 1
-    return {
-        index: f"{own.get(index, 0)} nodes of its own, {shared.get(index, 0)} shared" for index in {**own, **shared}
-    }
+        (own if len(served) == 1 else shared).update(served)
+    return {index: f"{own[index]} nodes of its own, {shared[index]} shared" for index in {**own, **shared}}
 
 
 def coefficient_factors(path: Path) -> dict[str, float]:
