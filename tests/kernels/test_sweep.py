@@ -71,7 +71,7 @@ def check_order(sweep: Sweep) -> None:
                 known.add(statement.component)
                 continue
             assert not isinstance(statement, Tabulate)
-            read = {f for t in statement.terms for f in t.factors}
+            read = set(statement.factors)
             assert read <= known, f"{statement} reads {read - known}"
             if isinstance(statement, Define):
                 assert Local(statement.name) not in known, f"{statement} names a value again"
@@ -87,5 +87,4 @@ def test_a_table_that_nothing_reads_is_not_made() -> None:
     form = form_of(mode_plan("uvu", True, True, 3, 2))
     sweep = make_sweep(path_terms(form), ("x2",), ("u",) * len(form.terms))
     assert not any(sweep.tables)
-    assert not [f for s in sweep.statements if not isinstance(s, Load) for t in s.terms for f in t.factors
-                if isinstance(f, TableEntry)]  # fmt: skip
+    assert not [value for s in sweep.statements for value in s.factors if isinstance(value, TableEntry)]

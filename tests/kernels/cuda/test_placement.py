@@ -19,7 +19,6 @@ from tpgen.kernels.cuda.model import predict, predict_polynomial
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
-from tpgen.kernels.sweep.monomials import terms_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS, find_problem
@@ -180,7 +179,7 @@ def test_no_polynomial_is_predicted_to_beat_its_arithmetic(name: str, dtype: str
     sizes = Sizes(40_000, problem.elements, problem.channels)
     kernels = describe_polynomial(problem.plan)
     sweep = kernels.sweep(named_call(problem.plan, "forward"))
-    least = 2 * sizes.rows * problem.channels * sum(multiplications(t) for s in sweep.rows for t in terms_of(s))
+    least = 2 * sizes.rows * problem.channels * sum(multiplications(t) for s in sweep.rows for t in s.terms)
     for chip in CHIPS.values():
         with suppress(EmitError):  # no room
             seconds = predict_polynomial(place_polynomial(problem.plan, sweep, dtype, chip), sizes).seconds(sizes.rows)

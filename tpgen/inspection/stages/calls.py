@@ -21,7 +21,7 @@ from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
-from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value, terms_of
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
 from tpgen.kernels.sweep.statements import Component, Statement, Value
 from tpgen.locks import cached_property
 from tpgen.nn.modules import sizes_of
@@ -62,7 +62,7 @@ def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
-        target, read = stored_value(statement), _read(statement)
+        target, read = stored_value(statement), statement.factors
         terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand(v), frozenset())) for v in read))
         if not terms and _operand(target) == OUT and isinstance(target, Component):
             terms = frozenset(_reaching(plan, target.index))
@@ -72,17 +72,13 @@ def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int
     wanted: dict[Value, Terms] = {}
     for n in reversed(range(len(statements))):
         found[n] = found[n] or wanted.get(stored_value(statements[n]), frozenset())
-        for value in _read(statements[n]):
+        for value in statements[n].factors:
             wanted[value] = wanted.get(value, frozenset()) | found[n]
     return [tuple(sorted(terms)) for terms in found]
 
 
 def _operand(value: Value) -> str:
     return value.operand if isinstance(value, Component) else ""
-
-
-def _read(statement: Statement) -> list[Value]:
-    return [value for product in terms_of(statement) for value in product.factors]
 
 
 @dataclass(frozen=True)

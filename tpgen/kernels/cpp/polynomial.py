@@ -13,7 +13,7 @@ from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
-from tpgen.kernels.sweep.monomials import gathered, stored_value, terms_of
+from tpgen.kernels.sweep.monomials import gathered, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
@@ -70,7 +70,7 @@ class RowText:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
     def statement(self, statement: Statement) -> None:
-        text, target = self.spelling.sum(terms_of(statement)), stored_value(statement)
+        text, target = self.spelling.sum(statement.terms), stored_value(statement)
         if isinstance(target, Local):
             self.w.line(f"const {self.words.number} {target} = {text};")
             return

@@ -13,7 +13,7 @@ from tpgen.kernels.cuda.gathers import Gather, GatherPart
 from tpgen.kernels.cuda.groups import Group, power_of_two
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.placement.polynomial import component_runs
-from tpgen.kernels.sweep.monomials import stored_value, terms_of
+from tpgen.kernels.sweep.monomials import stored_value
 from tpgen.kernels.sweep.statements import Component, Define, Product, Statement
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import D
@@ -90,7 +90,7 @@ def _entries(path: PathSweep) -> int:
 
 def multiply_adds(statement: Statement) -> int:
     """Multiply-adds of a statement; a sum that begins with a value that is there goes on from it."""
-    terms = getattr(statement, "terms", ())
+    terms = statement.terms
     begun = isinstance(statement, Define) and len(terms) > 1 and any(t == _plain(t) for t in terms)
     return sum(map(multiplications, terms)) - begun
 
@@ -197,7 +197,7 @@ def task_work(p: CudaPolynomialPlacement) -> Work:
 
 def _independent(statements: Iterable[Statement], other: float, touched: float) -> Work:
     """Instructions of one warp, which waits for no other."""
-    arithmetic = sum(multiplications(term) for s in statements for term in terms_of(s))
+    arithmetic = sum(multiplications(term) for s in statements for term in s.terms)
     return Work(arithmetic + other, arithmetic + other, arithmetic, touched, barriers=0)
 
 

@@ -85,8 +85,7 @@ def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
 
 def entries_of(statement: Statement) -> list[TableEntry]:
     """The table entries that a statement reads."""
-    values = (value for term in getattr(statement, "terms", ()) for value in term.factors)
-    return [value for value in values if isinstance(value, TableEntry)]
+    return [value for value in statement.factors if isinstance(value, TableEntry)]
 
 
 def _table_set(

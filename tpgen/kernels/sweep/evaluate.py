@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from tpgen.kernels.sweep.monomials import stored_value, terms_of
+from tpgen.kernels.sweep.monomials import stored_value
 from tpgen.kernels.sweep.statements import Component, Load, Local, Product, Statement, Sum, Value
 
 ValueMemory = MutableMapping[Value, Any]
@@ -21,7 +21,7 @@ def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict
             target = stored_value(statement)
             inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
             place: Any = memory if inner else opened
-            place[target] = summed(terms_of(statement), memory, place.get(target))
+            place[target] = summed(statement.terms, memory, place.get(target))
     return opened
 
 

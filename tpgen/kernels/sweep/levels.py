@@ -50,13 +50,9 @@ def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tupl
 
 def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
     """The entries of a table, at every level at which some statement reads it."""
-    read = {v.levels for s in stages for one in s.statements for v in _factors(one) if isinstance(v, TableEntry)}
+    read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
     return tuple(_raised(s, slot) if slot.levels else s for slot in slots for s in table.statements)
-
-
-def _factors(statement: Statement) -> Iterable[Value]:
-    return (f for p in getattr(statement, "terms", ()) for f in p.factors)
 
 
 def _raised(s: Tabulate, slot: Slot) -> Tabulate:
@@ -92,7 +88,7 @@ def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
 def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
     """Sums that go on in the very next statement, and are read nowhere else, as one sum."""
     made: list[Statement] = []
-    uses = Counter(f for s in statements for f in _factors(s))
+    uses = Counter(value for s in statements for value in s.factors)
     for s in statements:
         before = made[-1] if made else None
         if isinstance(before, Define) and isinstance(s, (Define, Accumulate)):

@@ -265,25 +265,19 @@ def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
         for s in reversed(part):
             target = stored_value(s)
             if target in needed or (isinstance(target, Component) and not target.operand.startswith("@")):
-                needed.update(v for p in terms_of(s) for v in p.factors)
+                needed.update(s.factors)
                 kept[-1].append(s)
     return (tuple(reversed(part)) for part in reversed(kept))
 
 
 def _operations(statements: Iterable[Statement]) -> int:
-    return sum(len(p.factors) for s in statements for p in terms_of(s))
+    return sum(len(p.factors) for s in statements for p in s.terms)
 
 
 def stored_value(s: Statement) -> Value:
     """Value that a statement writes."""
     assert isinstance(s, (Define, Accumulate))
     return Local(s.name) if isinstance(s, Define) else s.component
-
-
-def terms_of(s: Statement) -> tuple[Product, ...]:
-    """Products that a statement sums."""
-    assert isinstance(s, (Define, Accumulate))
-    return s.terms
 
 
 def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
@@ -297,4 +291,4 @@ def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, 
 
 def reads(statements: Iterable[Statement]) -> set[Value]:
     """All values that some statements read."""
-    return {v for s in statements for p in terms_of(s) for v in p.factors}
+    return {value for s in statements for value in s.factors}

@@ -81,19 +81,32 @@ def sum_text(terms: Sum) -> str:
     return " + ".join(map(str, terms)).replace("+ -", "- ") if terms else "0"
 
 
+class _Computed:
+    """A statement as the sum that it computes, without terms where it computes none."""
+
+    terms: Sum
+
+    @property
+    def factors(self) -> Iterator[Value]:
+        """Values that the sum is made of, each as often as it stands there."""
+        return (value for term in self.terms for value in term.factors)
+
+
 @dataclass(frozen=True)
-class Load:
+class Load(_Computed):
     """Read a component of a given operand; it is a value from here on."""
 
     component: Component
     paths: tuple[int, ...] = ()
+
+    terms = ()
 
     def __str__(self) -> str:
         return f"load {self.component}"
 
 
 @dataclass(frozen=True)
-class Tabulate:
+class Tabulate(_Computed):
     """Compute an entry of a table, once per row (and copy)."""
 
     entry: TableEntry
@@ -105,7 +118,7 @@ class Tabulate:
 
 
 @dataclass(frozen=True)
-class Define:
+class Define(_Computed):
     """Name a sum of products."""
 
     name: str
@@ -117,7 +130,7 @@ class Define:
 
 
 @dataclass(frozen=True)
-class Accumulate:
+class Accumulate(_Computed):
     """Add a sum of products to a component of an open operand, or of what a later stage reads.
 
     It is summed over whatever copies that does not have.
