@@ -22,6 +22,7 @@ from tpgen.form.form import form_of
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.native.source import process_text
 from tpgen.planner.linear import make_linear_plan
@@ -58,7 +59,7 @@ static int call_{n}(float** x, float** y, i64 rows, i64* src, i64* dst, i64 node
 def case(n: int, name: str, opened: tuple[str, ...], indexed: bool) -> tuple[str, str, str]:
     """The text of a kernel, how the harness calls it, and its row in the harness's table."""
     form = form_of(PLANS[name], "mul_ir")
-    text = generate(plan_schedule(form, target(torch.float32)), opened, indexed).text
+    text = generate(place(plan_schedule(form, target(torch.float32)), opened, indexed)).text
     pointers = ["void*"] * 8
     parameters, arguments = [*pointers, "i64"], [*(f"x[{k}]" for k in range(4)), *(f"y[{k}]" for k in range(4)), "rows"]
     if indexed:

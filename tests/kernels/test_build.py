@@ -18,7 +18,7 @@ from tests.kernels.plans import call, operands
 from tpgen.errors import BackendError, EmitError, InputError, PlanError
 from tpgen.kernels.build import build, cache, compiler
 from tpgen.kernels.build.compiler import openmp_runtime
-from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.placement.place import place
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, read_description
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
@@ -249,9 +249,9 @@ def test_unknown_direction_and_slots() -> None:
         kernel_source(PLAN, direction="sideways")
     schedule = Description(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
     with pytest.raises(EmitError, match="unknown slot 'y'; known slots: x1, x2, w, out"):
-        generate(schedule, ("y",))
+        place(schedule, ("y",))
     with pytest.raises(EmitError, match="an indexed one x1 or out but not both"):
-        generate(schedule, ("x1", "out"), indexed=True)
+        place(schedule, ("x1", "out"), indexed=True)
 
 
 def test_what_kernels_do_not_do() -> None:

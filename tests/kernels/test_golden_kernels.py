@@ -13,6 +13,7 @@ import pytest
 
 from tpgen.form.form import form_of
 from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.planner.linear import make_linear_plan
@@ -83,7 +84,7 @@ GOLDEN = {
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
-    text = generate(schedule, kernel.opened, kernel.indexed).text
+    text = generate(place(schedule, kernel.opened, kernel.indexed)).text
     file = FOLDER / f"{name}.cpp"
     if request.config.getoption("--accept-golden"):
         FOLDER.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.planner.presets import fully_connected
@@ -39,7 +40,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Weights in scratch, sums of their gradient, rows in order: a kernel that asks for all that there is."""
     plan = fully_connected("2x0e + 2x1o", "1x0e + 1x1o", "2x0e + 2x1o")
     schedule = plan_schedule(form_of(plan, "mul_ir"), Target("float32", 4, 16))
-    text = generate(schedule, ("x1", "x2", "w"), indexed=True).text
+    text = generate(place(schedule, ("x1", "x2", "w"), indexed=True)).text
     assert DECLARED in text
     source = Path(tmp_path_factory.mktemp("starved")) / "kernel.cpp"
     source.write_text(text.replace(DECLARED, COUNTED), encoding="utf-8")

@@ -133,10 +133,6 @@ class PolynomialRequest(Request):
         return self.elements
 
     @property
-    def placement(self) -> Any:
-        return self.kernels.placement(self.call, self.dtype)
-
-    @property
     def sweep_lines(self) -> list[Line]:
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}

@@ -25,7 +25,6 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
-from tpgen.kernels.placement.place import place
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, described
@@ -177,7 +176,7 @@ class Request(Config):
     @property
     def placement(self) -> Any:
         """Placement of a kernel of the direction, with its sweep."""
-        return place(self.kernels.schedule(self.dtype), self.opened, self._on_edges)
+        return self.kernels.placement(self.call, self.dtype, self._on_edges)
 
     @property
     def sweep_lines(self) -> list[Line]:
@@ -190,7 +189,8 @@ class Request(Config):
 
     @property
     def cpp(self) -> GeneratedSource:
-        return self.kernels.source(self.call, self.dtype, self._on_edges)
+        source: GeneratedSource = self.kernels.source(self.call, self.dtype, self._on_edges)
+        return source
 
     @property
     def cuda(self) -> CudaSource:

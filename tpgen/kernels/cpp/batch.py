@@ -314,7 +314,7 @@ class BatchText:
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
-    def write_rows(self, indexed: bool) -> None:
+    def write_rows(self) -> None:
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
@@ -325,11 +325,11 @@ class BatchText:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             w.line("const int n = least(R, end - q);")
-            self._pointers(indexed)
+            self._pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
             w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
 
-    def _pointers(self, indexed: bool) -> None:
+    def _pointers(self) -> None:
         """Write the pointers to each row of the tile, by which operands are read and results written."""
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
@@ -338,5 +338,5 @@ class BatchText:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line(f"const i64 e = {'order[q + r]' if self.p.owner else 'q + r'};")
             for _, name, base, o in pointers:
-                index = {"x1": "src[e]", "out": "dst[e]"}.get(o, "e") if indexed else "e"
+                index = {"x1": "src[e]", "out": "dst[e]"}.get(o, "e") if self.p.indexed else "e"
                 self.w.line(f"{name}[r] = {base} + {index} * {self.p.dim[o]};")

@@ -210,8 +210,8 @@ class ChannelText:
         add_block_sums(self.w, self.p.weight_scratch)
         self._write_out("w", "sums")
 
-    def write_rows(self, indexed: bool) -> None:
-        (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w, indexed).write()
+    def write_rows(self) -> None:
+        (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 
 # -- moves of vectors of channels: from memory, from tiles of memory, or from scratch ----------------------------------

@@ -51,8 +51,8 @@ class Claim(NamedTuple):
 class RowBlocks:
     """Writes the rows of a block, tile by tile."""
 
-    def __init__(self, placement: ChannelPlacement, w: Writer, indexed: bool) -> None:
-        self.p, self.w, self.indexed = placement, w, indexed
+    def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
+        self.p, self.w = placement, w
         self.arguments = row_arguments(placement)
         self.weights = "(e < weights ? e : e - weights)" if placement.paired else "e"
 
@@ -94,7 +94,7 @@ class RowBlocks:
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
-        index = {"x1": "src[e]", "out": "dst[e]", "w": self.weights}.get(operand, "e") if self.indexed else "e"
+        index = {"x1": "src[e]", "out": "dst[e]", "w": self.weights}.get(operand, "e") if self.p.indexed else "e"
         return f"{name} + {index} * {self.p.dim[operand]}"
 
     def declare(self) -> None:

@@ -20,8 +20,8 @@ from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scr
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
-from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
-from tpgen.kernels.placement.place import Placement, place
+from tpgen.kernels.placement.matrix import MatrixPlacement
+from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.sweep import raised_text
 from tpgen.kernels.sweep.terms import SLOTS, operand_of
 
@@ -39,29 +39,17 @@ class KernelText(Protocol):
     def write(self) -> None: ...
     def write_weights(self) -> None: ...
     def write_weight_sums(self) -> None: ...
-    def write_rows(self, indexed: bool) -> None: ...
+    def write_rows(self) -> None: ...
 
 
-def generate(
-    schedule: AnySchedule,
-    opened: tuple[str, ...],
-    indexed: bool = False,
-    raised: tuple[str, ...] = (),
-    paired: bool = False,
-) -> GeneratedSource:
-    """The source that computes the open slots of a form in one sweep; ``raised`` operands are cotangents as well.
-
-    Two edges may share a row of weights where they are ``paired``.
-
-    Raises `EmitError` where no slot, an unknown one, or both ends of a gather are open: see `place`.
-    """
-    placement, w = place(schedule, opened, indexed, raised, paired), Writer()
-    schedule = placement.schedule
+def generate(placement: Placement) -> GeneratedSource:
+    """The source of a placement, which computes its open slots in one sweep."""
+    schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.lines:
             with w.paths(*paths):
                 w.line(f"// {line}")
-        rows = (" of gathered rows" + ", two to a row of weights" * paired) if indexed else ""
+        rows = (" of gathered rows" + ", two to a row of weights" * placement.paired) if placement.indexed else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rows}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
@@ -70,7 +58,7 @@ def generate(
     text.write()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
-        _driver(w, placement, text, indexed)
+        _driver(w, placement, text)
     return w.done()
 
 
@@ -86,19 +74,19 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 _INDEXED_ARGUMENTS = ", const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how"
 
 
-def _driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
+def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     """Write the entry point: threads, scratch space, blocks of rows, and the order in which sums are added.
 
     What is summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in
     block order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first
     (a stable counting sort) and an owner's rows stay in one block, in their order.
     """
-    if indexed:
+    if p.indexed:
         w.raw(header("edges"))
         w.raw(header("order"))
     if p.second_weights:
         w.raw(header("paired"))
-    extra = _INDEXED_ARGUMENTS if indexed else ""
+    extra = _INDEXED_ARGUMENTS if p.indexed else ""
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
     with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
         if p.raised:
@@ -109,19 +97,19 @@ def _driver(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
         w.line("int fault = 0;")
         if p.paired:
             w.line("const i64 weights = how >> 3;  // rows of them: edges behind take them from the first on")
-        counts = {"x1": "sources", "out": "destinations", "w": "weights" if p.paired else "rows"} if indexed else {}
+        counts = {"x1": "sources", "out": "destinations", "w": "weights" if p.paired else "rows"} if p.indexed else {}
         for operand in p.opened:
             rows = counts.get(operand, "rows")
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        if indexed:
+        if p.indexed:
             _ownership(w, p)
         if p.second_weights:
             room(w, "char", "states", "weights + 1")
             w.line("__builtin_memset(states, 0, weights);")
         _blocks(w, p)
         _weights(w, p, text)
-        _parallel(w, p, text, indexed)
+        _parallel(w, p, text)
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
@@ -176,7 +164,7 @@ def _part(p: Placement) -> int:
     return max(p.weight_scratch, p.schedule.target.lanes)
 
 
-def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
+def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
     held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
     if p.second_weights:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
@@ -184,4 +172,4 @@ def _parallel(w: Writer, p: Placement, text: KernelText, indexed: bool) -> None:
     with each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights:
             w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
-        text.write_rows(indexed)
+        text.write_rows()

@@ -143,7 +143,7 @@ class MatrixText:
         for start, size in self.p.unreached("w"):
             self.w.line(f"zero(d_w + {start}, {size});")
 
-    def write_rows(self, indexed: bool) -> None:
+    def write_rows(self) -> None:
         w = self.w
         w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):

@@ -22,7 +22,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
     """A `BatchPlacement` on a chip; an indexed one finds the rows of x1 and out by its edges."""
 
     chip: Chip
-    indexed: bool = False
     rows: int = 1
     warps: int = 1
 

@@ -51,7 +51,7 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     base = place(schedule, opened, indexed)
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
-    one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed)  # type: ignore[arg-type]
+    one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed=indexed)  # type: ignore[arg-type]
     best = _best(one)
     check_room(best)
     other = _by_receiver(one)

@@ -33,7 +33,6 @@ class RowSteps(OnChip, OpenedSlots):
 
     owner: str | None
     held: str | None = None  # the given operand whose row stays, while edges of one node come
-    indexed: bool
     rows: int  # of a step
     alignment = _SIXTEEN
     small = 8 * KIB  # bytes: a step of less than that takes more rows

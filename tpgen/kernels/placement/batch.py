@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
@@ -23,6 +23,7 @@ class BatchPlacement(OpenedSlots):
     schedule: BatchSchedule
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
+    indexed: bool = field(default=False, kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:

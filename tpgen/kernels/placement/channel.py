@@ -30,6 +30,7 @@ class ChannelPlacement(OpenedSlots):
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
     raised: tuple[str, ...] = field(default=(), kw_only=True)
+    indexed: bool = field(default=False, kw_only=True)
     paired: bool = field(default=False, kw_only=True)
 
     @cached_property

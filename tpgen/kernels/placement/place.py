@@ -34,7 +34,7 @@ def place(
         raise EmitError(f"a kernel opens one slot or more, and an indexed one x1 or out but not both; got {opened}")
     opened, owner = tuple(slot for slot in SLOTS if slot in opened), owners[0] if owners else None
     if isinstance(schedule, ChannelSchedule):
-        return ChannelPlacement(schedule, opened, owner, raised=raised, paired=paired)
+        return ChannelPlacement(schedule, opened, owner, raised=raised, indexed=indexed, paired=paired)
     if raised:
         raise EmitError("only channel kernels take cotangents of gradients; see tpgen.form.call.expanded")
     if paired:
@@ -43,4 +43,4 @@ def place(
         if indexed:
             raise EmitError("a linear layer has no edges: its kernels are not indexed")
         return MatrixPlacement(schedule, opened)
-    return BatchPlacement(schedule, opened, owner)
+    return BatchPlacement(schedule, opened, owner, indexed=indexed)

@@ -16,6 +16,7 @@ class OpenedSlots(TextOfPaths):
     schedule: Any
     opened: tuple[str, ...]
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
+    indexed = False  # whether rows are edges, which find those of x1 and out
     paired = False  # whether two edges may share a row of weights
 
     @cached_property

@@ -20,6 +20,7 @@ from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import FAULTS, generate
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.matrix import AnySchedule
+from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SHARED, SOURCES, OperandShape, call_of
@@ -44,20 +45,6 @@ PATHS: dict[str, Callable[[Term], bool]] = {
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
 _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
-
-
-def schedule(form: Form, dtype: torch.dtype) -> AnySchedule:
-    """The layout of a form for the vectors of this machine, whatever is open.
-
-    Raises `EmitError` where the text would be too long, or where a number in it is none in this dtype.
-    """
-    beyond = next((t for t in form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
-    if beyond is not None:
-        raise EmitError(
-            f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond {target(dtype).dtype}: "
-            "choose other path weights or variances, or convert the product with .double()"
-        )
-    return plan_schedule(form, target(dtype))
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,22 @@ class Description:
         return row_lengths(self.form)
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
-        return schedule(self.form, dtype)
+        """The layout of the form for the vectors of this machine, whatever is open.
+
+        Raises `EmitError` where the text would be too long, or where a number in it is none in this dtype.
+        """
+        beyond = next((t for t in self.form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
+        if beyond is not None:
+            raise EmitError(
+                f"instruction {beyond.path} has the coefficient {beyond.coefficient:.3g}, beyond "
+                f"{target(dtype).dtype}: choose other path weights or variances, or convert the product with .double()"
+            )
+        return plan_schedule(self.form, target(dtype))
+
+    def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> Placement:
+        """Decide what stands in registers, scratch and memory in the C++ of a call.  Raises `EmitError` as `place`."""
+        opened, raised = self.read(call)
+        return place(self.schedule(dtype), opened, indexed, raised, self.pairs and indexed)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """The forward call and its gradients, with ``forces`` those that training on gradients of inputs needs too."""
@@ -93,8 +95,7 @@ class Description:
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
         """The source of a kernel that computes a call."""
-        opened, raised = self.read(call)
-        return generate(self.schedule(dtype), opened, indexed, raised, self.pairs and indexed)
+        return generate(self.placement(call, dtype, indexed))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Read the operands that a call opens, and those that it is given cotangents for, at level 1.

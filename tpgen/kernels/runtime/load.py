@@ -14,8 +14,7 @@ from torch import Tensor
 from tpgen.kernels.arguments import CallSizes, Edges, KernelSpec, Sizes
 from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
-from tpgen.kernels.placement.place import Placement, place
-from tpgen.kernels.runtime.description import schedule
+from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.terms import SLOTS
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
@@ -92,9 +91,7 @@ def no_collection() -> Iterator[None]:
 
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
-    opened, raised = spec.description.read(spec.call)
-    paired = spec.description.pairs and sizes.ends is not None and spec.description.shares(spec.dtype)
-    placed = place(schedule(spec.description.form, spec.dtype), opened, sizes.ends is not None, raised, paired)
+    placed = spec.description.placement(spec.call, spec.dtype, spec.indexed)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()

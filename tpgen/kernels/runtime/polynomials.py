@@ -58,7 +58,7 @@ class PolynomialDescription:
             )
         return sweep
 
-    def placement(self, call: Call, dtype: torch.dtype) -> PolynomialPlacement:
+    def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> PolynomialPlacement:
         """Decide what stands in registers, scratch and memory in the C++ of a call."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 

@@ -174,7 +174,7 @@ class Kernels:
         dtype, device = like.dtype, like.device.type
         if dtype not in DTYPES or target_of(device) is None or not self.description.live:
             return
-        if indexed and self._repeats(dtype, device):
+        if indexed and self.repeats(dtype, device):
             kernels_of(self.product.per_edge).build_together(calls, like, indexed)
             return
         parts = [part for text in calls for part in self.signature(text, indexed).parts]
@@ -245,7 +245,7 @@ class Kernels:
         dtype, device = like.dtype, like.device.type
         if self.widens(signature.call, dtype, indexed, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
-        if indexed and self._repeats(dtype, device):
+        if indexed and self.repeats(dtype, device):
             return self._run_per_edge(call, signature, counts)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
@@ -266,7 +266,7 @@ class Kernels:
             self._enter_launch(part, kernel, like, indexed)
         return results
 
-    def _repeats(self, dtype: torch.dtype, device: str) -> bool:
+    def repeats(self, dtype: torch.dtype, device: str) -> bool:
         """Whether rows of weights that two edges share are repeated, since kernels there take one for each edge."""
         if not self.description.pairs:
             return False

@@ -21,7 +21,7 @@ from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
-from tpgen.kernels.runtime.description import described, schedule
+from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.load import Kernel
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
@@ -159,7 +159,7 @@ def _no_compiler(_device: torch.device) -> str | None:
 
 def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     try:
-        planned = schedule(spec.description.form, spec.dtype)
+        planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
         return str(error)
     if not spec.call.levels:

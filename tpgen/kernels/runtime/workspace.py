@@ -43,6 +43,8 @@ def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Co
     target = target_of(device.type)
     if target is None:
         return 0
+    if call.indexed and kernels.repeats(dtype, device.type):
+        kernels = kernels_of(kernels.product.per_edge)
     sizes, _ = signature.sizes(call)
     ends = {"x1": counts[SOURCES], "out": counts[DESTINATIONS]} if call.indexed else None
     narrow = sum(index.dtype == torch.int32 for index in (call.src, call.dst) if index is not None)
